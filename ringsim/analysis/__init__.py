@@ -2,7 +2,16 @@
 
 from ringsim.analysis.advice import Advice, Alternative, advise, better_networks
 from ringsim.analysis.candidates import Cost, algbw_bytes_per_s, busbw_bytes_per_s, candidates, cost_of
-from ringsim.analysis.explanation import Explanation, RankUsage, among_most, explain, waiting_times, why_not_explained
+from ringsim.analysis.explanation import (
+    Explanation,
+    RankUsage,
+    among_most,
+    explain,
+    pack_rows,
+    pack_sends,
+    waiting_times,
+    why_not_explained,
+)
 from ringsim.analysis.graph_layout import GraphLayout, GraphShape, lay_out_graph
 from ringsim.analysis.holdings import ChunkStates, SchedulePhase
 from ringsim.analysis.network_bound import BOUNDED, Links, NetworkBound, bound_of

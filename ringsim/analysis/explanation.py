@@ -14,6 +14,7 @@ from ringsim.schedule import Bools, Schedule, dependencies, stable_order
 
 MAX_TRANSFERS = 2**21  # which take a few seconds; a ring of 1,024 ranks has not quite as many
 _BYTES_PER_TRANSFER = 500  # of memory, at most
+_ROUNDING = 1e-9  # of the whole time: what begins that little before the other's end begins with it
 SAME_USE = 1e-6  # what differs by less than this fraction is called equally busy: rounding must not choose
 
 Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indices 64
@@ -106,6 +107,32 @@ def waiting_times(timeline: simulation.Timeline) -> tuple[Floats, ...]:
         times = np.column_stack([idle_since, begin[own]])
         gaps.append(times[times[:, 0] < times[:, 1]])
     return tuple(gaps)
+
+
+def pack_rows(lane: Ranks, peer: Ranks, begin_s: Floats, end_s: Floats, num_lanes: int) -> tuple[Ints, Ints]:
+    """Return a row within its lane for each activity, and the number of rows of each lane, at least one.
+
+    Rows are the fewest in which no two overlap. Where there is a choice, an activity stays in the row of the last one
+    with the same peer. lane, peer, begin_s, end_s: (num_activities,).
+    """
+    rounding = _ROUNDING * float(end_s[np.isfinite(end_s)].max(initial=0.0))
+    row = np.zeros(len(lane), dtype=np.int64)
+    rows: list[list[tuple[float, int]]] = [[] for _ in range(num_lanes)]  # end and peer of the last one in each
+    activities = list(zip(*(column.tolist() for column in (lane, peer, begin_s, end_s)), strict=True))
+    # By their beginning: then any free row will do, and a new one is needed only where all are in use.
+    for index in np.argsort(begin_s, kind="stable").tolist():
+        number, other, begin, end = activities[index]
+        own = rows[number]
+        free = [place for place, (until, _) in enumerate(own) if until <= begin + rounding] or [len(own)]
+        place = next((place for place in free if own[place : place + 1] and own[place][1] == other), free[0])
+        own[place : place + 1] = [(end, other)]
+        row[index] = place
+    return row, np.array([max(len(own), 1) for own in rows], dtype=np.int64)
+
+
+def pack_sends(timeline: simulation.Timeline) -> tuple[Ints, Ints]:
+    """Return the row of each transfer among the sends of its rank, (num_transfers,), and the number of rows by rank."""
+    return pack_rows(timeline.src, timeline.dst, timeline.start_s, timeline.sent_s, timeline.num_ranks)
 
 
 def link_usage(

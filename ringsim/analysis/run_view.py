@@ -4,7 +4,7 @@ from __future__ import annotations  # so that help() shows the names of array ty
 
 from bisect import bisect_left
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,9 +12,9 @@ from ringsim.analysis import holdings
 from ringsim.analysis.graph_layout import GraphLayout, lay_out_graph
 from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.troubles import Troubles, find_troubles
-from ringsim.analysis.walkthrough import tell_step
+from ringsim.analysis.walkthrough import tell_phases
 from ringsim.network import AnyNetwork, Topology
-from ringsim.schedule import Ints, Schedule, verify
+from ringsim.schedule import Ints, Schedule
 from ringsim.simulation import Seconds, Timeline, closed_form_of, predict_time, simulate
 from ringsim.units import format_size, format_time
 
@@ -104,21 +104,19 @@ class RunView:
         return holdings.ChunkStates.of(self.schedule, self.timeline)
 
     @cached_property
-    def steps(self) -> list[holdings.HeldStep]:
-        """Every step with the shares that it moves. Raises ScheduleError for a schedule that is not correct."""
-        verify(self.schedule)
-        return list(holdings.walk_holdings(self.schedule))
+    def told(self) -> list[dict[str, Any]]:
+        """The schedule in words, see `tell_phases`."""
+        return tell_phases(self.schedule, self.network)
 
-    @cached_property
+    @property
     def phases(self) -> tuple[holdings.SchedulePhase, ...]:
         """The parts of the schedule that have names."""
-        _, host_of_rank = holdings.hosts_of_network(self.network, self.schedule.num_ranks)
-        return holdings.find_phases(self.schedule, self.steps, host_of_rank)
+        return tuple(holdings.SchedulePhase(phase["name"], phase["first"], phase["last"]) for phase in self.told)
 
-    @cached_property
+    @property
     def sentences(self) -> tuple[str, ...]:
         """A sentence for each step."""
-        return tuple(tell_step(self.schedule, held)[0] for held in self.steps)
+        return tuple(step["sentence"] for phase in self.told for step in phase["steps"])
 
     @cached_property
     def graph(self) -> GraphLayout:

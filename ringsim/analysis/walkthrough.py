@@ -65,15 +65,20 @@ def walk_through(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> di
         shares = f"the contributions of {num_ranks:,} ranks in {num_chunks:,} chunks are too many to examine"
         skipped = f"no step is listed, because {shares}: use fewer ranks"
     else:
-        verify(schedule)
-        steps = list(walk_holdings(schedule))
-        told = [dict(zip(_STEP_KEYS, (held.index, *tell_step(schedule, held)), strict=True)) for held in steps]
-        phases = [
-            phase._asdict() | {"rule": _rule(schedule, *phase[1:]), "steps": told[phase.first : phase.last + 1]}
-            for phase in find_phases(schedule, steps, hosts_of_network(network, num_ranks)[1])
-        ]
+        phases = tell_phases(schedule, network)
     costs = _costs(schedule, size_bytes, phases)
     return {"goal": goal_sentence(schedule), "phases": phases, "costs": costs, "skipped": skipped}
+
+
+def tell_phases(schedule: Schedule, network: AnyNetwork) -> list[dict[str, Any]]:
+    """Return the phases with their steps, see `walk_through`. Raises ScheduleError if the schedule is not correct."""
+    verify(schedule)
+    steps = list(walk_holdings(schedule))
+    told = [dict(zip(_STEP_KEYS, (held.index, *tell_step(schedule, held)), strict=True)) for held in steps]
+    return [
+        phase._asdict() | {"rule": _rule(schedule, *phase[1:]), "steps": told[phase.first : phase.last + 1]}
+        for phase in find_phases(schedule, steps, hosts_of_network(network, schedule.num_ranks)[1])
+    ]
 
 
 _STEP_KEYS = ("number", "sentence", "example")
@@ -84,7 +89,7 @@ def goal_sentence(schedule: Schedule) -> str:
     return _GOALS[schedule.collective].format(ranks=schedule.num_ranks)
 
 
-def actions(held: HeldStep) -> Ints:
+def _actions(held: HeldStep) -> Ints:
     """Return the `Action` of each transfer of a step, (num_transfers,)."""
     adds = np.where(held.before == 1, int(Action.ADD_SHARE), int(Action.ADD_SUM))
     return np.where(held.step.reduce, adds, int(Action.COPY))
@@ -122,7 +127,7 @@ def tell_step(schedule: Schedule, held: HeldStep) -> tuple[str, str]:
 
 def _transfer_sentence(schedule: Schedule, held: HeldStep) -> str:
     """Return such as "rank 2 adds its contribution to chunk 0 from rank 1: 3 of 4", for a step of one transfer."""
-    (src, dst, chunk, *_), template = next(iter(held.step)), templates(schedule)[int(actions(held)[0])]
+    (src, dst, chunk, *_), template = next(iter(held.step)), templates(schedule)[int(_actions(held)[0])]
     sentence = template.format(src=src, dst=dst, chunk=chunk, held=held.after[0], needed=num_shares(schedule))
     return sentence + (COMPLETE if held.finished[0] and schedule.collective.reduces else "")
 
@@ -178,7 +183,7 @@ def _listed(clauses: Sequence[str], most: int) -> str:
 
 def _does(schedule: Schedule, held: HeldStep, receiver: str) -> str:
     """Return what happens to the chunks, and how many shares are in them then, if it is the same number in all."""
-    present, counts, num_added = set(actions(held).tolist()), set(held.after.tolist()), int(held.step.reduce.sum())
+    present, counts, num_added = set(_actions(held).tolist()), set(held.after.tolist()), int(held.step.reduce.sum())
     does = f"{receiver} {_DOES[min(present) if len(present) == 1 else Action.ADD_SUM]}"
     if 0 < num_added < len(held.step):
         does = f"; {num_added} are added and {len(held.step) - num_added} copied"

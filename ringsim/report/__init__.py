@@ -6,12 +6,12 @@ from ringsim.report.notebook import register
 from ringsim.report.pages.animation_page import animation_page
 from ringsim.report.pages.report_page import report_page
 from ringsim.report.pages.step_page import step_page
+from ringsim.report.perfetto import trace_lines, write_step_trace, write_trace
 from ringsim.report.placement_report import format_placement, parse_placement, placement_dict
 from ringsim.report.run_summary import describe, ranks_as_dicts, ranks_table, summarise
 from ringsim.report.step_tables import caps_table, ddp_facts, format_trace_prediction, format_trace_scaling, token_facts
 from ringsim.report.sweep_table import format_sweep, sweep_notes
 from ringsim.report.table import DataTable
-from ringsim.report.trace import trace_lines, write_step_trace, write_trace
 from ringsim.report.walkthrough_text import (
     bound_reason,
     format_synthesis,

@@ -28,13 +28,11 @@ def format_fit(fit: calibration.LogFit, wide: bool = False) -> str:
         value, low, high = (_shown(fitted.name, number) for number in (fitted.value, fitted.low, fitted.high))
         between = f"{low} .. {high}" if fitted.is_bounded else NOT_BOUNDED
         rows.append((fitted.name, value, between, seen))
-    errors = sorted(zip(map(_case, fit.cases), fit.errors, strict=True), key=lambda pair: -abs(pair[1]))
-    (worst, error), typical = errors[0], statistics.median(map(abs, fit.errors))
-    residuals = f"fitted to {len(errors)} timings: median |residual| {typical:.1%}, largest {abs(error):.1%} ({worst})"
+    errors = list(zip(map(_case, fit.cases), fit.errors, strict=True))
     method = (
         "intervals: Laplace's approximation of the posterior, widened where the residuals exceed the expected noise"
     )
-    notes = [method, "", residuals, *_misfits(errors)]
+    notes = [method, "", *_residuals(f"fitted to {len(errors)} timings", errors)]
     shares_hosts = any(case.num_ranks > case.num_nodes for case in fit.cases)
     if shares_hosts and math.isinf(fit.cluster.spec.host.link.bandwidth_bytes_per_s):
         notes.append("no log of one host alone: within a host a byte takes no time on this network; add such a log")
@@ -42,12 +40,19 @@ def format_fit(fit: calibration.LogFit, wide: bool = False) -> str:
     return "\n".join([*align_columns(rows, width=width), *(wrap_text(note, width, "  ") for note in notes)])
 
 
-def _misfits(errors: Sequence[tuple[str, float]]) -> list[str]:
-    """Return a line on what the network does not reproduce, such as "ring 64 KiB", with its error; none if it does."""
+def _residuals(fitted: str, errors: Sequence[tuple[str, float]]) -> list[str]:
+    """Return how well a network reproduces what it was `fitted` to, and on what it does not reproduce, if anything.
+
+    errors: with what they belong to, such as "ring 64 KiB".
+    """
+    errors = sorted(errors, key=lambda pair: -abs(pair[1]))
+    (worst, error), typical = errors[0], statistics.median(abs(error) for _, error in errors)
+    lines = [f"{fitted}: median |residual| {typical:.1%}, largest {error:+.1%} ({worst})"]
     beyond = [f"{name} {error:+.0%}" for name, error in errors if abs(error) > calibration.MISFIT]
     more = [f"and {len(beyond) - _SHOWN_MISFITS} more"] if len(beyond) > _SHOWN_MISFITS else []
-    named = "; ".join([*beyond[:_SHOWN_MISFITS], *more])
-    return [f"the model does not fit {len(beyond)} of them within {calibration.MISFIT:.0%}: {named}"] if beyond else []
+    if named := "; ".join([*beyond[:_SHOWN_MISFITS], *more]):
+        lines.append(f"the model does not fit {len(beyond)} of them within {calibration.MISFIT:.0%}: {named}")
+    return lines
 
 
 def _shown(name: str, value: float) -> str:
@@ -92,10 +97,7 @@ def format_probe_fit(fit: calibration.ProbeFit, wide: bool = False) -> str:
     if not fit.residuals:
         return "\n".join([*lines, "one rank: there is nothing to send"])
     errors = [(f"{probe.kind} {format_size(probe.size_bytes)}", residual) for probe, residual in fit.residuals]
-    worst, residual = max(errors, key=lambda pair: abs(pair[1]))
-    typical = statistics.median(abs(residual) for _, residual in errors)
-    residuals = f"shift probes: median |residual| {typical:.1%}, largest {residual:+.1%} ({worst})"
-    return "\n".join([*lines, *(wrap_text(note, width, "  ") for note in (residuals, *_misfits(errors)))])
+    return "\n".join([*lines, *(wrap_text(note, width, "  ") for note in _residuals("shift probes", errors))])
 
 
 def fit_dict(fit: calibration.LogFit) -> dict[str, Any]:

@@ -114,22 +114,17 @@ def _capacity(resource: dict[str, Any]) -> str:
     return f"{capacity:g} cores" if resource["name"].endswith(".cores") else format_rate(capacity)
 
 
-def describe_network(network: Mapping[str, Any]) -> list[str]:
-    """Return a network's `as_dict` in few words: its description, or its times and rates that cost something."""
-    if "description" in network:
-        return [network["description"]] if network["description"] else []
+def network_facts(network: Mapping[str, Any]) -> list[str]:
+    """Return a network's `as_dict` in few words: its description, or the costs of a uniform one, and its ports."""
+    if not _is_uniform(network):
+        return [network["description"]] if network.get("description") else []
     formats = {"_bytes_per_s": format_rate, "_s": format_time}
     parts = []
     for name, value in network.items():
         ending = next((ending for ending in formats if name.endswith(ending)), None)
         if ending and isinstance(value, int | float) and value > 0:
             parts.append(f"{name.removesuffix(ending).replace('_', ' ')} {formats[ending](value)}")
-    return parts
-
-
-def network_facts(network: Mapping[str, Any]) -> list[str]:
-    """Return what `describe_network` does, and of a uniform network what that means; for the titles of pictures."""
-    return [*describe_network(network), *([ONE_PORT] if _is_uniform(network) else [])]
+    return [*parts, ONE_PORT]
 
 
 def named_network(network: Mapping[str, Any]) -> list[str]:

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ringsim.analysis import COMPLETE, RunView, check_animated, format_stall, format_troubles, goal_sentence, templates
+from ringsim import analysis
 from ringsim.report.contributor_colours import contributor_colours
 from ringsim.report.network_table import network_facts
 from ringsim.report.pages.page import asset, page
-from ringsim.report.trace import pack_rows, pack_sends
 from ringsim.schedule import Ints, Schedule, held_at_start
 from ringsim.simulation import Seconds
 from ringsim.units import format_size, format_time, plural, time_unit
@@ -20,7 +19,7 @@ _SCRIPTS = ("run.js", "canvas.js", "graph.js", "grid.js", "lanes.js", "player.js
 MAX_SIDES = 2
 
 
-def animation_page(views: Sequence[RunView], note: str = "") -> str:
+def animation_page(views: Sequence[analysis.RunView], note: str = "") -> str:
     """Return the text of a page that shows who sends what, what each rank holds, and when: one run, or two.
 
     The page takes `#step=3` (the end of the third step), `#t=0.5` (half of the time) and `#chunk=0` (to follow one)
@@ -39,39 +38,39 @@ def animation_page(views: Sequence[RunView], note: str = "") -> str:
     if not 1 <= len(views) <= MAX_SIDES:
         raise ValueError(f"{len(views)} runs: a page shows 1 or {MAX_SIDES}")
     for view in views:
-        check_animated(view.schedule)
+        analysis.check_animated(view.schedule)
     first_s, last_s = _span(views)
     runs = [_run(view, first_s, last_s) for view in views]
     data = {"firstS": first_s, "lastS": last_s, "unit": time_unit(last_s), "runs": runs}
     script = "\n".join(asset(f"animation/{name}") for name in _SCRIPTS)
-    troubles = dict.fromkeys(format_troubles(run.troubles) for run in views)
+    troubles = dict.fromkeys(analysis.format_troubles(run.troubles) for run in views)
     return page(
         "animation.j2", _title(views), asset("animation.css"), script, data,
         lines=[*_subtitles(views), note], troubles=troubles,
     )  # fmt: skip
 
 
-def _span(views: Sequence[RunView]) -> tuple[float, float]:
+def _span(views: Sequence[analysis.RunView]) -> tuple[float, float]:
     """From the first thing that happens to the last, in all runs; something even where no time passes."""
     first_s = min(float(run.timeline.start_s.min(initial=0.0)) for run in views)
     last_s = max(run.timeline.until_s for run in views)
     return first_s, last_s if last_s > first_s else first_s + 1.0
 
 
-def _title(views: Sequence[RunView]) -> str:
+def _title(views: Sequence[analysis.RunView]) -> str:
     schedule = views[0].schedule
     names = " compared with ".join(dict.fromkeys(run.name.partition(",")[0] for run in views))
     ranks, size = plural(schedule.num_ranks, "rank"), format_size(views[0].size_bytes)
     return f"{schedule.collective.value}, {names}: {ranks}, {size}"
 
 
-def _subtitles(views: Sequence[RunView]) -> list[str]:
-    goal = goal_sentence(views[0].schedule)
+def _subtitles(views: Sequence[analysis.RunView]) -> list[str]:
+    goal = analysis.goal_sentence(views[0].schedule)
     networks = ("  ·  ".join(network_facts(run.network.as_dict())) or f"network {run.network.name}" for run in views)
     return [f"{goal[0].upper()}{goal[1:]}.", *dict.fromkeys(networks)]
 
 
-def _run(run: RunView, first_s: float, last_s: float) -> dict[str, Any]:
+def _run(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, Any]:
     """One run for the page's program; what is listed a value for each transfer is in the order of the steps."""
     schedule, timeline = run.schedule, run.timeline
     received = timeline.dst, timeline.src, timeline.start_s, timeline.applied_s
@@ -83,12 +82,12 @@ def _run(run: RunView, first_s: float, last_s: float) -> dict[str, Any]:
         "numSteps": schedule.num_steps,
         "reduces": schedule.collective.reduces,
         "colours": contributor_colours(schedule.num_ranks),
-        "templates": [*templates(schedule), COMPLETE],
+        "templates": [*analysis.templates(schedule), analysis.COMPLETE],
         "firstRow": np.searchsorted(timeline.step, np.arange(schedule.num_steps + 1)).tolist(),
         **{name: getattr(timeline, name).astype(int).tolist() for name in ("src", "dst", "chunk", "reduce")},
         "times": _times(run, first_s, last_s),
-        "sendRows": [column.tolist() for column in pack_sends(timeline)],
-        "receiveRows": [column.tolist() for column in pack_rows(*received, schedule.num_ranks)],
+        "sendRows": [column.tolist() for column in analysis.pack_sends(timeline)],
+        "receiveRows": [column.tolist() for column in analysis.pack_rows(*received, schedule.num_ranks)],
         "initial": _initial(schedule).ravel().tolist(),
         "phases": [phase._asdict() for phase in run.phases],
         "sentences": run.sentences,
@@ -110,7 +109,7 @@ def _ticks(times_s: Seconds, first_s: float, last_s: float) -> list[int | None]:
     return [round(tick) if math.isfinite(tick) else None for tick in ticks.tolist()]
 
 
-def _times(run: RunView, first_s: float, last_s: float) -> dict[str, list[int | None]]:
+def _times(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, list[int | None]]:
     """Return when each transfer starts, in ticks, and how many ticks later each of its next four events follows.
 
     These are: its last byte leaves, arrives, and applying it begins and ends. Differences have fewer digits.
@@ -127,14 +126,14 @@ def _times(run: RunView, first_s: float, last_s: float) -> dict[str, list[int | 
     return times
 
 
-def _graph(run: RunView) -> dict[str, Any]:
+def _graph(run: analysis.RunView) -> dict[str, Any]:
     graph = run.graph
     boxes = [[box.name, box.left, box.top, box.right, box.bottom] for box in graph.hosts]
     places = {name: getattr(graph, name).round(4).tolist() for name in ("places", "bends")}
     return {"shape": graph.shape.value, "pairs": graph.pairs.tolist(), "hosts": boxes, **places}
 
 
-def _faults(run: RunView, first_s: float, last_s: float) -> dict[str, Any]:
+def _faults(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, Any]:
     """Return what is slow or fails, and, if the run never finishes, who hangs and waits for whom."""
 
     def tick(time_s: float | None) -> int | None:
@@ -143,5 +142,5 @@ def _faults(run: RunView, first_s: float, last_s: float) -> dict[str, Any]:
     pairs = [[pair.src, pair.dst, round(pair.slowdown, 2), tick(pair.fails_at_s)] for pair in run.troubles.pairs]
     ranks = [[rank.rank, round(rank.slowdown, 2), tick(rank.fails_at_s)] for rank in run.troubles.ranks]
     stuck = [[rank.rank, rank.doing, rank.peer] for rank in run.stall.ranks] if run.stall else []
-    stalled = format_stall(run.stall) if run.stall else []
+    stalled = analysis.format_stall(run.stall) if run.stall else []
     return {"troubledPairs": pairs, "troubledRanks": ranks, "stalled": stalled, "stuck": stuck}

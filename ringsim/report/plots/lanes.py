@@ -17,7 +17,6 @@ from ringsim.network import Network
 from ringsim.registry import AlgorithmName, base_name
 from ringsim.report.plots.bulk import Floats, Label, boxes, draw_boxes, draw_labels, points_per_unit, shifted, strided
 from ringsim.report.plots.style import font_scale, ink_on, palette, points
-from ringsim.report.trace import pack_sends
 from ringsim.schedule import Bools, Ints
 from ringsim.simulation import Seconds, Timeline
 from ringsim.units import format_time, time_unit
@@ -58,7 +57,7 @@ class Lanes:
         self.slow_ranks = {rank.rank for rank in troubles.ranks if rank.slowdown > 1} if troubles else set()
         ends = zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)
         self.is_slow: Bools = np.array([pair in pairs for pair in ends], dtype=np.bool_)
-        self.row, num_rows = pack_sends(timeline)
+        self.row, num_rows = analysis.pack_sends(timeline)
         self.row_height: Floats = np.where(num_rows > 1, _ROW_OF_MANY, _SENDS)
         self.extra: Floats = num_rows * self.row_height - _SENDS
         self.origin: Floats = np.arange(timeline.num_ranks) + np.cumsum(self.extra) - self.extra

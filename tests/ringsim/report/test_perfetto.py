@@ -1,4 +1,4 @@
-"""Tests of `ringsim.report.trace`."""
+"""Tests of `ringsim.report.perfetto`."""
 
 import json
 from collections import defaultdict
@@ -17,7 +17,7 @@ from ringsim import Collective, Network, Schedule, Timeline, explain
 from ringsim.analysis import Stall
 from ringsim.network import AnyNetwork, read_network
 from ringsim.registry import build
-from ringsim.report.trace import MAX_TRANSFERS, write_trace
+from ringsim.report.perfetto import MAX_TRANSFERS, write_trace
 from ringsim.simulation import IN_ORDER, simulate
 from tests.ringsim.analysis.test_usage import NETWORKS
 from tests.ringsim.strategies import schedules

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ringsim.analysis import Stall, hanging_text
+from ringsim.analysis import Stall, hanging_text, pack_sends
 from ringsim.files import atomic_file
 from ringsim.schedule import Ints
 from ringsim.simulation import Seconds, Timeline
@@ -30,7 +29,6 @@ _APPLIES = 0  # the number of that thread; those that send come after it, and th
 _STOPPED, _AT_LEAST_US = 0.05, 1.0  # of the time of the run, and beside it: how far beyond its end that is drawn
 
 Event = dict[str, Any]
-_Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits
 
 
 def write_trace(
@@ -168,35 +166,6 @@ def _hanging(stall: Stall, num_rows: Sequence[int], first_pid: int) -> Iterator[
 
 def _microseconds(time_s: float) -> float:
     return round(time_s * 1e6, 3)
-
-
-_ROUNDING = 1e-9  # of the whole time: what begins that little before the other's end begins with it
-
-
-def pack_rows(lane: _Ranks, peer: _Ranks, begin_s: Seconds, end_s: Seconds, num_lanes: int) -> tuple[Ints, Ints]:
-    """Return a row within its lane for each activity, and the number of rows of each lane, at least one.
-
-    Rows are the fewest in which no two overlap. Where there is a choice, an activity stays in the row of the last one
-    with the same peer. lane, peer, begin_s, end_s: (num_activities,).
-    """
-    rounding = _ROUNDING * float(end_s[np.isfinite(end_s)].max(initial=0.0))
-    row = np.zeros(len(lane), dtype=np.int64)
-    rows: list[list[tuple[float, int]]] = [[] for _ in range(num_lanes)]  # end and peer of the last one in each
-    activities = list(zip(*(column.tolist() for column in (lane, peer, begin_s, end_s)), strict=True))
-    # By their beginning: then any free row will do, and a new one is needed only where all are in use.
-    for index in np.argsort(begin_s, kind="stable").tolist():
-        number, other, begin, end = activities[index]
-        own = rows[number]
-        free = [place for place, (until, _) in enumerate(own) if until <= begin + rounding] or [len(own)]
-        place = next((place for place in free if own[place : place + 1] and own[place][1] == other), free[0])
-        own[place : place + 1] = [(end, other)]
-        row[index] = place
-    return row, np.array([max(len(own), 1) for own in rows], dtype=np.int64)
-
-
-def pack_sends(timeline: Timeline) -> tuple[Ints, Ints]:
-    """Return the row of each transfer among the sends of its rank, (num_transfers,), and the number of rows by rank."""
-    return pack_rows(timeline.src, timeline.dst, timeline.start_s, timeline.sent_s, timeline.num_ranks)
 
 
 def _step_events(timeline: StepTimeline, trace: ProgramTrace) -> Iterator[Event]:
