@@ -85,7 +85,7 @@ class TraceEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TraceCall:
     """One call of a collective, or of send or recv.
 
     collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, all_to_all, barrier, send or
@@ -124,7 +124,7 @@ class TracedStep:
     """One training step: from the end of an optimizer's step to the end of the next."""
 
     events: tuple[TraceEvent, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[TraceCall, ...]
 
     def __post_init__(self) -> None:
         check(self)
@@ -158,7 +158,7 @@ class TracedStep:
         return sum(event.seconds for event in self.events)
 
     @property
-    def unawaited(self) -> list[Call]:
+    def unawaited(self) -> list[TraceCall]:
         """The calls for which the program does not wait in the step, nor for a later one of their group."""
         awaiting = TraceEventKind.WAIT, TraceEventKind.READ
         blocking = [index for index, call in enumerate(self.calls) if not (call.is_async or call.on_side_stream)]
@@ -324,7 +324,7 @@ class ProgramTrace(JsonFile):
         """The device that the program was told it has; the CPU if nobody knows."""
         return self.request.device if self.request else Device.CPU
 
-    def _check_call(self, call: Call, place: str) -> None:
+    def _check_call(self, call: TraceCall, place: str) -> None:
         if call.group >= len(self.groups):
             raise ValueError(f"{place}.group = {call.group}: must be one of {len(self.groups)} groups")
         size = len(self.groups[call.group].ranks)

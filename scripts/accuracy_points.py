@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
-from ringsim.calibration import ComparedCase, TimedCase
+from ringsim.calibration import ComparedCase, Timing
 from ringsim.files import atomic_file, check, naming_place, read_text, values
 
 HKBU = "GPU cluster hkbu"  # as many times as all other clusters together, of one repository
@@ -46,8 +46,8 @@ def points_of(place: str, title: str, cases: Sequence[ComparedCase]) -> list[Poi
     ]
 
 
-def _told(case: TimedCase) -> str:
-    return f"{case.collective} {case.algorithm}, {case.num_ranks} ranks, {case.size_bytes} B"
+def _told(case: Timing) -> str:
+    return f"{case.call.collective} {case.algorithm}, {case.call.num_ranks} ranks, {case.call.size_bytes} B"
 
 
 COLUMNS = [field.name for field in fields(Point)]

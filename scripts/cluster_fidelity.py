@@ -146,13 +146,13 @@ def measure(pair: Pair, logs: Path) -> Result:
     network = read_network(network_text(fitted.cluster), "network.toml")
     cases = cases_of_tables(read_logs(_files(pair.predicted, logs)))
     if pair.tests:
-        cases = [case for case in cases if case.collective in pair.tests]
+        cases = [case for case in cases if case.call.collective in pair.tests]
     compared = compare_logs(cases, network)
-    errors = [(each.case.size_bytes, abs(each.error or 0.0)) for each in compared.held_out()]
+    errors = [(each.case.call.size_bytes, abs(each.error or 0.0)) for each in compared.held_out()]
     large, bulk = ([error for size, error in errors if size >= least] for least in (LARGE, BULK))
     bulk_median = statistics.median(bulk) if bulk else None
-    inside = statistics.mean(each.is_inside for each in compared.held_out() if each.case.size_bytes >= LARGE)
-    large_cases = [each for each in compared.held_out() if each.case.size_bytes >= LARGE]
+    inside = statistics.mean(each.is_inside for each in compared.held_out() if each.case.call.size_bytes >= LARGE)
+    large_cases = [each for each in compared.held_out() if each.case.call.size_bytes >= LARGE]
     points = tuple(points_of(_place(pair), "+".join(pair.predicted), large_cases))
     return Result(pair, len(large), statistics.median(large), p95(large), bulk_median, inside, points)
 

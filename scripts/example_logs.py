@@ -14,7 +14,7 @@ from ringsim import Collective, load_network
 from ringsim.analysis import busbw_bytes_per_s
 from ringsim.console import OneLineCommand
 from ringsim.files import atomic_file
-from ringsim.libraries import Question, predict
+from ringsim.libraries import Call, predict
 from ringsim.units import plural
 
 NETWORK = Path(__file__).parents[1] / "docs" / "networks" / "calibrated.toml"
@@ -46,9 +46,9 @@ def log_lines(collective: Collective, num_hosts: int) -> Iterator[str]:
         host, device = divmod(rank, RANKS_PER_HOST)
         yield f"#  Rank {rank:2} Group  0 Pid {1000 + rank} on  node{host} device {device:2} [0000:1b:00] made-up A100"
     yield from HEAD
-    questions = [Question(collective.value, size_bytes, num_ranks, num_hosts) for size_bytes in SIZES]
+    calls = [Call(collective.value, size_bytes, num_ranks, num_hosts) for size_bytes in SIZES]
     busbws = []
-    for size_bytes, (time_s, _) in zip(SIZES, predict(load_network(str(NETWORK)), questions), strict=True):
+    for size_bytes, (time_s, _) in zip(SIZES, predict(load_network(str(NETWORK)), calls), strict=True):
         row, busbw = _row(collective, num_ranks, size_bytes, time_s * np.exp(NOISE * random.standard_normal(2)))
         busbws.append(busbw)
         yield row

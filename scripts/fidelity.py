@@ -182,7 +182,7 @@ def rows(experiment: Experiment, folder: Path, again: bool, found: list[Point]) 
     place = experiment.title.partition(",")[0]
     found += points_of(place, experiment.title, cases)
     for low, high, target in zip(experiment.bounds, experiment.bounds[1:], experiment.targets, strict=False):
-        some = [each for each in cases if low <= each.case.size_bytes < high]
+        some = [each for each in cases if low <= each.case.call.size_bytes < high]
         errors = [abs(each.error) for each in some if each.error is not None]
         sizes = f"from {low // MIB} MiB" if low else f"below {high // MIB} MiB"
         inside = statistics.mean(each.is_inside for each in some)

@@ -13,7 +13,7 @@ from collectives.calls.reduction import Reduction
 from collectives.calls.table import SCATTERING
 from collectives.runtime import Fingerprint, RecordedGroup, Work, is_lent
 from ringsim.schedule import Collective
-from ringsim.traces import Call
+from ringsim.traces import TraceCall
 
 Op = ReduceOp.RedOpType | ReduceOp
 
@@ -80,7 +80,7 @@ class Rehearsal:
             local_s = max(self._clock() - began_s - self._seconds, 0.0)
             root = -1 if fingerprint.root is None else fingerprint.root
             common = fingerprint.name, self._size_bytes, name_of(self._dtype), self._recorded.index, async_op
-            call = Call(*common, fingerprint.algorithm, peer=root, local_s=local_s, is_lent=self._is_lent)
+            call = TraceCall(*common, fingerprint.algorithm, peer=root, local_s=local_s, is_lent=self._is_lent)
             recorded_work = self._recorded.recorder.call(call, result)
         return recorded_work if async_op else None
 

@@ -17,7 +17,7 @@ from collectives.integrations import NAME as RING
 from collectives.integrations import BackendOptions, RingGroup, carries_out
 from collectives.runtime import RecordedGroup, Recorder, Work, is_lent, record_group
 from ringsim.schedule import Collective
-from ringsim.traces import Call, Group
+from ringsim.traces import Group, TraceCall
 
 NAME = "recording"
 _SINGLE_RANKS = (
@@ -66,7 +66,7 @@ class RecordingGroup(dist.ProcessGroup):
         dtype = name_of(tensors[0].dtype) if tensors else "uint8"
         is_async = bool(getattr(how, "asyncOp", True))
         lent = len(inputs) == 1 and is_lent(inputs[0])
-        call = Call(name, size_bytes, dtype, self._recorded.index, is_async, peer=peer, is_lent=lent)
+        call = TraceCall(name, size_bytes, dtype, self._recorded.index, is_async, peer=peer, is_lent=lent)
         self._latest = self._recorded.recorder.call(call, tensors)
         return self._latest
 

@@ -267,7 +267,7 @@ def with_times_of(timed: traces.TracedStep, watched: traces.TracedStep) -> trace
     return traces.TracedStep(tuple(events), tuple(calls))
 
 
-def _skeleton(step: traces.TracedStep) -> tuple[list[tuple[traces.TraceEventKind, int]], list[traces.Call]]:
+def _skeleton(step: traces.TracedStep) -> tuple[list[tuple[traces.TraceEventKind, int]], list[traces.TraceCall]]:
     """Return all that two steps of one program have in common, watched or not."""
     events = [(event.kind, event.call) for event in step.events if event.kind in _OF_BOTH]
     return events, [replace(call, local_s=0.0, after=None) for call in step.calls]

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch.autograd import Variable
 
 from collectives.runtime.work import Work
-from ringsim.traces import Call, Operator, TracedStep, TraceEvent, TraceEventKind
+from ringsim.traces import Operator, TraceCall, TracedStep, TraceEvent, TraceEventKind
 
 BEFORE_THE_STEP = -1
 MAIN = "main"  # the stream of the computations, whatever the program calls it
@@ -98,7 +98,7 @@ class Recorder:
     def _begin_step(self) -> None:
         self._awaited_in_backward: list[RecordedWork] = []  # a backward pass that has failed leaves some
         self._events: list[TraceEvent] = []
-        self._calls: list[Call] = []
+        self._calls: list[TraceCall] = []
         self._computed_s = 0.0  # since the last event
         self._operators: Counter[Operator] = Counter()  # since the last event; the count of each of them is 1
         self._streams = StreamOrder(self._main_stream)
@@ -178,7 +178,7 @@ class Recorder:
             if stream == MAIN:
                 self._append(TraceEventKind.READ, call)
 
-    def call(self, call: Call, result: list[torch.Tensor]) -> "RecordedWork":
+    def call(self, call: TraceCall, result: list[torch.Tensor]) -> "RecordedWork":
         """Note a call that has its result already, and return its work."""
         with self.stopped():
             index, stream = len(self._calls), self._streams.current()

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import product
 
 from ringsim.analysis.sweep import Sweep, SweepCell
-from ringsim.libraries import LIBRARIES, LIBRARY, MESSAGES, Question, library_of, why_not
+from ringsim.libraries import LIBRARIES, LIBRARY, MESSAGES, Call, library_of, why_not
 from ringsim.measurements import provenance
 from ringsim.network import AnyNetwork, require_priced
 from ringsim.registry import Algorithm, build, size_variant
@@ -148,7 +148,7 @@ class _Simulator:
     def _taken(self, network: str, num_ranks: int, size_bytes: int) -> tuple[Schedule | None, str, float | None, str]:
         """Return what the library of the network takes, its name and its time; or why that is not known."""
         on = self.networks[network]
-        call = Question.on(on, self.collective, num_ranks, size_bytes)
+        call = Call.on(on, self.collective, num_ranks, size_bytes)
         try:
             plan = LIBRARIES[LIBRARY].choose(on, call, self.max_transfers)
             return plan.schedule, f"{plan.schedule.algorithm} {plan.protocol}", plan.time_s(), ""

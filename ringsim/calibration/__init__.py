@@ -1,6 +1,5 @@
 """From measurements to a network, and how far its predictions are from what was measured."""
 
-from ringsim.calibration.cases import MISFIT, FittedParameter, TimedCase, cases_of_measurements, cases_of_tables
 from ringsim.calibration.comparison import (
     RECORD_NOTE,
     ComparedCase,
@@ -32,3 +31,4 @@ from ringsim.calibration.from_probes import (
     with_interval,
 )
 from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate_uniform
+from ringsim.calibration.timings import MISFIT, FittedParameter, Timing, cases_of_measurements, cases_of_tables

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ringsim.analysis import RunView
-from ringsim.calibration.cases import TimedCase, cases_of_measurements, repeated
 from ringsim.calibration.from_probes import num_hosts
+from ringsim.calibration.timings import Timing, cases_of_measurements, repeated
 from ringsim.estimates import Estimate, ends_of
 from ringsim.libraries import GLOO, OURS, SimulatedDraws, copy_s, intervals, predict
 from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, RING_TESTS, TORCH, Measurements, RecordedRun, p95
@@ -43,7 +43,7 @@ class ComparedCase:
     interval: of the measured time, see `intervals`; None where it is not known.
     """
 
-    case: TimedCase
+    case: Timing
     predicted_s: float | None
     how: str
     used_in_calibration: bool
@@ -67,9 +67,11 @@ class ComparedCase:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
-        shape = ("collective", "algorithm", "size_bytes", "num_ranks", "num_nodes")
+        shape = zip(("size_bytes", "num_ranks", "num_nodes"), self.case.call[1:4], strict=True)
         return {
-            **{name: getattr(self.case, name) for name in shape},
+            "collective": self.case.call.collective,
+            "algorithm": self.case.algorithm,
+            **dict(shape),
             "predicted_s": self.predicted_s,
             **ends_of(self.interval),
             "measured_s": self.case.measured_s,
@@ -106,7 +108,7 @@ class Comparison:
     def extrapolation(self) -> str:
         """Return a line on hosts beyond those of the calibration; "" if all are within."""
         known = {cells.num_hosts for cells in self.calibration.cells} if self.calibration else set()
-        asked = {compared.case.num_nodes for compared in self.cases if compared.predicted_s is not None}
+        asked = {compared.case.call.num_nodes for compared in self.cases if compared.predicted_s is not None}
         beyond = sorted(number for number in asked if known and number > max(known))
         if not beyond:
             return ""
@@ -125,7 +127,7 @@ class Comparison:
         rows, predicted = [], [compared for compared in self.cases if compared.error is not None]
         for used, (name, low, high) in product((False, True), SIZE_CLASSES):
             own = [compared for compared in predicted if compared.used_in_calibration is used]
-            cells = [compared for compared in own if low <= compared.case.size_bytes < high]
+            cells = [compared for compared in own if low <= compared.case.call.size_bytes < high]
             if cells:
                 errors = [abs(compared.error or 0.0) for compared in cells]
                 known = any(compared.interval for compared in cells)
@@ -155,29 +157,29 @@ def compare(measurements: Measurements, cluster: Cluster, trusted: Collection[st
 
         >>> from ringsim import Measurements, compare, load_network
         >>> comparison = compare(Measurements.load("measured.json"), load_network("mine.toml"))  # doctest: +SKIP
-        >>> [(case.case.size_bytes, case.error) for case in comparison.cases]  # doctest: +SKIP
+        >>> [(case.case.call.size_bytes, case.error) for case in comparison.cases]  # doctest: +SKIP
     """
     cases = cases_of_measurements(measurements, num_hosts(measurements), "measurements")
     return compare_measurements(cases, cluster, trusted)
 
 
-def compare_logs(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
+def compare_logs(cases: Sequence[Timing], cluster: Cluster) -> Comparison:
     """Return cases from logs beside their predictions by the formulas of `nccl_model`.
 
     Raises ValueError where the network cannot hold what was measured, or nothing can be predicted.
     """
-    questions = [case.question for case in cases if not case.question.why_unknown]
-    if not questions:
-        tests = ", ".join(sorted({case.collective for case in cases}))
-        raise ValueError(f"{cases[0].file}: {tests}: {cases[0].question.why_unknown}")
-    predicted = zip_longest(predict(cluster, questions), intervals(cluster, questions))  # all have one, or none
+    calls = [case.call for case in cases if not case.call.why_unknown]
+    if not calls:
+        tests = ", ".join(sorted({case.call.collective for case in cases}))
+        raise ValueError(f"{cases[0].file}: {tests}: {cases[0].call.why_unknown}")
+    predicted = zip_longest(predict(cluster, calls), intervals(cluster, calls))  # all have one, or none
     told = ((time_s, how, interval) for (time_s, how), interval in predicted)
-    unknown = (case.question.why_unknown for case in cases)
+    unknown = (case.call.why_unknown for case in cases)
     return _comparison(cases, cluster, ((None, why, None) if why else next(told) for why in unknown))
 
 
 def compare_measurements(
-    cases: Sequence[TimedCase],
+    cases: Sequence[Timing],
     cluster: Cluster,
     trusted: Collection[str] = (),
     on_progress: Callable[[int], object] = lambda _: None,
@@ -193,7 +195,7 @@ def compare_measurements(
 
     draws = SimulatedDraws.from_network(cluster)
 
-    def predicted(case: TimedCase) -> Expectation:
+    def predicted(case: Timing) -> Expectation:
         on_progress(1)
         try:
             simulated_s, how = _simulation(case, cluster, trusted)
@@ -205,28 +207,28 @@ def compare_measurements(
     return _comparison(cases, cluster, map(predicted, cases))
 
 
-def _simulation(case: TimedCase, cluster: Cluster, trusted: Collection[str]) -> tuple[Callable[[Cluster], float], str]:
+def _simulation(case: Timing, cluster: Cluster, trusted: Collection[str]) -> tuple[Callable[[Cluster], float], str]:
     """Return the seconds of the case on a network such as `cluster`, and by what it is predicted.
 
     Raises ValueError or OSError, which says why, where there is no prediction.
     """
     if case.algorithm in _WITHOUT_SCHEDULE:
         raise ValueError(_WITHOUT_SCHEDULE[case.algorithm])
-    collective, library = Collective(case.collective), GLOO if case.algorithm == TORCH else OURS
+    collective, library = Collective(case.call.collective), GLOO if case.algorithm == TORCH else OURS
     if library is OURS:
-        schedule = build_recorded(collective, case.algorithm, case.num_ranks, case.size_bytes, trusted)
-    elif case.collective in RING_TESTS:
-        schedule = library.schedule(collective, case.num_ranks, case.size_bytes)
+        schedule = build_recorded(collective, case.algorithm, case.call.num_ranks, case.call.size_bytes, trusted)
+    elif case.call.collective in RING_TESTS:
+        schedule = library.schedule(collective, case.call.num_ranks, case.call.size_bytes)
     else:
-        raise ValueError(f"what torch.distributed does for {case.collective} is not known here")
+        raise ValueError(f"what torch.distributed does for {case.call.collective} is not known here")
     executed_on(cluster, case.transport)
-    copies = library.copies(collective, case.num_ranks, case.size_bytes)
+    copies = library.copies(collective, case.call.num_ranks, case.call.size_bytes)
 
     def simulated_s(network: Cluster) -> float:
         there = executed_on(network, case.transport)
-        over = library.runtime.network(there, case.size_bytes)  # the same tensor, call after call
-        beside_s, in_place = copy_s(there, case.num_ranks, *copies), library is OURS and bool(case.in_place_s)
-        return library.predict_call(schedule, over, case.size_bytes, in_place=in_place, beside_s=beside_s)
+        over = library.runtime.network(there, case.call.size_bytes)  # the same tensor, call after call
+        beside_s, in_place = copy_s(there, case.call.num_ranks, *copies), library is OURS and bool(case.in_place_s)
+        return library.predict_call(schedule, over, case.call.size_bytes, in_place=in_place, beside_s=beside_s)
 
     return simulated_s, f"{schedule.algorithm} over {case.transport or 'gloo'}"
 
@@ -244,11 +246,10 @@ def executed_on(network: AnyNetwork, transport: str) -> AnyNetwork:
     return network
 
 
-def _comparison(cases: Sequence[TimedCase], cluster: Cluster, predicted: Iterable[Expectation]) -> Comparison:
+def _comparison(cases: Sequence[Timing], cluster: Cluster, predicted: Iterable[Expectation]) -> Comparison:
     compared, fitted = [], cluster.calibration
     for case, (time_s, how, interval) in zip(cases, predicted, strict=True):
-        place = case.collective, case.algorithm, case.num_ranks, case.num_nodes, case.size_bytes
-        used = fitted is not None and fitted.used(*place, case.rows)
+        used = fitted is not None and fitted.used(*case.group, case.call.size_bytes, case.rows)
         finite_s = time_s if time_s is not None and math.isfinite(time_s) else None
         compared.append(ComparedCase(case, finite_s, how, used, interval))
     return Comparison(cluster.name, tuple(compared), cluster.calibration)

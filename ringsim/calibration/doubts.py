@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from operator import itemgetter
 
-from ringsim.calibration.cases import MISFIT, FittedParameter, TimedCase, repeated
-from ringsim.libraries import Question, guessed_from, unmet_settings
+from ringsim.calibration.timings import MISFIT, FittedParameter, Timing, repeated
+from ringsim.libraries import Call, guessed_from, unmet_settings
 from ringsim.measurements import RING_TESTS
 from ringsim.network import Cluster
 from ringsim.units import format_rate, format_size, format_time, plural
@@ -23,10 +23,10 @@ _APART = (1 + MISFIT) ** 2
 _DISTURBED = 0.1
 
 
-_Timing = tuple[float, TimedCase]  # the seconds, and the case with its log
+_Timing = tuple[float, Timing]  # the seconds, and the case with its log
 
 
-def _repetitions(cases: Sequence[TimedCase]) -> Iterator[tuple[_Timing, _Timing]]:
+def _repetitions(cases: Sequence[Timing]) -> Iterator[tuple[_Timing, _Timing]]:
     """Yield each two times of the same collective, the shorter first, from two logs or from two runs of one log."""
     for some in repeated(cases):
         for pair in combinations(some, 2):
@@ -37,7 +37,7 @@ def _repetitions(cases: Sequence[TimedCase]) -> Iterator[tuple[_Timing, _Timing]
             yield (min(case.times_s), case), (max(case.times_s), case)
 
 
-def contradiction_line(cases: Iterable[TimedCase]) -> str:
+def contradiction_line(cases: Iterable[Timing]) -> str:
     """Return one line on the two logs that differ most in what both measured; "" if all agree but for a few times.
 
     If they do, it is on the log whose own runs of the same differ most.
@@ -56,27 +56,28 @@ def contradiction_line(cases: Iterable[TimedCase]) -> str:
     files = max(contradictions, key=lambda files: (files[0] != files[1], contradictions[files][0]))
     factor, (fast_s, fast), (slow_s, slow), num_apart, num_common = contradictions[files]
     more = f"; {plural(len(contradictions) - 1, 'more contradiction')} as well" if len(contradictions) > 1 else ""
+    collective, size_bytes, num_ranks, num_nodes, *_ = slow.call
     return (
-        f"contradictory: {slow.collective} {format_size(slow.size_bytes)} on {plural(slow.num_ranks, 'rank')} of "
-        f"{plural(slow.num_nodes, 'host')} takes {format_time(slow_s)} in {_name(slow, fast)} and "
+        f"contradictory: {collective} {format_size(size_bytes)} on {plural(num_ranks, 'rank')} of "
+        f"{plural(num_nodes, 'host')} takes {format_time(slow_s)} in {_name(slow, fast)} and "
         f"{format_time(fast_s)} in {_name(fast, slow)}, {factor:.1f} times as long, and "
         f"{num_apart} of {num_common} common timings differ by more than a factor of {_APART:.1f}{more}: "
         "the settings of these runs differ: calibrate them from separate files, each alone"
     )
 
 
-def _name(case: TimedCase, other: TimedCase) -> str:
+def _name(case: Timing, other: Timing) -> str:
     """Return the name of its file, with the folder where the other's is the same without."""
     return case.file if case.file_name == other.file_name and case.file != other.file else case.file_name
 
 
-def settings_line(cluster: Cluster, questions: Sequence[Question]) -> str:
+def settings_line(cluster: Cluster, calls: Sequence[Call]) -> str:
     """Return one line on settings of NCCL that are not followed, as the network has no such thing; "" if all are."""
-    unmet = unmet_settings(cluster, questions)
+    unmet = unmet_settings(cluster, calls)
     if not unmet:
         return ""
-    asked = sorted({settings.as_text() for settings in (question.settings for question in unmet)})
-    where = sorted({f"{question.test} on {plural(question.num_nodes, 'host')}" for question in unmet})
+    asked = sorted({settings.as_text() for settings in (call.settings for call in unmet)})
+    where = sorted({f"{call.collective} on {plural(call.num_nodes, 'host')}" for call in unmet})
     timings = plural(len(unmet), "timing")
     return (
         f"not followed: {', '.join(asked)}: {cluster.name} has no formula for that with {' or '.join(where)}: "
@@ -84,7 +85,7 @@ def settings_line(cluster: Cluster, questions: Sequence[Question]) -> str:
     )
 
 
-def undecided_line(parameters: Iterable[FittedParameter], cases: Sequence[TimedCase]) -> str:
+def undecided_line(parameters: Iterable[FittedParameter], cases: Sequence[Timing]) -> str:
     """Return one line on what the logs leave open, and which log would tell most of it; "" if there is none."""
     undecided, measure = sum(not parameter.seen_in for parameter in parameters), _most_telling(cases)
     if not undecided or not measure:
@@ -95,19 +96,19 @@ def undecided_line(parameters: Iterable[FittedParameter], cases: Sequence[TimedC
     )
 
 
-def _most_telling(cases: Sequence[TimedCase]) -> str:
+def _most_telling(cases: Sequence[Timing]) -> str:
     """Return the log that is missing most: the collective, and on what it runs."""
-    num_hosts = {case.num_nodes for case in cases if case.collective in RING_TESTS}
-    per_host = max(math.ceil(case.num_ranks / case.num_nodes) for case in cases)
+    num_hosts = {case.call.num_nodes for case in cases if case.call.collective in RING_TESTS}
+    per_host = max(math.ceil(case.call.num_ranks / case.call.num_nodes) for case in cases)
     most, on_each = max(num_hosts, default=1), f"with {plural(per_host, 'rank')} on each,"
     hosts = plural(most, "host")
     missing = {
         f"all_reduce on 2 hosts, {on_each}": most == 1,
         f"all_reduce on one host, with {plural(per_host, 'rank')},": 1 not in num_hosts and per_host > 1,
-        f"all_reduce from 8 bytes on, on {hosts}, {on_each}": min(case.size_bytes for case in cases) > _SMALL,
+        f"all_reduce from 8 bytes on, on {hosts}, {on_each}": min(case.call.size_bytes for case in cases) > _SMALL,
         f"all_reduce on {4 * most} hosts, {on_each}": len(num_hosts - {1}) == 1,
         f"all_gather, which tells rings from trees, on {hosts},": all(
-            case.collective not in RING_TESTS[1:] for case in cases
+            case.call.collective not in RING_TESTS[1:] for case in cases
         ),
     }
     return next((log for log, is_missing in missing.items() if is_missing), "")

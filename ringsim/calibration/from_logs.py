@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.calibration.cases import FittedParameter, TimedCase, repeated
 from ringsim.calibration.doubts import contradiction_line, nic_line
 from ringsim.calibration.log_parameters import ANY, LogParameters, Posterior, assumptions, fit
+from ringsim.calibration.timings import FittedParameter, Timing, repeated
 from ringsim.libraries import (
-    QuestionColumns,
+    CallColumns,
     byte_shares,
     draw_ratios,
     launch_s,
@@ -48,11 +48,11 @@ class LogFit:
 
     cluster: Cluster
     parameters: tuple[FittedParameter, ...]
-    cases: tuple[TimedCase, ...]
+    cases: tuple[Timing, ...]
     errors: tuple[float, ...]
 
 
-def calibrate_logs(cases: Sequence[TimedCase], name: str, nics: Nics | None = None) -> LogFit:
+def calibrate_logs(cases: Sequence[Timing], name: str, nics: Nics | None = None) -> LogFit:
     """Fit a network to all cases that there is a formula for.
 
     nics: of each host, if they are known. Their bandwidth is a belief: the times of several hosts say what is reached
@@ -63,8 +63,8 @@ def calibrate_logs(cases: Sequence[TimedCase], name: str, nics: Nics | None = No
         >>> from ringsim import calibrate_logs, cases_of_tables, read_logs
         >>> fit = calibrate_logs(cases_of_tables(read_logs([Path("nccl-tests.log")])), "mine")  # doctest: +SKIP
     """
-    used = [case for case in cases if not case.question.why_unknown]
-    if len({(case.collective, case.size_bytes, case.num_ranks) for case in used}) < 3:
+    used = [case for case in cases if not case.call.why_unknown]
+    if len({(case.call.collective, case.call.size_bytes, case.call.num_ranks) for case in used}) < 3:
         raise ValueError(
             f"{cases[0].file if cases else 'the logs'}: {plural(len(used), 'timing')} of {', '.join(TESTS)}: too few "
             "to fit; give logs with at least 3 sizes, ideally from some KiB to some 100 MiB"
@@ -81,7 +81,7 @@ def calibrate_logs(cases: Sequence[TimedCase], name: str, nics: Nics | None = No
     return LogFit(cluster, parameters, tuple(used), errors)
 
 
-def _each_log_alone(cases: Sequence[TimedCase]) -> Iterator[list[TimedCase]]:
+def _each_log_alone(cases: Sequence[Timing]) -> Iterator[list[Timing]]:
     """Yield, for each log that others repeat, the cases without those others': logs may contradict each other."""
     groups = repeated(cases)
     for file in sorted({case.file for some in groups for case in some}):
@@ -102,18 +102,18 @@ class _Fitted(NamedTuple):
     others: tuple[Posterior, ...]
 
 
-def _fit(layout: LogParameters, cases: Sequence[TimedCase]) -> _Fitted:
+def _fit(layout: LogParameters, cases: Sequence[Timing]) -> _Fitted:
     """Fit the parameters that some time depends on; the others are held at NCCL's values, until none is left to hold.
 
     A time depends on a parameter also if another protocol would be the fastest with NCCL's value of it: then small
     changes of the parameter change nothing, and yet the times keep it from being NCCL's.
     """
-    questions = QuestionColumns.from_questions([case.question for case in cases])
+    calls = CallColumns.from_calls([case.call for case in cases])
     log_times = np.log([case.calibrated_s for case in cases])
-    prior, deviation = layout.beliefs(questions, log_times)
+    prior, deviation = layout.beliefs(calls, log_times)
 
     def model(at: Floats) -> Floats:
-        return np.log(times_s(layout.rates(at), questions))
+        return np.log(times_s(layout.rates(at), calls))
 
     def fitted(held: Bools, start: Floats) -> Posterior:
         return fit(model, log_times, prior, deviation, NOISE, held, start)
@@ -134,13 +134,13 @@ def _fit(layout: LogParameters, cases: Sequence[TimedCase]) -> _Fitted:
         posterior = fitted(held, posterior.mode)
 
 
-def _cluster(name: str, fitted: _Fitted, cases: Sequence[TimedCase]) -> Cluster:
+def _cluster(name: str, fitted: _Fitted, cases: Sequence[Timing]) -> Cluster:
     layout, posterior = fitted.layout, fitted.posterior
     rates = layout.rates(posterior.mode)
     bulk = rates.protocols[-1]
     link = Link(bulk.link_latency_s, rates.link_bytes_per_s)
     nics = Nics(bulk.hop_latency_s / 2, rates.nic_bytes_per_s, count=layout.assumption.num_nics)  # one at each end
-    per_host = max(-(-case.num_ranks // case.num_nodes) for case in cases)
+    per_host = max(-(-case.call.num_ranks // case.call.num_nodes) for case in cases)
     known = layout.across or layout.nics
     spec = Spec(
         host=Host(link=link, nics=nics if known else Nics()),
@@ -150,9 +150,9 @@ def _cluster(name: str, fitted: _Fitted, cases: Sequence[TimedCase]) -> Cluster:
     )
     files = sorted({case.file_name for case in cases})
     devices = sorted({case.device for case in cases if case.device})
-    questions = QuestionColumns.from_questions([case.question for case in cases])
-    noise, latency_noise = noises(posterior.residuals, byte_shares(rates, questions), NOISE)
-    senders = None if layout.nics else max(senders_per_host(case.question for case in cases), default=None)
+    calls = CallColumns.from_calls([case.call for case in cases])
+    noise, latency_noise = noises(posterior.residuals, byte_shares(rates, calls), NOISE)
+    senders = None if layout.nics else max(senders_per_host(case.call for case in cases), default=None)
     cluster = Cluster(
         name,
         spec,
@@ -172,20 +172,19 @@ def _cluster(name: str, fitted: _Fitted, cases: Sequence[TimedCase]) -> Cluster:
     return replace(cluster, source=f"{cluster.source}; {doubts}") if doubts else cluster
 
 
-def calibrated_cells(cases: Sequence[TimedCase]) -> tuple[CalibratedCells, ...]:
+def calibrated_cells(cases: Sequence[Timing]) -> tuple[CalibratedCells, ...]:
     """Return the cases without their times, those together that differ in size alone."""
-    alike: dict[tuple[str, str, int, int], list[TimedCase]] = {}
+    alike: dict[tuple[str, str, int, int], list[Timing]] = {}
     for case in cases:
-        alike.setdefault((case.collective, case.algorithm, case.num_ranks, case.num_nodes), []).append(case)
+        alike.setdefault(case.group, []).append(case)
+    sizes = {key: tuple(sorted({case.call.size_bytes for case in some})) for key, some in alike.items()}
     return tuple(
-        CalibratedCells(
-            *key, tuple(sorted({case.size_bytes for case in some})), tuple(row for case in some for row in case.rows)
-        )
+        CalibratedCells(*key, sizes[key], tuple(row for case in some for row in case.rows))
         for key, some in sorted(alike.items())
     )
 
 
-def _parameters(fitted: _Fitted, modes: Sequence[Floats], cases: Sequence[TimedCase]) -> tuple[FittedParameter, ...]:
+def _parameters(fitted: _Fitted, modes: Sequence[Floats], cases: Sequence[Timing]) -> tuple[FittedParameter, ...]:
     """Return the parameters that the times determine, and those on which the prediction rests all the same.
 
     modes: what the logs say one at a time, where several have the same collective, and what is hardly less likely; no
@@ -207,26 +206,26 @@ FEWEST = 3  # sizes of messages: with fewer the protocols say more
 SHORTEST = 1.5  # times the start: what a shorter time has beside it says little of steps
 
 
-def with_ring_steps(cluster: Cluster, cases: Sequence[TimedCase]) -> Cluster:
+def with_ring_steps(cluster: Cluster, cases: Sequence[Timing]) -> Cluster:
     """Return `cluster` with the steps of the rings of most hosts, and of these of most ranks of a host.
 
     Where so few sizes of these are rings that they do not tell, the next ones count, as they do for smaller and larger
     messages. Rings are the collectives that have no other algorithm, and those for which the formulas of `cluster`
     choose it.
     """
-    across = [case for case in cases if case.num_nodes > 1 and case.collective in RING_TESTS and _may_be_ring(case)]
+    across = [case for case in cases if case.call.num_nodes > 1 and _may_be_ring(case)]
     if not across:
         return cluster
-    taken = predict(cluster, [case.question for case in across])
+    taken = predict(cluster, [case.call for case in across])
     rings = [case for case, (_, algorithm) in zip(across, taken, strict=True) if algorithm.startswith("ring ")]
     start_s = launch_s(cluster.spec.protocols)
     by_shape: dict[tuple[int, float], dict[int, list[float]]] = {}  # by the hosts, and the ranks of each
     for case in rings:
         if case.calibrated_s > SHORTEST * start_s:
-            rounds = 2 if case.collective == "all_reduce" else 1
-            step_s = (case.calibrated_s - start_s) / rounds / (case.num_ranks - 1)
-            seconds = by_shape.setdefault((case.num_nodes, case.num_ranks / case.num_nodes), {})
-            seconds.setdefault(math.ceil(case.size_bytes / case.num_ranks), []).append(step_s)
+            rounds = 2 if case.call.collective == "all_reduce" else 1
+            step_s = (case.calibrated_s - start_s) / rounds / (case.call.num_ranks - 1)
+            seconds = by_shape.setdefault((case.call.num_nodes, case.call.num_ranks / case.call.num_nodes), {})
+            seconds.setdefault(math.ceil(case.call.size_bytes / case.call.num_ranks), []).append(step_s)
     known = [shape for shape, seconds in by_shape.items() if len(seconds) >= FEWEST and shape[1].is_integer()]
     if not known:
         return cluster
@@ -261,6 +260,7 @@ def _median_s(times: Sequence[float]) -> float:
     return math.exp(statistics.median(map(math.log, times)))
 
 
-def _may_be_ring(case: TimedCase) -> bool:
+def _may_be_ring(case: Timing) -> bool:
     """Return whether it is a ring, or NCCL's choice; other libraries have algorithms that no formula here describes."""
-    return case.algorithm in ("nccl", "ring") and case.settings.groups == 1
+    call = case.call
+    return case.algorithm in ("nccl", "ring") and call.collective in RING_TESTS and call.settings.groups == 1

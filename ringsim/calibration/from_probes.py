@@ -14,9 +14,9 @@ from functools import partial
 
 import numpy as np
 
-from ringsim.calibration.cases import MISFIT
 from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate_uniform
 from ringsim.calibration.probe_times import exchange_s, shift_s
+from ringsim.calibration.timings import MISFIT
 from ringsim.estimates import Estimate
 from ringsim.files import parsed, values
 from ringsim.libraries import NUM_DRAWS, noises, rounded_ratios

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.calibration.cases import TimedCase
-from ringsim.libraries import QuestionColumns, Rates, senders_per_host
+from ringsim.calibration.timings import Timing
+from ringsim.libraries import CallColumns, Rates, senders_per_host
 from ringsim.measurements import RING_TESTS
 from ringsim.network import BANDWIDTHS, OF_THE_LIBRARY, Floats, Nics, Protocol, Tuning, parameter_names
 from ringsim.schedule import Bools
@@ -51,20 +51,19 @@ class Assumption(NamedTuple):
     adds: bool
 
 
-def assumptions(cases: Sequence[TimedCase], nics: Nics | None) -> list[Assumption]:
+def assumptions(cases: Sequence[Timing], nics: Nics | None) -> list[Assumption]:
     """Return all that the cases can tell apart, what is believed without them first.
 
     A host has a NIC for each rank, unless cases with several numbers of ranks for each host say otherwise. An
     all_reduce alone does not tell a fast algorithm from fast links: only beside what is a ring it does.
     """
-    across = [case for case in cases if case.num_nodes > 1 and case.collective in RING_TESTS]
-    senders = senders_per_host(case.question for case in across)
+    rings = [case for case in cases if case.call.collective in RING_TESTS]
+    across = [case for case in rings if case.call.num_nodes > 1]
+    senders = senders_per_host(case.call for case in across)
     counts = [nics.count] if nics else [0, *(range(1, min(max(senders), _MOST_NICS + 1)) if len(senders) > 1 else ())]
-    on_two = {case.collective == "all_reduce" for case in across if case.num_nodes == 2}
+    on_two = {case.call.collective == "all_reduce" for case in across if case.call.num_nodes == 2}
     may_add = any(case.may_use_switch for case in cases)
-    on_one = {
-        case.collective == "all_reduce" for case in cases if case.num_nodes == 1 and case.collective in RING_TESTS
-    }
+    on_one = {case.call.collective == "all_reduce" for case in rings if case.call.num_nodes == 1}
     return [
         Assumption(count, passes, adds)
         for adds in ((True, False) if may_add and len(on_one) > 1 else (may_add,))
@@ -76,17 +75,17 @@ def assumptions(cases: Sequence[TimedCase], nics: Nics | None) -> list[Assumptio
 class LogParameters:
     """The parameters that there are, in their order, and what they mean under an assumption."""
 
-    def __init__(self, cases: Sequence[TimedCase], nics: Nics | None, assumption: Assumption) -> None:
+    def __init__(self, cases: Sequence[Timing], nics: Nics | None, assumption: Assumption) -> None:
         self.nics = nics
         self.assumption = assumption
-        self.within = any(case.num_nodes == 1 for case in cases)
-        self.across = any(case.num_nodes > 1 for case in cases)
-        self._has_pat = any(case.settings.uses_pat for case in cases)
+        self.within = any(case.call.num_nodes == 1 for case in cases)
+        self.across = any(case.call.num_nodes > 1 for case in cases)
+        self._has_pat = any(case.call.settings.uses_pat for case in cases)
         self.names = parameter_names(_NCCL)
 
-    def beliefs(self, questions: QuestionColumns, log_times: Floats) -> tuple[Floats, Floats]:
+    def beliefs(self, calls: CallColumns, log_times: Floats) -> tuple[Floats, Floats]:
         """Return the logarithms of the prior and its deviations."""
-        values, off = [self._fastest(questions, log_times, 1), self._fastest(questions, log_times, 2)], [ANY, ANY]
+        values, off = [self._fastest(calls, log_times, 1), self._fastest(calls, log_times, 2)], [ANY, ANY]
         if self.nics:
             values[1], off[1] = self.nics.bandwidth_bytes_per_s, _VENDOR
         for protocol, (start, link, hop, _, _, share) in _NCCL.items():
@@ -101,11 +100,11 @@ class LogParameters:
         bandwidths = np.array([name in BANDWIDTHS for name in self.names])
         return [prior, prior + _LATENCIES * latencies, prior + _BANDWIDTHS * bandwidths]
 
-    def _fastest(self, questions: QuestionColumns, log_times: Floats, num_nodes: int) -> float:
+    def _fastest(self, calls: CallColumns, log_times: Floats, num_nodes: int) -> float:
         """Return a first guess of a bandwidth: the bytes of a link or NIC over the time, where that is most."""
-        where = questions.nodes == 1 if num_nodes == 1 else questions.nodes > 1
-        used = np.where(questions.nodes == 1, 1, np.minimum(questions.senders, self.assumption.num_nics or math.inf))
-        return float((questions.size / used / np.exp(log_times))[where].max()) if where.any() else 1e9
+        where = calls.nodes == 1 if num_nodes == 1 else calls.nodes > 1
+        used = np.where(calls.nodes == 1, 1, np.minimum(calls.senders, self.assumption.num_nics or math.inf))
+        return float((calls.size / used / np.exp(log_times))[where].max()) if where.any() else 1e9
 
     def rates(self, logarithms: Floats) -> Rates:
         """Return the rates that these parameters stand for; no share of a bandwidth is more than all of it."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import click
 from click import argument, option
 
-from ringsim.calibration import TimedCase, cases_of_measurements, cases_of_tables, num_hosts
+from ringsim.calibration import Timing, cases_of_measurements, cases_of_tables, num_hosts
 from ringsim.cli.options import Command
 from ringsim.console import FILE, IntRange, Quantity
 from ringsim.files import naming_place
@@ -91,7 +91,7 @@ class Timings:
     left_out: a line for each row of a log that is not among the cases.
     """
 
-    cases: tuple[TimedCase, ...]
+    cases: tuple[Timing, ...]
     files: tuple[Path, ...]
     measurements: tuple[Measurements, ...] = ()
     read: tuple[str, ...] = ()
@@ -174,7 +174,7 @@ def read_timings(files: Sequence[GivenFile], of_all: LogShape, settings: NcclSet
         raise ValueError(f"{given}: is a measurements file, which tells its ranks and hosts: leave out nodes and "
                          "ranks-per-node, which are for logs")  # fmt: skip
     loaded = tuple(Measurements.load(path) for path in paths)
-    cases: list[TimedCase] = []
+    cases: list[Timing] = []
     for path, measurements in zip(paths, loaded, strict=True):
         with naming_place(path):
             hosts = num_hosts(measurements)

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from ringsim.calibration import nic_line, one_host_line
 from ringsim.console import RATE, TIME, Choice, IntRange, Name, Quantity
-from ringsim.libraries import DIRECT, LIBRARIES, LIBRARY, MAX_TRANSFERS, Plan, Question, library_of
+from ringsim.libraries import DIRECT, LIBRARIES, LIBRARY, MAX_TRANSFERS, Call, Plan, library_of
 from ringsim.network import AnyNetwork, Cluster, Network, Tuning, load_network, preset_names, require_priced
 from ringsim.registry import ALGORITHMS, build, names_file
 from ringsim.report import parse_placement
@@ -190,7 +190,7 @@ def library_choice(
     library = LIBRARIES[LIBRARY] if algorithm == LIBRARY else library_of(network)
     if algorithm != LIBRARY and (is_named or algorithm or num_ranks == 1 or not library.chooses):
         return None if num_ranks == 1 else library.send(schedule, network, size, runtime=runtime)
-    chosen = library.choose(network, Question.on(network, schedule.collective, num_ranks, size), runtime=runtime)
+    chosen = library.choose(network, Call.on(network, schedule.collective, num_ranks, size), runtime=runtime)
     chosen = replace(chosen, schedule=in_given_places(chosen.schedule))
     chosen.require_known(MAX_TRANSFERS, runtime)
     if algorithm is None:

@@ -1,5 +1,6 @@
 """The libraries that carry out collectives: which schedule, protocol and start for a call, and what a call costs."""
 
+from ringsim.libraries.call import Call, CallColumns
 from ringsim.libraries.intervals import (
     NUM_DRAWS,
     SimulatedDraws,
@@ -14,5 +15,4 @@ from ringsim.libraries.intervals import (
 from ringsim.libraries.library import DIRECT, GLOO, MESSAGES, NEW_BEYOND_BYTES, OURS, Library, copy_s, given_name
 from ringsim.libraries.nccl_model import Rates, launch_s, predict, times_s, unmet_settings
 from ringsim.libraries.plan import MAX_TRANSFERS, Plan, in_even_chunks
-from ringsim.libraries.questions import Question, QuestionColumns
 from ringsim.libraries.table import LIBRARIES, LIBRARY, LIBRARY_ALGORITHMS, library_of, why_not

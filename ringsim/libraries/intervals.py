@@ -14,8 +14,8 @@ from typing import Any, Self
 import numpy as np
 
 from ringsim.estimates import FARTHEST, INSIDE, Estimate
+from ringsim.libraries.call import Call, CallColumns
 from ringsim.libraries.nccl_model import Rates, bytes_s, rates_of, times_s
-from ringsim.libraries.questions import Question, QuestionColumns
 from ringsim.measurements import RING_TESTS
 from ringsim.network import BANDWIDTHS, OF_THE_LIBRARY, Calibration, Cluster, Floats, scaled, with_free_bytes
 from ringsim.schedule import Bools
@@ -60,8 +60,8 @@ def noises(residuals: Floats, byte_share: Floats, least: float = 0.0) -> tuple[f
     return noise, latency_noise
 
 
-def byte_shares(rates: Rates, columns: QuestionColumns) -> Floats:
-    """Return which part of each time the bytes alone take, (num_questions,).
+def byte_shares(rates: Rates, columns: CallColumns) -> Floats:
+    """Return which part of each time the bytes alone take, (num_calls,).
 
     By the protocols: the measured steps of a ring do not say how much of them is latency.
     """
@@ -69,16 +69,16 @@ def byte_shares(rates: Rates, columns: QuestionColumns) -> Floats:
     return np.minimum(bytes_s(rates, columns) / times_s(rates, columns), 1.0)
 
 
-def intervals(network: Cluster, questions: Sequence[Question]) -> list[Estimate]:
-    """Return the interval of each question, by the formulas; none if the network does not say how sure it is."""
+def intervals(network: Cluster, calls: Sequence[Call]) -> list[Estimate]:
+    """Return the interval of each call, by the formulas; none if the network does not say how sure it is."""
     calibration = network.calibration
-    if calibration is None or not calibration.draws or not questions:
+    if calibration is None or not calibration.draws or not calls:
         return []
-    columns, rates = QuestionColumns.from_questions(questions), rates_of(network.spec)
+    columns, rates = CallColumns.from_calls(calls), rates_of(network.spec)
     time_s = times_s(rates, columns)
     drawn_s = np.array([times_s(drawn, columns) for drawn in _drawn_rates(network, calibration)])
     known = {(cells.collective, cells.num_ranks, cells.num_hosts) for cells in calibration.cells}
-    is_known = np.array([(asked.test, asked.num_ranks, asked.num_nodes) in known for asked in questions])
+    is_known = np.array([(asked.collective, asked.num_ranks, asked.num_nodes) in known for asked in calls])
     factor = _factors(calibration, time_s, drawn_s, byte_shares(rates, columns), is_known)
     other_s = _with_other_nics_s(network, rates, columns, time_s)
     ends = np.minimum(time_s, other_s) / factor, np.maximum(time_s, other_s) * factor
@@ -144,8 +144,8 @@ def _drawn_rates(network: Cluster, calibration: Calibration) -> list[Rates]:
     return [_scaled(rates, dict(zip(calibration.parameters, draw, strict=True))) for draw in calibration.draws]
 
 
-def _with_other_nics_s(network: Cluster, rates: Rates, columns: QuestionColumns, time_s: Floats) -> Floats:
-    """Return the times, (num_questions,), if NICs that are a guess are as far from it as the logs leave open.
+def _with_other_nics_s(network: Cluster, rates: Rates, columns: CallColumns, time_s: Floats) -> Floats:
+    """Return the times, (num_calls,), if NICs that are a guess are as far from it as the logs leave open.
 
     All senders of a host then share what was seen of its NICs, however many or few they are.
     """
@@ -188,10 +188,10 @@ def _scaled(rates: Rates, ratios: Mapping[str, float]) -> Rates:
     return replace(rates, protocols=tuple(protocols), library=library, **changes(rates, _OF_RATES))
 
 
-def senders_per_host(questions: Iterable[Question]) -> set[int]:
-    """Return how many ranks of a host send to others at once, of those questions that are about several hosts."""
-    across = [question for question in questions if question.num_nodes > 1]
-    return {math.ceil(senders) for senders in QuestionColumns.from_questions(across).senders} if across else set()
+def senders_per_host(calls: Iterable[Call]) -> set[int]:
+    """Return how many ranks of a host send to others at once, of those calls that are about several hosts."""
+    across = [call for call in calls if call.num_nodes > 1]
+    return {math.ceil(senders) for senders in CallColumns.from_calls(across).senders} if across else set()
 
 
 def guessed_from(cluster: Cluster, num_senders: int) -> int | None:
@@ -217,7 +217,7 @@ def guessed_from(cluster: Cluster, num_senders: int) -> int | None:
 def _seen(calibration: Calibration, tests: tuple[str, ...] = ()) -> set[int]:
     """Return the numbers of senders in the logs; of these collectives alone, if some are given."""
     return senders_per_host(
-        Question(cells.collective, 1, cells.num_ranks, cells.num_hosts)
+        Call(cells.collective, 1, cells.num_ranks, cells.num_hosts)
         for cells in calibration.cells
         if not tests or cells.collective in tests
     )

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from ringsim.algorithms import RanksPerHost
+from ringsim.libraries.call import Call
 from ringsim.libraries.plan import MAX_TRANSFERS, Plan
-from ringsim.libraries.questions import Question
 from ringsim.network import AnyNetwork, Network, Processor, SharedMemory
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
@@ -57,13 +57,13 @@ class Library:
         """Return the schedule that stands for a call of `size_bytes`."""
         return build(*self.algorithm(collective), num_ranks, size_bytes)
 
-    def why_unknown(self, network: AnyNetwork, call: Question) -> str:
+    def why_unknown(self, network: AnyNetwork, call: Call) -> str:
         """Return why nobody can tell what it takes for a call; "" if `choose` can."""
         del network, call
         return "it has one algorithm for all sizes"
 
     def choose(
-        self, network: AnyNetwork, call: Question, max_transfers: float = MAX_TRANSFERS, runtime: Runtime = RULE
+        self, network: AnyNetwork, call: Call, max_transfers: float = MAX_TRANSFERS, runtime: Runtime = RULE
     ) -> Plan:
         """Return what the library chooses for a call by its own formula. runtime: as of `simulate`.
 
@@ -76,7 +76,7 @@ class Library:
         plan.require_known(max_transfers, runtime)
         return plan
 
-    def _chosen(self, network: AnyNetwork, call: Question) -> Plan:
+    def _chosen(self, network: AnyNetwork, call: Call) -> Plan:
         raise NotImplementedError
 
     def plans(

@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterable
 
 from ringsim.algorithms import NCCL_ALGORITHMS, RANKS_PER_HOST, RanksPerHost
+from ringsim.libraries.call import Call
 from ringsim.libraries.intervals import intervals
 from ringsim.libraries.library import DIRECT, Library
 from ringsim.libraries.plan import MAX_TRANSFERS, Formula, Plan, formulas
-from ringsim.libraries.questions import Question
 from ringsim.measurements import TESTS
 from ringsim.network import AnyNetwork, Cluster
 from ringsim.registry import base_name, build
@@ -27,7 +27,7 @@ class _Nccl(Library):
 
     __slots__ = ()
 
-    def why_unknown(self, network: AnyNetwork, call: Question) -> str:
+    def why_unknown(self, network: AnyNetwork, call: Call) -> str:
         """Return why nobody can tell what it takes for a call; "" if `choose` can."""
         spec = network.spec
         link = spec.host.link if call.num_nodes == 1 else spec.host.nics
@@ -41,9 +41,9 @@ class _Nccl(Library):
             return "it does not describe hosts that are all alike, with bandwidths of links and NICs: name an algorithm"
         return ""
 
-    def _chosen(self, network: AnyNetwork, call: Question) -> Plan:
+    def _chosen(self, network: AnyNetwork, call: Call) -> Plan:
         """Return its rings, trees or in-network reduction; what goes between two ranks only (DIRECT) goes straight."""
-        if (collective := Collective(call.test)) in DIRECT:
+        if (collective := Collective(call.collective)) in DIRECT:
             schedule = build(collective, "direct", call.num_ranks, call.size_bytes)
             return Plan(schedule, call.size_bytes, network.spec.protocols[-1], network)
         taken = _fastest(formulas(network, call))
@@ -74,8 +74,8 @@ class _Nccl(Library):
     ) -> dict[str, Formula]:
         """Return what the formula says of a schedule with each protocol; nothing if there is none for it."""
         own, collective = base_name(schedule.algorithm), schedule.collective
-        call = Question.on(network, collective, schedule.num_ranks, size_bytes, per_host)
-        if own not in _IN_FORMULAS or call.test not in TESTS or self.why_unknown(network, call):
+        call = Call.on(network, collective, schedule.num_ranks, size_bytes, per_host)
+        if own not in _IN_FORMULAS or call.collective not in TESTS or self.why_unknown(network, call):
             return {}
         return {formula.protocol.name: formula for formula in formulas(network, call, _IN_FORMULAS[own])}
 

@@ -39,7 +39,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringsim.libraries.questions import Question, QuestionColumns
+from ringsim.libraries.call import Call, CallColumns
 from ringsim.measurements import TESTS
 from ringsim.network import AnyNetwork, Floats, Protocol, Spec, Tuning
 from ringsim.schedule import Bools
@@ -84,29 +84,29 @@ def rates_of(spec: Spec) -> Rates:
     return Rates(host.link.bandwidth_bytes_per_s, host.nics.bandwidth_bytes_per_s, num_nics, protocols, spec.library)
 
 
-def predict(network: AnyNetwork, questions: Sequence[Question]) -> list[tuple[float, str]]:
-    """Return for each question the seconds, and the algorithm and protocol that the library would take.
+def predict(network: AnyNetwork, calls: Sequence[Call]) -> list[tuple[float, str]]:
+    """Return for each call the seconds, and the algorithm and protocol that the library would take.
 
     Raises ValueError for a test without a formula, for more ranks than the network has, and where it does not say how
-    fast what the question needs is.
+    fast what the call needs is.
     """
-    if not questions:
+    if not calls:
         return []
     rates = rates_of(network.spec)
-    for question in questions:
-        _require_known(network, rates, question)
-    columns = QuestionColumns.from_questions(questions)
+    for call in calls:
+        _require_known(network, rates, call)
+    columns = CallColumns.from_calls(calls)
     candidates, times = _candidates(rates, columns), times_s(rates, columns)
     fastest = np.argmin([times for _, times in candidates], axis=0)
     return [(float(time_s), candidates[which][0]) for time_s, which in zip(times, fastest, strict=True)]
 
 
-def algorithm_times(network: AnyNetwork, question: Question, algorithm: str = "") -> dict[str, float]:
+def algorithm_times(network: AnyNetwork, call: Call, algorithm: str = "") -> dict[str, float]:
     """Return the seconds of each algorithm and protocol, such as "ring LL"; the least is the time of `predict`.
 
     algorithm: the only one that may be taken, such as "ring"; none where it does not exist.
     """
-    rates, columns = rates_of(network.spec), QuestionColumns.from_questions([question])
+    rates, columns = rates_of(network.spec), CallColumns.from_calls([call])
     times = {
         name: time_s
         for name, time_s in _candidates(rates, columns)
@@ -117,46 +117,46 @@ def algorithm_times(network: AnyNetwork, question: Question, algorithm: str = ""
     return {name: ratio * float(time_s[0]) for name, time_s in times.items()}
 
 
-def _require_known(network: AnyNetwork, rates: Rates, question: Question) -> None:
+def _require_known(network: AnyNetwork, rates: Rates, call: Call) -> None:
     where, most = network.place, network.spec.max_ranks
-    if question.test not in TESTS:
-        raise ValueError(f"{question.test}: there is no formula for it, only for {', '.join(TESTS)}")
-    if most is not None and question.num_ranks > most:
-        raise ValueError(f"{where}: its hosts have {most} ranks, but {question.num_ranks} were measured: calibrate on "
+    if call.collective not in TESTS:
+        raise ValueError(f"{call.collective}: there is no formula for it, only for {', '.join(TESTS)}")
+    if most is not None and call.num_ranks > most:
+        raise ValueError(f"{where}: its hosts have {most} ranks, but {call.num_ranks} were measured: calibrate on "
                          "more, or raise host.count")  # fmt: skip
-    across = question.num_nodes > 1
+    across = call.num_nodes > 1
     if math.isinf(rates.nic_bytes_per_s if across else rates.link_bytes_per_s):
         raise ValueError(
-            f"{where}: host.{'nic' if across else 'link'}.bandwidth is missing, but {question.test} was measured on "
+            f"{where}: host.{'nic' if across else 'link'}.bandwidth is missing, but {call.collective} was measured on "
             f"{'several hosts' if across else 'one host'}: calibrate with a log of {'several' if across else 'one'} too"
             + (", or give calibrate --nic, such as 4x200Gbit/s" if across else "")
         )
 
 
-def times_s(rates: Rates, questions: QuestionColumns) -> Floats:
-    """Return (num_questions,) seconds; the formulas and their source stand above."""
-    return _taken_s(rates, questions, [times for _, times in _candidates(rates, questions)])
+def times_s(rates: Rates, calls: CallColumns) -> Floats:
+    """Return (num_calls,) seconds; the formulas and their source stand above."""
+    return _taken_s(rates, calls, [times for _, times in _candidates(rates, calls)])
 
 
-def _taken_s(rates: Rates, questions: QuestionColumns, candidates: Sequence[Floats]) -> Floats:
-    """Return (num_questions,) seconds, never less than the bytes take on the links at their full bandwidth."""
-    return np.maximum(_smooth_minimum(candidates), bytes_s(rates, questions))
+def _taken_s(rates: Rates, calls: CallColumns, candidates: Sequence[Floats]) -> Floats:
+    """Return (num_calls,) seconds, never less than the bytes take on the links at their full bandwidth."""
+    return np.maximum(_smooth_minimum(candidates), bytes_s(rates, calls))
 
 
 def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
-    """Return a smooth minimum, (num_questions,): a little less than the least where several are near it."""
+    """Return a smooth minimum, (num_calls,): a little less than the least where several are near it."""
     table = np.array(candidates)
     least = table.min(axis=0)
     ratios = np.divide(least, table, out=np.ones_like(table), where=table > 0)
     return np.asarray(least * (ratios**_SHARPNESS).sum(axis=0) ** (-1 / _SHARPNESS))
 
 
-def _candidates(rates: Rates, questions: QuestionColumns) -> list[tuple[str, Floats]]:
+def _candidates(rates: Rates, calls: CallColumns) -> list[tuple[str, Floats]]:
     """Return each algorithm and protocol with its times; infinite where it does not exist, or must not be taken."""
-    candidates = list(_existing(rates, questions))
-    if not any(settings.algorithms or settings.protocols for settings in questions.settings):
+    candidates = list(_existing(rates, calls))
+    if not any(settings.algorithms or settings.protocols for settings in calls.settings):
         return candidates
-    admitted = _admitted(candidates, questions)
+    admitted = _admitted(candidates, calls)
     none = _leave_nothing(admitted)
     return [
         (name, some if name == "in_switch" else np.where(none, times, some))  # NVLS has a name: it was not asked for
@@ -164,9 +164,9 @@ def _candidates(rates: Rates, questions: QuestionColumns) -> list[tuple[str, Flo
     ]
 
 
-def _admitted(candidates: Sequence[tuple[str, Floats]], questions: QuestionColumns) -> list[Floats]:
+def _admitted(candidates: Sequence[tuple[str, Floats]], calls: CallColumns) -> list[Floats]:
     """Return the times of each candidate, infinite where the settings of NCCL rule it out."""
-    return [np.where(questions.admit(*_nccl_names(name)), times, np.inf) for name, times in candidates]
+    return [np.where(calls.admit(*_nccl_names(name)), times, np.inf) for name, times in candidates]
 
 
 def _leave_nothing(admitted: Sequence[Floats]) -> Bools:
@@ -174,13 +174,13 @@ def _leave_nothing(admitted: Sequence[Floats]) -> Bools:
     return np.asarray(np.isinf(np.min(admitted, axis=0)))
 
 
-def unmet_settings(network: AnyNetwork, questions: Sequence[Question]) -> list[Question]:
-    """Return the questions whose settings of NCCL ask for what the network does not describe; they are not followed."""
-    if not questions:
+def unmet_settings(network: AnyNetwork, calls: Sequence[Call]) -> list[Call]:
+    """Return the calls whose settings of NCCL ask for what the network does not describe; they are not followed."""
+    if not calls:
         return []
-    columns = QuestionColumns.from_questions(questions)
+    columns = CallColumns.from_calls(calls)
     none = _leave_nothing(_admitted(list(_existing(rates_of(network.spec), columns)), columns))
-    return [question for question, is_unmet in zip(questions, none.tolist(), strict=True) if is_unmet]
+    return [call for call, is_unmet in zip(calls, none.tolist(), strict=True) if is_unmet]
 
 
 def _nccl_names(candidate: str) -> tuple[str, str]:
@@ -189,96 +189,96 @@ def _nccl_names(candidate: str) -> tuple[str, str]:
     return ("nvls", "simple") if algorithm == "in_switch" else (algorithm, protocol)
 
 
-def _existing(rates: Rates, questions: QuestionColumns) -> Iterator[tuple[str, Floats]]:
-    pace, library = _ring_pace(rates, questions), rates.library
+def _existing(rates: Rates, calls: CallColumns) -> Iterator[tuple[str, Floats]]:
+    pace, library = _ring_pace(rates, calls), rates.library
     for protocol in rates.protocols:
-        yield f"ring {protocol.name}", pace * _ring_s(rates, protocol, questions)
+        yield f"ring {protocol.name}", pace * _ring_s(rates, protocol, calls)
         if library.tree_share:
-            yield f"tree {protocol.name}", _tree_s(rates, protocol, library.tree_share, questions)
+            yield f"tree {protocol.name}", _tree_s(rates, protocol, library.tree_share, calls)
     if library.switch_share:
-        yield "in_switch", _in_switch_s(rates, library.switch_share, questions)
+        yield "in_switch", _in_switch_s(rates, library.switch_share, calls)
     if library.pat_share:
-        yield f"PAT {rates.protocols[-1].name}", _pat_s(rates, library.pat_share, questions)
+        yield f"PAT {rates.protocols[-1].name}", _pat_s(rates, library.pat_share, calls)
 
 
-def _bandwidth(rates: Rates, questions: QuestionColumns) -> Floats:
-    across = np.minimum(_nics_bytes_per_s(rates, questions), rates.link_bytes_per_s)
-    return np.where(questions.nodes > 1, across, rates.link_bytes_per_s)
+def _bandwidth(rates: Rates, calls: CallColumns) -> Floats:
+    across = np.minimum(_nics_bytes_per_s(rates, calls), rates.link_bytes_per_s)
+    return np.where(calls.nodes > 1, across, rates.link_bytes_per_s)
 
 
-def _nics_bytes_per_s(rates: Rates, questions: QuestionColumns) -> Floats:
+def _nics_bytes_per_s(rates: Rates, calls: CallColumns) -> Floats:
     """Return a group's bandwidth of a host's NICs in each direction: a rank uses one NIC, as in `ClusterTopology`."""
-    return np.minimum(questions.senders, rates.num_nics) * rates.nic_bytes_per_s / questions.groups
+    return np.minimum(calls.senders, rates.num_nics) * rates.nic_bytes_per_s / calls.groups
 
 
-def bytes_s(rates: Rates, questions: QuestionColumns) -> Floats:
-    """Return what the bytes alone take, (num_questions,) seconds, on links and NICs that are full all the time."""
-    on_links = _sent(questions) / _bandwidth(rates, questions)
-    on_trees = np.where(questions.is_all_reduce & (questions.nodes > 1), _tree_bytes_s(rates, questions), np.inf)
+def bytes_s(rates: Rates, calls: CallColumns) -> Floats:
+    """Return what the bytes alone take, (num_calls,) seconds, on links and NICs that are full all the time."""
+    on_links = _sent(calls) / _bandwidth(rates, calls)
+    on_trees = np.where(calls.is_all_reduce & (calls.nodes > 1), _tree_bytes_s(rates, calls), np.inf)
     on_links = np.minimum(on_links, on_trees)
     if not rates.library.switch_share:
         return on_links
-    in_switch = _in_switch_bytes_s(rates, 1.0, questions)
-    return np.where(_may_use_switch(rates, questions), np.minimum(on_links, in_switch), on_links)
+    in_switch = _in_switch_bytes_s(rates, 1.0, calls)
+    return np.where(_may_use_switch(rates, calls), np.minimum(on_links, in_switch), on_links)
 
 
-def _may_use_switch(rates: Rates, questions: QuestionColumns) -> Bools:
-    joined = (questions.fewest > 1) & (rates.library.switch_hop_latency_s is not None)
-    return np.asarray(questions.is_all_reduce & ((questions.nodes == 1) | joined))
+def _may_use_switch(rates: Rates, calls: CallColumns) -> Bools:
+    joined = (calls.fewest > 1) & (rates.library.switch_hop_latency_s is not None)
+    return np.asarray(calls.is_all_reduce & ((calls.nodes == 1) | joined))
 
 
-def _in_switch_bytes_s(rates: Rates, share: float, questions: QuestionColumns) -> Floats:
-    moved = (1 + 1 / questions.fewest) * questions.size / (share * rates.link_bytes_per_s)
-    passed_on = np.minimum(questions.nodes - 1, 2) * questions.size / _nics_bytes_per_s(rates, questions)
+def _in_switch_bytes_s(rates: Rates, share: float, calls: CallColumns) -> Floats:
+    moved = (1 + 1 / calls.fewest) * calls.size / (share * rates.link_bytes_per_s)
+    passed_on = np.minimum(calls.nodes - 1, 2) * calls.size / _nics_bytes_per_s(rates, calls)
     return np.maximum(moved, passed_on)
 
 
-def _hops(questions: QuestionColumns) -> Floats:
+def _hops(calls: CallColumns) -> Floats:
     """Return the number of hops of a ring, which follow one another."""
-    return np.where(questions.is_message, 1, np.where(questions.is_all_reduce, 2, 1) * (questions.ranks - 1))
+    return np.where(calls.is_message, 1, np.where(calls.is_all_reduce, 2, 1) * (calls.ranks - 1))
 
 
-def _sent(questions: QuestionColumns) -> Floats:
+def _sent(calls: CallColumns) -> Floats:
     """Return the bytes that a rank of a ring sends, all or a share of the size on each hop."""
-    return np.where(questions.is_whole, questions.size, _hops(questions) * questions.size / questions.ranks)
+    return np.where(calls.is_whole, calls.size, _hops(calls) * calls.size / calls.ranks)
 
 
-def _ring_s(rates: Rates, protocol: Protocol, questions: QuestionColumns) -> Floats:
-    rounds = np.where(questions.is_all_reduce, 2, 1)
-    across = np.where(questions.is_message, questions.nodes > 1, rounds * (questions.nodes - 1))
-    start = protocol.start_s * np.where(questions.is_message, rates.library.message_start, 1.0)
-    latency = (_hops(questions) - across) * protocol.link_latency_s + across * protocol.hop_latency_s
-    waited = np.where(questions.is_stream, 0.0, start + latency)
-    is_between = questions.is_sendrecv & (questions.nodes > 1)
+def _ring_s(rates: Rates, protocol: Protocol, calls: CallColumns) -> Floats:
+    rounds = np.where(calls.is_all_reduce, 2, 1)
+    across = np.where(calls.is_message, calls.nodes > 1, rounds * (calls.nodes - 1))
+    start = protocol.start_s * np.where(calls.is_message, rates.library.message_start, 1.0)
+    latency = (_hops(calls) - across) * protocol.link_latency_s + across * protocol.hop_latency_s
+    waited = np.where(calls.is_stream, 0.0, start + latency)
+    is_between = calls.is_sendrecv & (calls.nodes > 1)
     share = protocol.share * np.where(is_between, rates.library.message_share, 1.0)
-    bandwidth = share * _bandwidth(rates, questions)
-    return waited + _sent(questions) * _filling(rates.library, questions) / bandwidth
+    bandwidth = share * _bandwidth(rates, calls)
+    return waited + _sent(calls) * _filling(rates.library, calls) / bandwidth
 
 
-def _filling(library: Tuning, questions: QuestionColumns) -> Floats:
+def _filling(library: Tuning, calls: CallColumns) -> Floats:
     """Return how many times as long the bytes of a ring take as on links that are full all the time."""
-    is_within = (questions.nodes == 1) & ~questions.is_message & ~questions.is_whole
-    return np.where(is_within, 1 + library.ring_fill / np.maximum(questions.ranks - 1, 1), 1.0)
+    is_within = (calls.nodes == 1) & ~calls.is_message & ~calls.is_whole
+    return np.where(is_within, 1 + library.ring_fill / np.maximum(calls.ranks - 1, 1), 1.0)
 
 
-def _ring_pace(rates: Rates, questions: QuestionColumns) -> Floats:
-    """Return how many times as long, (num_questions,): the fastest ring then takes its measured steps.
+def _ring_pace(rates: Rates, calls: CallColumns) -> Floats:
+    """Return how many times as long, (num_calls,): the fastest ring then takes its measured steps.
 
     A smaller message than all that were measured is told by the protocols, as many times as long as at the smallest
     one: were it told by them alone, the time of many hosts would jump there.
     """
     steps = rates.library.ring_steps
     if not steps:
-        return np.ones(len(questions.size))
+        return np.ones(len(calls.size))
     at = np.log([step.message_bytes for step in steps])
-    smallest_bytes = steps[0].message_bytes * questions.ranks
-    measured = replace(questions, size=np.maximum(questions.size, smallest_bytes))
+    smallest_bytes = steps[0].message_bytes * calls.ranks
+    measured = replace(calls, size=np.maximum(calls.size, smallest_bytes))
     message = np.log(measured.size / measured.ranks)
     log_step_s = np.interp(message, at, np.log([step.time_s for step in steps]))
     log_step_s += np.maximum(message - at[-1], 0.0)  # beyond the largest, bandwidth decides
     by_protocols = _smooth_minimum([_ring_s(rates, protocol, measured) for protocol in rates.protocols])
-    is_ring = ~questions.is_message & ~questions.is_whole & (questions.nodes > 1)
-    known = is_ring & (questions.senders == rates.library.ring_ranks)
+    is_ring = ~calls.is_message & ~calls.is_whole & (calls.nodes > 1)
+    known = is_ring & (calls.senders == rates.library.ring_ranks)
     by_steps = launch_s(rates.protocols) + _hops(measured) * np.exp(log_step_s)
     by_steps = np.maximum(
         by_steps, _sent(measured) / _bandwidth(rates, measured)
@@ -291,18 +291,18 @@ def launch_s(protocols: Sequence[Protocol]) -> float:
     return min(protocol.start_s for protocol in protocols)
 
 
-def _tree_s(rates: Rates, protocol: Protocol, share: float, questions: QuestionColumns) -> Floats:
-    up = (questions.most - 1) * protocol.tree_link_latency_s
-    up = up + np.log2(questions.nodes) * protocol.tree_hop_latency_s
-    reached = share * protocol.share * _tree_correction(protocol, questions.size)
-    taken = protocol.start_s + 2 * up + _tree_bytes_s(rates, questions) / reached
-    return np.where(questions.is_all_reduce & (questions.nodes > 1), taken, np.inf)
+def _tree_s(rates: Rates, protocol: Protocol, share: float, calls: CallColumns) -> Floats:
+    up = (calls.most - 1) * protocol.tree_link_latency_s
+    up = up + np.log2(calls.nodes) * protocol.tree_hop_latency_s
+    reached = share * protocol.share * _tree_correction(protocol, calls.size)
+    taken = protocol.start_s + 2 * up + _tree_bytes_s(rates, calls) / reached
+    return np.where(calls.is_all_reduce & (calls.nodes > 1), taken, np.inf)
 
 
-def _tree_bytes_s(rates: Rates, questions: QuestionColumns) -> Floats:
-    passes = np.where(questions.nodes == 2, rates.library.two_host_passes, 2.0)
-    on_nics = passes * questions.size / _nics_bytes_per_s(rates, questions)
-    return np.maximum(on_nics, 2 * questions.size / rates.link_bytes_per_s)
+def _tree_bytes_s(rates: Rates, calls: CallColumns) -> Floats:
+    passes = np.where(calls.nodes == 2, rates.library.two_host_passes, 2.0)
+    on_nics = passes * calls.size / _nics_bytes_per_s(rates, calls)
+    return np.maximum(on_nics, 2 * calls.size / rates.link_bytes_per_s)
 
 
 def _tree_correction(protocol: Protocol, size_bytes: Floats) -> Floats:
@@ -312,19 +312,19 @@ def _tree_correction(protocol: Protocol, size_bytes: Floats) -> Floats:
     return np.interp(at, np.arange(len(corrections)), corrections)
 
 
-def _pat_s(rates: Rates, share: float, questions: QuestionColumns) -> Floats:
+def _pat_s(rates: Rates, share: float, calls: CallColumns) -> Floats:
     bulk = rates.protocols[-1]
-    latency = np.log2(questions.ranks) * bulk.hop_latency_s * _PAT_HOP + questions.ranks * _PAT_RANK_S
-    taken = bulk.start_s + latency + _sent(questions) / (share * bulk.share * _bandwidth(rates, questions))
-    is_shared = ~(questions.is_all_reduce | questions.is_message | questions.is_whole)
-    return np.where(is_shared & (questions.nodes == questions.ranks), taken, np.inf)
+    latency = np.log2(calls.ranks) * bulk.hop_latency_s * _PAT_HOP + calls.ranks * _PAT_RANK_S
+    taken = bulk.start_s + latency + _sent(calls) / (share * bulk.share * _bandwidth(rates, calls))
+    is_shared = ~(calls.is_all_reduce | calls.is_message | calls.is_whole)
+    return np.where(is_shared & (calls.nodes == calls.ranks), taken, np.inf)
 
 
-def _in_switch_s(rates: Rates, share: float, questions: QuestionColumns) -> Floats:
+def _in_switch_s(rates: Rates, share: float, calls: CallColumns) -> Floats:
     bulk = rates.protocols[-1]
     latency_s = rates.library.switch_latency_s
     if latency_s is None:
         latency_s = bulk.start_s + 2 * bulk.link_latency_s
-    hops_s = 2 * np.log2(questions.nodes) * (rates.library.switch_hop_latency_s or 0.0)
-    taken = latency_s + hops_s + _in_switch_bytes_s(rates, share, questions)
-    return np.where(_may_use_switch(rates, questions), taken, np.inf)
+    hops_s = 2 * np.log2(calls.nodes) * (rates.library.switch_hop_latency_s or 0.0)
+    taken = latency_s + hops_s + _in_switch_bytes_s(rates, share, calls)
+    return np.where(_may_use_switch(rates, calls), taken, np.inf)

@@ -28,8 +28,8 @@ from ringsim.algorithms import (
     nvls_segments,
 )
 from ringsim.estimates import Estimate
+from ringsim.libraries.call import Call
 from ringsim.libraries.nccl_model import algorithm_times
-from ringsim.libraries.questions import Question
 from ringsim.measurements import CHAIN_TESTS
 from ringsim.network import AnyNetwork, Cluster, Host, Link, Nics, PlacedHost, Protocol, Spec, lay_out
 from ringsim.registry import base_name, build
@@ -55,7 +55,7 @@ class Formula:
     """
 
     algorithm: str
-    question: Question
+    call: Call
     protocol: Protocol
     hosts: Cluster
     time_s: float
@@ -63,7 +63,7 @@ class Formula:
     @cached_property
     def schedule(self) -> Schedule:
         """The library's own schedule; of PAT there is none here, so that a ring stands for it."""
-        return _own_schedule(self.algorithm, self.question)
+        return _own_schedule(self.algorithm, self.call)
 
     @property
     def pace(self) -> float:
@@ -71,19 +71,19 @@ class Formula:
 
         On these a rank sends as many bytes in each step, on which the pace of a ring depends.
         """
-        simulated_s = _simulated_s(self.algorithm, self.question, self.protocol, self.hosts)
+        simulated_s = _simulated_s(self.algorithm, self.call, self.protocol, self.hosts)
         if simulated_s is None and (fewer := self._on_fewer_hosts()):
             return fewer.pace
         return self.time_s / simulated_s if simulated_s and self.time_s else 1.0
 
     def _on_fewer_hosts(self) -> "Formula | None":
-        asked, per_host = self.question, self.question.ranks_per_host
+        asked, per_host = self.call, self.call.ranks_per_host
         counts = list(per_host) if isinstance(per_host, tuple) else [per_host] * asked.num_nodes
         if len(counts) < 4:
             return None
         counts = counts[len(counts) // 2 :]  # the last one may have fewer ranks
         size_bytes = asked.size_bytes * sum(counts) // asked.num_ranks
-        fewer = Question.on_hosts(asked.test, size_bytes, counts)._replace(settings=asked.settings)
+        fewer = Call.on_hosts(asked.collective, size_bytes, counts)._replace(settings=asked.settings)
         known = formulas(self.hosts.with_spec(num_hosts=None), fewer, self.algorithm)
         return next((one for one in known if one.protocol == self.protocol), None)
 
@@ -100,18 +100,18 @@ class Formula:
     def describes(self, network: AnyNetwork) -> bool:
         """Return whether a network, too, has nothing that the formula does not know."""
         spec, per_host = network.spec, self.hosts.spec.ranks_per_host
-        is_whole = per_host == min(spec.ranks_per_host or self.question.num_ranks, self.question.num_ranks)
+        is_whole = per_host == min(spec.ranks_per_host or self.call.num_ranks, self.call.num_ranks)
         return is_whole and replace(spec, ranks_per_host=per_host, num_hosts=None) == self.hosts.spec
 
 
-def formulas(network: AnyNetwork, question: Question, algorithm: str = "") -> Iterator[Formula]:
+def formulas(network: AnyNetwork, call: Call, algorithm: str = "") -> Iterator[Formula]:
     """Yield what the library's formula says with each algorithm and protocol; algorithm: as of `algorithm_times`."""
     spec, like = network.spec, _sound(network.spec)
-    hosts = Cluster("hosts", replace(like, **_placing(like.host, question)))
+    hosts = Cluster("hosts", replace(like, **_placing(like.host, call)))
     protocols = {protocol.name: protocol for protocol in spec.protocols}
-    for name, time_s in algorithm_times(network, question, algorithm).items():
+    for name, time_s in algorithm_times(network, call, algorithm).items():
         taken, _, protocol = name.partition(" ")
-        yield Formula(taken, question, protocols.get(protocol, spec.protocols[-1]), hosts, time_s)
+        yield Formula(taken, call, protocols.get(protocol, spec.protocols[-1]), hosts, time_s)
 
 
 def _sound(spec: Spec) -> Spec:
@@ -124,11 +124,11 @@ def _sound(spec: Spec) -> Spec:
     return Spec(host, protocols=spec.protocols, library=spec.library)
 
 
-def _placing(host: Host, question: Question) -> dict[str, Any]:
+def _placing(host: Host, call: Call) -> dict[str, Any]:
     """Return where the ranks are: hosts that are all alike, of which the last may not be full, or a list of hosts."""
-    per_host = question.ranks_per_host
+    per_host = call.ranks_per_host
     most = per_host if isinstance(per_host, int) else max(per_host)
-    if isinstance(per_host, int) or per_host == tuple(fill_hosts(question.num_ranks, most)):
+    if isinstance(per_host, int) or per_host == tuple(fill_hosts(call.num_ranks, most)):
         return {"ranks_per_host": most}
     ends = np.cumsum([0, *per_host]).tolist()
     ranks = (tuple(range(first, last)) for first, last in pairwise(ends))
@@ -194,12 +194,12 @@ class Plan:
         """The lines about the choice for its user, such as that hosts with fewer ranks than others make it slow."""
         if self.formula is None or not self.formula.is_of(self.schedule):
             return []
-        asked, notes, num_nics = self.formula.question, [], self.described.spec.host.nics.count or math.inf
+        asked, notes, num_nics = self.formula.call, [], self.described.spec.host.nics.count or math.inf
         fewest = min(asked.on_each or (asked.num_ranks // asked.num_nodes,))
         if asked.on_each:
             ranks = f"{fewest} to {max(asked.on_each)} ranks"
             notes.append(f"hosts have {ranks}, and NCCL only the channels of {plural(fewest, 'rank')} on each")
-        if self.known_s is None and asked.test in CHAIN_TESTS and asked.num_nodes > 1 < min(fewest, num_nics):
+        if self.known_s is None and asked.collective in CHAIN_TESTS and asked.num_nodes > 1 < min(fewest, num_nics):
             notes.append(
                 "a chain over one NIC of a host stands for NCCL's over all: what is slow elsewhere is left out"
             )
@@ -271,17 +271,17 @@ def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int = 1) 
 
 
 @lru_cache(maxsize=_PACES_KEPT)
-def _simulated_s(algorithm: str, question: Question, protocol: Protocol, hosts: Cluster) -> float | None:
+def _simulated_s(algorithm: str, call: Call, protocol: Protocol, hosts: Cluster) -> float | None:
     """Return the seconds of the library's own schedule as it is simulated; None where it is too large for that."""
-    choice = Plan(_own_schedule(algorithm, question), question.size_bytes, protocol, hosts)
+    choice = Plan(_own_schedule(algorithm, call), call.size_bytes, protocol, hosts)
     too_large = lists_more_than(MAX_TRANSFERS, choice.schedule, hosts, choice.sent_bytes)
     return None if too_large else choice.time_s()
 
 
 @lru_cache(maxsize=1)  # of all protocols
-def _own_schedule(algorithm: str, question: Question) -> Schedule:
-    collective, num_ranks, size_bytes = Collective(question.test), question.num_ranks, question.size_bytes
-    per_host = question.ranks_per_host
+def _own_schedule(algorithm: str, call: Call) -> Schedule:
+    collective, num_ranks, size_bytes = Collective(call.collective), call.num_ranks, call.size_bytes
+    per_host = call.ranks_per_host
     if algorithm == "tree":
         return nccl_tree_all_reduce(num_ranks, nccl_tree_segments(num_ranks, size_bytes, per_host), per_host)
     if algorithm == "in_switch":

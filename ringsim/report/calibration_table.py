@@ -33,7 +33,7 @@ def format_fit(fit: calibration.LogFit, wide: bool = False) -> str:
         "intervals: Laplace's approximation of the posterior, widened where the residuals exceed the expected noise"
     )
     notes = [method, "", *_residuals(f"fitted to {len(errors)} timings", errors)]
-    shares_hosts = any(case.num_ranks > case.num_nodes for case in fit.cases)
+    shares_hosts = any(case.call.num_ranks > case.call.num_nodes for case in fit.cases)
     if shares_hosts and math.isinf(fit.cluster.spec.host.link.bandwidth_bytes_per_s):
         notes.append("no log of one host alone: within a host a byte takes no time on this network; add such a log")
     notes += filter(None, [calibration.undecided_line(fit.parameters, fit.cases)])
@@ -69,17 +69,17 @@ def _seen(parameter: calibration.FittedParameter) -> str:
         is_elsewhere = parameter.name in ("ring_fill", "message_share")
         return "none: as on other clusters" if is_elsewhere else "none: NCCL's own model"
     sizes: dict[tuple[str, int, int], list[int]] = {}
-    for case in parameter.seen_in:
-        sizes.setdefault((case.collective, case.num_ranks, case.num_nodes), []).append(case.size_bytes)
+    for test, size_bytes, num_ranks, num_nodes, *_ in (case.call for case in parameter.seen_in):
+        sizes.setdefault((test, num_ranks, num_nodes), []).append(size_bytes)
     return ", ".join(
         f"{test} n={ranks} h={nodes} {format_size(min(some))}" + (f"-{format_size(max(some))}" if len(some) > 1 else "")
         for (test, ranks, nodes), some in sorted(sizes.items())
     )
 
 
-def _case(case: calibration.TimedCase) -> str:
-    ranks = f"on {plural(case.num_ranks, 'rank')} of {plural(case.num_nodes, 'host')}"
-    return f"{case.collective} {format_size(case.size_bytes)} {ranks}"
+def _case(case: calibration.Timing) -> str:
+    ranks = f"on {plural(case.call.num_ranks, 'rank')} of {plural(case.call.num_nodes, 'host')}"
+    return f"{case.call.collective} {format_size(case.call.size_bytes)} {ranks}"
 
 
 def format_probe_fit(fit: calibration.ProbeFit, wide: bool = False) -> str:
@@ -110,8 +110,8 @@ def fit_dict(fit: calibration.LogFit) -> dict[str, Any]:
             for fitted in fit.parameters
         ],
         "cells": [
-            {"collective": case.collective, "size_bytes": case.size_bytes, "num_ranks": case.num_ranks,
-             "num_nodes": case.num_nodes, "residual": error}
+            {"collective": case.call.collective, "size_bytes": case.call.size_bytes, "num_ranks": case.call.num_ranks,
+             "num_nodes": case.call.num_nodes, "residual": error}
             for case, error in zip(fit.cases, fit.errors, strict=True)
         ],
     }  # fmt: skip
@@ -181,12 +181,12 @@ def _rows_by_algorithm(comparison: calibration.Comparison) -> Iterator[str]:
 
 
 def _name(compared: calibration.ComparedCase) -> tuple[str, str]:
-    return compared.case.collective, compared.case.algorithm
+    return compared.case.call.collective, compared.case.algorithm
 
 
 def _row(comparison: calibration.Comparison, compared: calibration.ComparedCase) -> cells.Row:
-    case, error = compared.case, compared.error
-    sizes = cells.size_cell(case.size_bytes), cells.count_cell(case.num_ranks), cells.count_cell(case.num_nodes)
+    case, call, error = compared.case, compared.case.call, compared.error
+    sizes = cells.size_cell(call.size_bytes), cells.count_cell(call.num_ranks), cells.count_cell(call.num_nodes)
     predicted, measured = cells.time_cell(compared.predicted_s), cells.time_cell(case.measured_s)
     how = ("used  " if compared.used_in_calibration else "") + (compared.how if error is not None else "")
     between = [_width_cell(compared)] if comparison.has_intervals else []
@@ -224,7 +224,7 @@ def _notes(comparison: calibration.Comparison) -> list[str]:
     missing: dict[tuple[str, str, str], int] = {}
     for compared in comparison.cases:
         if compared.predicted_s is None:
-            key = compared.case.collective, compared.case.algorithm, compared.how
+            key = compared.case.call.collective, compared.case.algorithm, compared.how
             missing[key] = missing.get(key, 0) + 1
     lines = [
         f"not predicted: {collective} {algorithm}, {plural(number, 'cell')}: {why}"

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from ringsim.files import finite_or_none
 from ringsim.libraries import LIBRARIES, Library
 from ringsim.network import AnyNetwork
-from ringsim.traces import Call, Group, ProgramTrace, TracedStep, TraceEvent, TraceEventKind
+from ringsim.traces import Group, ProgramTrace, TraceCall, TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step.group_calls import element_bytes_of
 from ringsim.training_step.prediction import Computing, StepSimulation, TracePrediction, efficiency
 from ringsim.training_step.profile import Parameter, StepProfile
@@ -191,13 +191,13 @@ def trace_ddp(profile: StepProfile, num_ranks: int, config: DdpConfig, copy_byte
     """Return the step as a trace, with all its calls in one group of `num_ranks` ranks."""
     buckets = assign_buckets(profile, config.caps, config.phase)
     copy_s = [parameter.size_bytes / copy_bytes_per_s for parameter in profile.parameters]
-    broadcasts = [Call("broadcast", profile.buffer_bytes, "uint8", 0, is_async=False)] if profile.buffer_bytes else []
+    broadcasts = [TraceCall("broadcast", profile.buffer_bytes, "uint8", 0, False)] if profile.buffer_bytes else []
     reductions = [_all_reduce(profile, bucket, config.wire_dtype) for bucket in buckets]
     order = profile.order_of_readiness()
     place = {index: number for number, index in enumerate(order)}
     launched = list(accumulate((max(place[index] for index in bucket) for bucket in buckets), max))
     if config.phase is Phase.UNUSED:  # a number for each parameter, which says whether any rank has used it
-        reductions.append(Call("all_reduce", 4 * len(profile.parameters), "int32", 0, is_async=True))
+        reductions.append(TraceCall("all_reduce", 4 * len(profile.parameters), "int32", 0, is_async=True))
         launched.append(launched[-1])
     if not config.overlap:
         launched = [len(order)] * len(launched)
@@ -222,11 +222,11 @@ def trace_ddp(profile: StepProfile, num_ranks: int, config: DdpConfig, copy_byte
     return ProgramTrace(num_ranks, 0, num_ranks, (group,), (step,), profile.provenance)
 
 
-def _all_reduce(profile: StepProfile, bucket: Sequence[int], wire_dtype: str | None) -> Call:
+def _all_reduce(profile: StepProfile, bucket: Sequence[int], wire_dtype: str | None) -> TraceCall:
     parameters = [profile.parameters[index] for index in bucket]
     dtype = wire_dtype or parameters[0].dtype
     elements = sum(parameter.elements for parameter in parameters)
-    return Call("all_reduce", elements * element_bytes_of(dtype), dtype, 0, is_async=True)
+    return TraceCall("all_reduce", elements * element_bytes_of(dtype), dtype, 0, is_async=True)
 
 
 def _compute(seconds: float) -> TraceEvent:

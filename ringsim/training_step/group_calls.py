@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ringsim.estimates import Estimate
-from ringsim.libraries import OURS, Library, Plan, Question, copy_s, given_name, in_even_chunks
+from ringsim.libraries import OURS, Call, Library, Plan, copy_s, given_name, in_even_chunks
 from ringsim.network import AnyNetwork, Cluster, require_priced
 from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective, Ints, Schedule, on_groups
 from ringsim.simulation import QueuedCall, has_steady_times, lists_more_than, predict_time
-from ringsim.traces import Call
+from ringsim.traces import TraceCall
 
 MAX_TRANSFERS = 2**22  # that are listed of a schedule of the library, which then takes about ten seconds to simulate
 
@@ -75,7 +75,7 @@ class GroupCalls:
         """Return the collectives of the same group on another network."""
         return GroupCalls(network, self._num_ranks, self.library, self.ranks)
 
-    def call(self, call: Call, ready_s: float = 0.0, computed_s: float = 0.0, place: float = 0.0) -> PlannedCall:
+    def call(self, call: TraceCall, ready_s: float = 0.0, computed_s: float = 0.0, place: float = 0.0) -> PlannedCall:
         """Return a call that is ready then.
 
         computed_s: as of `Library.call_s`. place: among calls from the earliest, 0, to the last, 1: the last are late.
@@ -121,7 +121,7 @@ class GroupCalls:
         calls = f"{' and '.join(sorted(self._by_formula))} on {self._size:,} ranks"
         return f"{calls}: the time of {self.library.title}'s own formula, as it has too many transfers to be simulated"
 
-    def late(self, call: Call) -> tuple[float, float]:
+    def late(self, call: TraceCall) -> tuple[float, float]:
         """Return the share of such calls that is late, and by how many seconds; 0, 0 if none is."""
         if self._size == 1:
             return 0.0, 0.0
@@ -152,11 +152,11 @@ class GroupCalls:
             self._alone_s[key] = call.call_s + messages_s
         return self._alone_s[key]
 
-    def call_alone_s(self, call: Call) -> float:
+    def call_alone_s(self, call: TraceCall) -> float:
         """Return the seconds of a call after a computation, not late, while this group has no other under way."""
         return self.alone_s(self.call(call, computed_s=math.inf), call.algorithm)
 
-    def within(self, call: Call) -> Estimate | None:
+    def within(self, call: TraceCall) -> Estimate | None:
         """Return `Plan.within` for a call; None if its interval is not known."""
         _, choice = self._schedule(call.collective, call.algorithm, _sent_bytes(call))
         return None if choice is None or self._may_share_guessed_nics else choice.within
@@ -197,7 +197,7 @@ class GroupCalls:
         if algorithm:
             schedule = build(kind, name, self._size, size_bytes)
             return self.library.send(schedule, self.network, size_bytes, self._hosts)
-        return self.library.choose(self.network, Question.on_hosts(kind.value, size_bytes, self._hosts), math.inf)
+        return self.library.choose(self.network, Call.on_hosts(kind.value, size_bytes, self._hosts), math.inf)
 
     def _channels(self, schedule: Schedule) -> int:
         library = self.network.spec.library
@@ -212,7 +212,7 @@ class GroupCalls:
     def _why_not_chosen(self) -> str:
         if not self.library.chooses:
             return ""
-        why = self.library.why_unknown(self.network, Question.on_hosts("all_reduce", 1, self._hosts))
+        why = self.library.why_unknown(self.network, Call.on_hosts("all_reduce", 1, self._hosts))
         if not why and self.library.runtime.num_workers > 1:
             why = "several workers would be under way over one protocol only"
         if not why and not self._is_steady:
@@ -227,7 +227,7 @@ def _formula_s(choice: Plan) -> float:
     raise ValueError(f"{choice.schedule} has too many transfers to simulate, and no formula: give fewer ranks")
 
 
-def _sent_bytes(call: Call) -> int:
+def _sent_bytes(call: TraceCall) -> int:
     return max(call.size_bytes, 1) if call.collective == "barrier" else call.size_bytes
 
 

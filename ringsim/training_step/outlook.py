@@ -14,7 +14,7 @@ from ringsim.analysis import better_networks
 from ringsim.estimates import Estimate
 from ringsim.libraries import SimulatedDraws
 from ringsim.network import AnyNetwork, Cluster
-from ringsim.traces import Call
+from ringsim.traces import TraceCall
 from ringsim.training_step.group_calls import GroupCalls
 from ringsim.training_step.prediction import StepSimulation, TracePrediction
 from ringsim.units import format_time
@@ -72,17 +72,17 @@ def with_step_interval(prediction: TracePrediction) -> TracePrediction:
     from probes if the kinds of calls have more transfers together than are simulated on each draw.
     """
     simulation = prediction.simulation
-    calls = [call for step in simulation.steps for call in step.calls]
-    within = _communication_within(simulation.network, calls, simulation.groups)
+    within = _communication_within(simulation)
     if prediction.computing.is_fitted or within is None or not within.is_bounded:
         return prediction
     ends_s = (factor * simulation.mean(1 / factor).step_s for factor in within.ends)
     return replace(prediction, interval=Estimate(prediction.mean.step_s, *ends_s))
 
 
-def _communication_within(network: AnyNetwork, calls: Sequence[Call], groups: Sequence[GroupCalls]) -> Estimate | None:
+def _communication_within(simulation: StepSimulation) -> Estimate | None:
     """Return how many times as long as predicted the calls may take together, at least and at most."""
-    counts = Counter(call for call in calls if len(groups[call.group].ranks) > 1)
+    network, groups = simulation.network, simulation.groups
+    counts = Counter(call for step in simulation.steps for call in step.calls if len(groups[call.group].ranks) > 1)
     is_known = isinstance(network, Cluster) and network.calibration is not None and bool(network.calibration.draws)
     if not counts or not is_known or network.spec.jitter or network.spec.failures:
         return None
@@ -91,7 +91,7 @@ def _communication_within(network: AnyNetwork, calls: Sequence[Call], groups: Se
     return _from_logs(counts, groups) if network.spec.protocols else _from_probes(network, counts, groups)
 
 
-def _from_logs(counts: Mapping[Call, int], groups: Sequence[GroupCalls]) -> Estimate | None:
+def _from_logs(counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) -> Estimate | None:
     """Return the mean of the intervals of the calls, weighted by their times."""
     withins = [groups[call.group].within(call) for call in counts]
     known = [within for within in withins if within is not None]
@@ -103,7 +103,7 @@ def _from_logs(counts: Mapping[Call, int], groups: Sequence[GroupCalls]) -> Esti
     return Estimate(1.0, *weighted)
 
 
-def _from_probes(network: AnyNetwork, counts: Mapping[Call, int], groups: Sequence[GroupCalls]) -> Estimate | None:
+def _from_probes(network: AnyNetwork, counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) -> Estimate | None:
     """Return the interval of the time that the calls take one after the other, over that time."""
     schedules = [groups[call.group].call(call).call.schedule for call in counts]
     draws = SimulatedDraws.from_network(network) if isinstance(network, Cluster) else None
@@ -114,6 +114,6 @@ def _from_probes(network: AnyNetwork, counts: Mapping[Call, int], groups: Sequen
     return interval.map(lambda end_s: end_s / time_s) if interval else None
 
 
-def _alone_s(counts: Mapping[Call, int], groups: Sequence[GroupCalls]) -> float:
+def _alone_s(counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) -> float:
     """Return the seconds of calls one after the other, each as often as `counts` says."""
     return sum(count * groups[call.group].call_alone_s(call) for call, count in counts.items())

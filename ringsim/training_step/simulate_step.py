@@ -26,7 +26,7 @@ from statistics import fmean
 from typing import NamedTuple, Self
 
 from ringsim.simulation import Span, time_queue
-from ringsim.traces import Call, TracedStep, TraceEvent, TraceEventKind
+from ringsim.traces import TraceCall, TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step.group_calls import GroupCalls, PlannedCall
 
 
@@ -290,7 +290,7 @@ class _CpuRun:
         if event.kind is TraceEventKind.WAIT or (event.kind is TraceEventKind.CALL and not call.is_async):
             self.wait(event.call)
 
-    def issue(self, call: Call, ready_s: float) -> None:
+    def issue(self, call: TraceCall, ready_s: float) -> None:
         group = self.groups[call.group]
         planned = group.call(call, ready_s, self._computed_s, self._place(len(self._issued)))
         self._computed_s = 0.0
@@ -382,7 +382,7 @@ class _GpuRun(_CpuRun):
         if event.kind is TraceEventKind.READ or not goes_on:
             self.wait(event.call)
 
-    def _reached_s(self, call: Call) -> float:
+    def _reached_s(self, call: TraceCall) -> float:
         """Return when the stream on which a call is made comes to it."""
         if call.after is None or not call.on_side_stream:
             return self.now_s

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ringsim.calibration import TimedCase, calibrate_logs, cases_of_tables
-from ringsim.libraries import Question, QuestionColumns, Rates, times_s
+from ringsim.calibration import Timing, calibrate_logs, cases_of_tables
+from ringsim.libraries import Call, CallColumns, Rates, times_s
 from ringsim.measurements import LogShape, read_logs
 from ringsim.network import Cluster, Protocol, Tuning, network_text, read_network
 from ringsim.units import plural
@@ -58,7 +58,7 @@ def nccl_log(  # noqa: PLR0913  a log has so many quantities
         "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)",
     ]
     for size in sizes:
-        columns = QuestionColumns.from_questions([Question(test, size, num_ranks, num_nodes)])
+        columns = CallColumns.from_calls([Call(test, size, num_ranks, num_nodes)])
         times = times_s(rates, columns)[0] * np.exp(noise * random.standard_normal(2))
         lines.append(nccl_row(test, size, num_ranks, times.tolist()))
     return "\n".join([*lines, "# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 1.0", "#"]) + "\n"
@@ -97,7 +97,7 @@ def read_text(folder: Path, text: str, own: LogShape = LogShape(), **of_all: int
 
 def logs_of(
     folder: Path, rates: Rates, *shapes: tuple[str, int, int], head: str = "", device: str = "NVIDIA A100"
-) -> list[TimedCase]:
+) -> list[Timing]:
     """The cases of made logs of these collectives, ranks and hosts."""
     paths = []
     for number, (test, ranks, hosts) in enumerate(shapes):
@@ -106,6 +106,6 @@ def logs_of(
     return cases_of_tables(read_logs(paths))
 
 
-def fitted(cases: Sequence[TimedCase]) -> Cluster:
+def fitted(cases: Sequence[Timing]) -> Cluster:
     """Return the network as it is read from its file."""
     return read_network(network_text(calibrate_logs(cases, "mine").cluster), "mine.toml")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ringsim.libraries import Plan, Question
+from ringsim.libraries import Call, Plan
 from ringsim.libraries.nccl import NCCL
 from ringsim.network import AnyNetwork, Cluster, SlowLink, load_network, network_text, read_network
 from ringsim.schedule import Collective
@@ -51,4 +51,4 @@ def with_a_slow_link(name: str, folder: Path) -> str:
 def choose(network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, **limits: Any) -> Plan:
     """Return NCCL's choice for ranks that fill the hosts of a network, or `ranks_per_host` of them."""
     per_host = limits.pop("ranks_per_host", None)
-    return NCCL.choose(network, Question.on(network, collective, num_ranks, size_bytes, per_host), **limits)
+    return NCCL.choose(network, Call.on(network, collective, num_ranks, size_bytes, per_host), **limits)

@@ -12,7 +12,8 @@ import pytest
 from matplotlib.figure import Figure
 
 import ringsim
-from ringsim.calibration import ComparedCase, Comparison, TimedCase
+from ringsim.calibration import ComparedCase, Comparison, Timing
+from ringsim.libraries import Call
 from ringsim.report.notebook import html_of, register
 from tests.ringsim.made_networks import made_network
 
@@ -23,7 +24,8 @@ RING = ringsim.ring_all_reduce(4)
 
 def comparison(num_cases: int = 1) -> Comparison:
     """One of an all_reduce over 4 ranks, whose predictions are 10 % too long."""
-    cases = [TimedCase("all_reduce", "ring", 1 << n, 4, 1, (1e-3,), spread_s=(9e-4, 1.2e-3)) for n in range(num_cases)]
+    calls = [Call("all_reduce", 1 << n, 4, 1) for n in range(num_cases)]
+    cases = [Timing(call, "ring", (1e-3,), spread_s=(9e-4, 1.2e-3)) for call in calls]
     return Comparison("<mine>", tuple(ComparedCase(case, 1.1e-3, "ring", False) for case in cases))
 
 

@@ -7,7 +7,8 @@ import pytest
 from cabled_networks import star
 from fidelity import MIB, Place
 from netns_testbed import why_not
-from ringsim.calibration import ComparedCase, TimedCase
+from ringsim.calibration import ComparedCase, Timing
+from ringsim.libraries import Call
 from ringsim.registry import ALGORITHMS, base_name, build
 from ringsim.schedule import Collective, verify
 from synthesis_fidelity import Cell, compared, files_of, row
@@ -31,7 +32,7 @@ def test_schedules_are_kept_in_files(tmp_path: Path) -> None:
 
 def case(predicted_s: float, measured_s: float) -> ComparedCase:
     """Return what was predicted and measured of an algorithm."""
-    timed = TimedCase("all_reduce", "some.xml", MIB, 4, 4, (measured_s,))
+    timed = Timing(Call("all_reduce", MIB, 4, 4), "some.xml", (measured_s,))
     return ComparedCase(timed, predicted_s, "", used_in_calibration=False)
 
 

@@ -62,7 +62,7 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
             "contradictory": calibration.contradiction_line(fit.cases),
             "guessed_nics": calibration.nic_line(fit.cluster, fit.cluster.spec.ranks_per_host or 0),
             "implausible": calibration.doubt_line(fit.parameters),
-            "not_followed": calibration.settings_line(fit.cluster, [case.question for case in fit.cases]),
+            "not_followed": calibration.settings_line(fit.cluster, [case.call for case in fit.cases]),
         }
         told, text = fit_dict(fit), timings.under_readings(format_fit(fit, wide))
         told |= timings.readings

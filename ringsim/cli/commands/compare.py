@@ -87,7 +87,7 @@ def compare(
 def _say_guesses(comparison: calibration.Comparison, cluster: Cluster) -> None:
     """Say which predictions are guesses, as the network or its logs do not tell."""
     options.say_contradiction(cluster)
-    predicted = [compared.case.question for compared in comparison.cases if compared.predicted_s is not None]
+    predicted = [compared.case.call for compared in comparison.cases if compared.predicted_s is not None]
     lines = [calibration.nic_line(cluster, senders) for senders in sorted(senders_per_host(predicted))]
     most = list(filter(None, lines))[-1:]  # the line of the most senders, where several numbers are guesses
     for line in filter(None, [*most, calibration.settings_line(cluster, predicted)]):

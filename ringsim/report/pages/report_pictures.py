@@ -84,8 +84,8 @@ def _of_probes(verdict: Verdict) -> Iterator[Picture]:
             title = f"Synchronisation, predicted and measured ({subject.file})"
             yield _picture(title, partial(charts.draw_sync_times, results=results), height=1.5 + _ROW * len(results))
     for other, comparison in [(other, other.comparison) for other in verdict.subjects if other.comparison]:
-        for collective in dict.fromkeys(compared.case.collective for compared in comparison.cases):
-            own = replace(comparison, cases=tuple(c for c in comparison.cases if c.case.collective == collective))
+        for collective in dict.fromkeys(compared.case.call.collective for compared in comparison.cases):
+            own = replace(comparison, cases=tuple(c for c in comparison.cases if c.case.call.collective == collective))
             title = f"{collective} on {other.num_ranks} ranks, predicted and measured ({other.file})"
             note = "Lines: predicted. Bars: 10th to 90th percentile of the measured times."
             yield _picture(title, partial(draw_time_curves, comparison=own), _SIZES, _TIMES, note)

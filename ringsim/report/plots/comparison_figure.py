@@ -129,16 +129,16 @@ def _groups(comparison: Comparison) -> list[_Group]:
     for compared, log in zip(comparison.cases, comparison.logs(), strict=True):
         case = compared.case
         if compared.predicted_s is not None:
-            key = case.collective, case.algorithm, case.num_ranks, case.num_nodes, log
+            key = *case.group, log
             cases_by_line.setdefault(key, []).append(compared)
     groups = []
     for number, ((test, algorithm, ranks, nodes, log), cases) in enumerate(sorted(cases_by_line.items())):
         hosts = f" on {nodes} hosts" if nodes > 1 else ""
         label = f"{test} ({algorithm}), {ranks} ranks{hosts}" + (f", {log}" if log else "")
         rows = [
-            (one.case.size_bytes, one.predicted_s, one.case.measured_s, *one.case.spread_s, one.used_in_calibration,
-             *(one.interval.ends if one.interval else (np.nan, np.nan)))
-            for one in sorted(cases, key=lambda compared: compared.case.size_bytes)
+            (one.case.call.size_bytes, one.predicted_s, one.case.measured_s, *one.case.spread_s,
+             one.used_in_calibration, *(one.interval.ends if one.interval else (np.nan, np.nan)))
+            for one in sorted(cases, key=lambda compared: compared.case.call.size_bytes)
         ]  # fmt: skip
         groups.append(_Group(label, *series_style(number), *np.array(rows, dtype=float).T))
     return groups

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ringsim.traces import Call, Device, TracedStep, TraceEventKind
+from ringsim.traces import Device, TraceCall, TracedStep, TraceEventKind
 from tests.collectives.recording.recorded import HEAD, IMPORTS, LINE, recorded, trace_of
 
 PROGRAM = f"""{IMPORTS}
@@ -130,7 +130,7 @@ COLLECTIVES |= dict.fromkeys(("fsdp2", "hsdp", "tensor"), OF_FSDP | {"all_reduce
 ON_GPUS: Any = {"num_ranks": 8, "rank": 3, "device": Device.CUDA}
 
 
-def calls_of(step: TracedStep) -> list[tuple[Call, str]]:
+def calls_of(step: TracedStep) -> list[tuple[TraceCall, str]]:
     """Return its calls without their times, each with its need: nothing of the step, a call, or a computation."""
     needs = [
         "nothing" if call.after == -1 else step.events[call.after].kind.name if call.after is not None else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collectives.recording.program import with_times_of
-from ringsim.traces import Call, Operator, TracedStep, TraceEvent, TraceEventKind
+from ringsim.traces import Operator, TraceCall, TracedStep, TraceEvent, TraceEventKind
 from tests.collectives.recording.recorded import IMPORTS, trace_of
 
 PROGRAM = f"""{IMPORTS}
@@ -126,7 +126,7 @@ def test_operators_are_counted(program: Path) -> None:
 
 def test_times_are_laid_on_what_was_watched() -> None:
     """In the proportion of the watched step; a step that makes other calls stays as it is."""
-    call, made = Call("all_reduce", 64, "float32", 0, is_async=False), TraceEvent(CALL, call=0)
+    call, made = TraceCall("all_reduce", 64, "float32", 0, is_async=False), TraceEvent(CALL, call=0)
     first = TraceEvent(COMPUTE, 9.0, operators=(Operator("aten.mm", "float32", 8, 8),))
     later = TraceEvent(COMPUTE, 1.0), TraceEvent(READ, call=0), TraceEvent(COMPUTE, 3.0)
     watched = TracedStep((first, made, *later), (replace(call, after=0),))

@@ -9,9 +9,9 @@ import pytest
 
 from ringsim import Cluster, Collective, SharedMemoryNetwork, ring_all_reduce
 from ringsim.algorithms.rings import gloo_ring_all_reduce
-from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.comparison import SIZE_CLASSES, ComparedCase, Comparison, compare_measurements, compare_run
-from ringsim.libraries import GLOO
+from ringsim.calibration.timings import Timing
+from ringsim.libraries import GLOO, Call
 from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe
 from ringsim.network.spec import Failure, Host, Link, MemoryRate, SharedMemory, Spec
 from ringsim.registry import build
@@ -122,7 +122,7 @@ def test_measurements_are_not_compared_by_protocols(logs: Logs, measurements: Pa
 def test_gloo_s_ring_is_predicted_as_it_is_executed() -> None:
     """In segments of at most 1 MiB, whether it is our own or torch's."""
     size = 16 * 2**20
-    cases = [TimedCase("all_reduce", algorithm, size, 4, 1, (1.0,)) for algorithm in ("gloo_ring", "dist")]
+    cases = [Timing(Call("all_reduce", size, 4, 1), algorithm, (1.0,)) for algorithm in ("gloo_ring", "dist")]
     times = [each.predicted_s for each in compare_measurements(cases, HOST).cases]
     assert times == [predict_time(gloo_ring_all_reduce(4, 4), HOST, size)] * 2
     assert times[0] != predict_time(build(Collective.ALL_REDUCE, "gloo_ring", 4), HOST, size)
@@ -131,7 +131,7 @@ def test_gloo_s_ring_is_predicted_as_it_is_executed() -> None:
 def test_a_collective_that_never_ends_has_no_prediction() -> None:
     """On a network with a failure; its errors are not infinite."""
     network = hosts().with_spec(failures=(Failure("host0.nic0.out"),))
-    (compared,) = compare_measurements([TimedCase("all_reduce", "ring", 2**20, 4, 4, (1.0,))], network).cases
+    (compared,) = compare_measurements([Timing(Call("all_reduce", 2**20, 4, 4), "ring", (1.0,))], network).cases
     assert (compared.predicted_s, compared.error) == (None, None)
 
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_used_is_refused(logs: Logs, measurements: Path, tmp_path
 
 def test_the_summary_has_the_median_and_the_95th_percentile_of_the_errors() -> None:
     """Predictions that are 0 % to 20 % too long."""
-    case = TimedCase("all_reduce", "ring", 2**20, 4, 1, (1.0,))
+    case = Timing(Call("all_reduce", 2**20, 4, 1), "ring", (1.0,))
     compared = [ComparedCase(case, 1 + 0.01 * percent, "", used_in_calibration=False) for percent in range(21)]
     (summary,) = Comparison("network", tuple(compared)).summary()
     assert summary == {"sizes": ">= 1 MiB", "used_in_calibration": False, "num_cells": 21,

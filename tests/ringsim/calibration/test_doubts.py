@@ -11,7 +11,8 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import calibrate, calibrate_logs, cases_of_tables, read_logs
-from ringsim.calibration import FittedParameter, TimedCase, contradiction_line, doubt_line, nic_line, one_host_line
+from ringsim.calibration import FittedParameter, Timing, contradiction_line, doubt_line, nic_line, one_host_line
+from ringsim.libraries import Call
 from ringsim.network import network_text, read_network
 from ringsim.traces import Group, TracedStep
 from tests.ringsim.commands import as_json, printed, run, written
@@ -31,7 +32,7 @@ def log(path: Path, *shape: Any, nic: float = TRUE.nic_bytes_per_s, seed: int = 
     return path
 
 
-def cases(*paths: Path) -> list[TimedCase]:
+def cases(*paths: Path) -> list[Timing]:
     """Of all of them."""
     return cases_of_tables(read_logs(paths))
 
@@ -66,7 +67,7 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Calibrated:
 def test_different_settings_are_named(calibrated: Calibrated, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     """Each with its time, by which factor they differ, and how many of their timings do; so are runs in one log."""
     paths = calibrated.rdma, calibrated.tcp
-    slow, fast = ({case.size_bytes: case.calibrated_s for case in cases(path)} for path in reversed(paths))
+    slow, fast = ({case.call.size_bytes: case.calibrated_s for case in cases(path)} for path in reversed(paths))
     factors = [slow[size] / fast[size] for size in slow]
     line, num_apart = contradiction_line(cases(*paths)), sum(factor > 1.25**2 for factor in factors)
     assert f" in rdma.log, {max(factors):.1f} times as long, and {num_apart} of {len(factors)} common timings" in line
@@ -124,7 +125,7 @@ def test_public_logs() -> None:
     for path in sorted([*LOGS.glob("*.txt"), *LOGS.glob("raw/*.txt")]):
         with suppress(ValueError):  # of another benchmark, with wrong results, or without a shape
             cases_by_log[path.name] = cases(path)
-    asked = {name: {(case.question, case.device) for case in of_log} for name, of_log in cases_by_log.items()}
+    asked = {name: {(case.call, case.device) for case in of_log} for name, of_log in cases_by_log.items()}
     silent = [
         (one, other)
         for one, other in combinations(cases_by_log, 2)
@@ -192,7 +193,7 @@ def test_settings_that_the_network_cannot_follow_are_told(tmp_path: Path) -> Non
 
 def hop(name: str, value: float, *files: str) -> FittedParameter:
     """A latency that was seen in these logs."""
-    seen = tuple(TimedCase("all_gather", "ring", 8, 16, 2, (1.0,), file=f"logs/{file}") for file in files)
+    seen = tuple(Timing(Call("all_gather", 8, 16, 2), "ring", (1.0,), file=f"logs/{file}") for file in files)
     return FittedParameter(value, value, value, name, seen)
 
 

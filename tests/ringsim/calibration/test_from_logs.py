@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim.calibration import LogFit, TimedCase, calibrate_logs, cases_of_tables, compare_logs
+from ringsim.calibration import LogFit, Timing, calibrate_logs, cases_of_tables, compare_logs
 from ringsim.calibration.log_parameters import assumptions, fit
-from ringsim.libraries import Question, QuestionColumns, Rates, predict, times_s
+from ringsim.libraries import Call, CallColumns, Rates, predict, times_s
 from ringsim.measurements import NcclSettings, read_logs
 from ringsim.network import Cluster, Nics, load_network, network_text, read_network
 from tests.ringsim.made_logs import LOGS, SIZES, TRUE, fitted, logs_of, nccl_log
@@ -22,10 +22,9 @@ ONE_HOST = (("all_reduce", 8, 1), ("all_gather", 8, 1))
 TWO_HOSTS = (("all_reduce", 16, 2), ("all_gather", 16, 2))
 
 
-def time_s(network: Cluster, *question: object) -> float:
+def time_s(network: Cluster, *call: object) -> float:
     """Of one collective."""
-    [(seconds, _)] = predict(network, [Question(*question)])  # type: ignore[arg-type]
-    return seconds
+    return predict(network, [Call(*call)])[0][0]  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +69,7 @@ def test_the_text_of_the_file_predicts(made: LogFit, tmp_path: Path) -> None:
     network = read_network(network_text(made.cluster), "made.toml")
     held_out = logs_of(tmp_path, TRUE, ("reduce_scatter", 16, 2), ("all_reduce", 64, 8))
     compared = compare_logs(held_out, network)
-    assert np.median([abs(each.error or 0.0) for each in compared.cases if each.case.size_bytes >= 2**20]) < 0.05
+    assert np.median([abs(each.error or 0.0) for each in compared.cases if each.case.call.size_bytes >= 2**20]) < 0.05
     assert not any(each.used_in_calibration for each in compared.cases)
     assert all(each.used_in_calibration for each in compare_logs(made.cases, network).cases)
     by_size = [time_s(network, "all_gather", size, 16, 2) for size in SIZES]
@@ -107,7 +106,7 @@ def test_given_nics_need_not_be_reached(tmp_path: Path, given: float) -> None:
     parameters = {parameter.name: parameter for parameter in made.parameters}
     assert parameters["host.nic.bandwidth"].value == pytest.approx(TRUE.nic_bytes_per_s, rel=0.05)
     assert all(parameters[f"{name} hop_latency"].value < 100e-6 for name in ("LL", "LL128", "Simple"))
-    alone = calibrate_logs([case for case in cases if case.num_nodes == 1], "alone", Nics(0.0, 6e9, count=4))
+    alone = calibrate_logs([case for case in cases if case.call.num_nodes == 1], "alone", Nics(0.0, 6e9, count=4))
     for network, rate in ((made.cluster, 8 * TRUE.nic_bytes_per_s), (alone.cluster, 4 * 6e9)):
         assert time_s(network, "all_gather", LARGE, 16, 2) == pytest.approx(LARGE * 15 / 16 / rate, rel=0.05)
 
@@ -137,7 +136,7 @@ def test_a_parameter_is_seen_wherever_nccl_s_value_would_change_a_time(tmp_path:
     """Also where small changes of it change little, as those of a latency do in a long time."""
     slow = tuple(replace(protocol, hop_latency_s=30 * protocol.hop_latency_s) for protocol in TRUE.protocols)
     made = calibrate_logs(logs_of(tmp_path, replace(TRUE, protocols=slow), ("all_gather", 16, 2)), "made")
-    questions = [case.question for case in made.cases]
+    calls = [case.call for case in made.cases]
     hops = {parameter.name: parameter for parameter in made.parameters}
     for own in DGX.spec.protocols:
         hop, nccl_s = hops[f"{own.name} hop_latency"], own.hop_latency_s
@@ -145,15 +144,15 @@ def test_a_parameter_is_seen_wherever_nccl_s_value_would_change_a_time(tmp_path:
         protocols = made.cluster.spec.protocols
         changed = tuple(replace(p, hop_latency_s=nccl_s) if p.name == own.name else p for p in protocols)
         elsewhere = made.cluster.with_spec(protocols=changed)
-        pairs = zip(made.cases, predict(made.cluster, questions), predict(elsewhere, questions), strict=True)
+        pairs = zip(made.cases, predict(made.cluster, calls), predict(elsewhere, calls), strict=True)
         seen = [case for case, (here_s, _), (there_s, _) in pairs if abs(np.log(there_s / here_s)) > 0.01]
-        assert {case.size_bytes for case in seen} <= {case.size_bytes for case in hop.seen_in}
+        assert {case.call.size_bytes for case in seen} <= {case.call.size_bytes for case in hop.seen_in}
 
 
 def test_times_in_place_count_where_they_spare_a_copy() -> None:
     """In-place times count for all_gather and reduce_scatter, which spare a copy; tables show the median of all."""
     for collective, calibrated_s in (("all_gather", 1.0), ("reduce_scatter", 1.0), ("all_reduce", 2.0)):
-        case = TimedCase(collective, "nccl", 8, 2, 1, (3.0, 1.0), (1.0,))
+        case = Timing(Call(collective, 8, 2, 1), "nccl", (3.0, 1.0), (1.0,))
         assert (case.calibrated_s, case.measured_s) == (calibrated_s, 2.0)
 
 
@@ -161,7 +160,7 @@ def test_times_in_place_count_where_they_spare_a_copy() -> None:
 def test_each_gpu_has_a_nic_until_logs_say_otherwise(tmp_path: Path, known: int, asked: int) -> None:
     """From some GPUs of each host to others, in both directions."""
     network = fitted(logs_of(tmp_path, TRUE, ("all_gather", 4 * known, 4)))
-    true_s = times_s(TRUE, QuestionColumns.from_questions([Question("all_gather", LARGE, 4 * asked, 4)]))[0]
+    true_s = times_s(TRUE, CallColumns.from_calls([Call("all_gather", LARGE, 4 * asked, 4)]))[0]
     assert network.spec.host.nics.count == 0
     assert time_s(network, "all_gather", LARGE, 4 * asked, 4) == pytest.approx(true_s, rel=0.03)
 
@@ -188,7 +187,7 @@ def test_the_likelier_trees_of_two_hosts_are_taken(two_hosts: Cluster, tmp_path:
     assert two_hosts.spec.library.two_host_passes == TRUE.library.two_host_passes == 2.0
     once = logs_of(tmp_path, replace(TRUE, library=replace(TRUE.library, two_host_passes=1.0)), *TWO_HOSTS)
     assert fitted(once).spec.library.two_host_passes == 1.0
-    alone = [case for case in once if case.collective == "all_reduce"]
+    alone = [case for case in once if case.call.collective == "all_reduce"]
     assert {assumption.two_host_passes for assumption in assumptions(alone, None)} == {2.0}
 
 
@@ -206,7 +205,7 @@ def test_pat_is_taken_where_it_may_be_and_is_faster() -> None:
     with_pat = network.with_spec(library=replace(TRUE.library, pat_share=0.75))
     small = ("all_gather", 2**20, 64, 64)
     assert time_s(with_pat, *small) < 0.8 * time_s(network, *small)
-    assert predict(with_pat, [Question(*small)])[0][1].startswith("PAT")
+    assert predict(with_pat, [Call(*small)])[0][1].startswith("PAT")
     for other in (("all_gather", 2**20, 64, 8), ("all_reduce", 2**20, 64, 64)):
         assert time_s(with_pat, *other) == time_s(network, *other)
     assert time_s(with_pat, *small, NcclSettings(algorithms="ring")) == time_s(network, *small)
@@ -214,16 +213,16 @@ def test_pat_is_taken_where_it_may_be_and_is_faster() -> None:
 
 def test_what_nccl_was_told_to_take_is_what_is_predicted(two_hosts: Cluster) -> None:
     """NCCL_ALGO and NCCL_PROTO of a log; a setting that leaves nothing, or of single collectives, counts as none."""
-    question = Question("all_reduce", 2**16, 16, 2)
-    free = predict(two_hosts, [question])[0]
+    call = Call("all_reduce", 2**16, 16, 2)
+    free = predict(two_hosts, [call])[0]
     for settings, taken in (
         (NcclSettings(algorithms="ring", protocols="simple"), "ring Simple"),
         (NcclSettings(algorithms="^ring", protocols="ll128"), "tree LL128"),
     ):
-        seconds, by = predict(two_hosts, [question._replace(settings=settings)])[0]
+        seconds, by = predict(two_hosts, [call._replace(settings=settings)])[0]
         assert (by, seconds > free[0]) == (taken, True)
     for unknown in ("collnetdirect", "allreduce:tree;allgather:ring"):
-        assert predict(two_hosts, [question._replace(settings=NcclSettings(algorithms=unknown))])[0] == free
+        assert predict(two_hosts, [call._replace(settings=NcclSettings(algorithms=unknown))])[0] == free
 
 
 OFF = "n:1 [0] NCCL INFO 16 coll channels, 0 collnet channels, 0 nvls channels\n"
@@ -262,7 +261,7 @@ def test_a_message_uses_one_nic_and_a_collective_one_for_each_rank() -> None:
     """As many as there are, and no collective is faster than the links within the hosts."""
     rates = Rates(100e9, 20e9, 6, TRUE.protocols, TRUE.library)
     asked = [("sendrecv", 16), ("all_gather", 2), ("all_gather", 6), ("all_gather", 8), ("all_gather", 16)]
-    times = times_s(rates, QuestionColumns.from_questions([Question(test, 2**36, ranks, 2) for test, ranks in asked]))
+    times = times_s(rates, CallColumns.from_calls([Call(test, 2**36, ranks, 2) for test, ranks in asked]))
     shares = [1.0, *((ranks - 1) / ranks for _, ranks in asked[1:])]
     assert np.array(shares) * 2**36 / times == pytest.approx([20e9, 20e9, 60e9, 80e9, 100e9], rel=1e-3)
 

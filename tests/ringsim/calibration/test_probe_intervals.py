@@ -10,7 +10,7 @@ import pytest
 
 from ringsim.calibration import busy_line, calibrate, compare
 from ringsim.calibration.probe_times import shift_s
-from ringsim.libraries import Question, SimulatedDraws, intervals
+from ringsim.libraries import Call, SimulatedDraws, intervals
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.network import Cluster, network_text, read_network
 from tests.ringsim.commands import as_json, printed, refused, run
@@ -58,7 +58,7 @@ def test_scatter_of_probes_widens_what_depends_on_them() -> None:
     by_formula = []
     for network in (quiet, short):  # formulas take the same parameters of the network as a simulation does
         host = replace(network.spec.host, link=replace(network.spec.host.link, bandwidth_bytes_per_s=1e9))
-        [expected] = intervals(network.with_spec(host=host), [Question("all_reduce", SHORT, 2, 1)])
+        [expected] = intervals(network.with_spec(host=host), [Call("all_reduce", SHORT, 2, 1)])
         by_formula.append(expected.high / expected.low)
     assert 1.0 < by_formula[0] < by_formula[1]
 

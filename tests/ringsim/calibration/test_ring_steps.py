@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from ringsim import Cluster, Collective, predict_time
-from ringsim.calibration import TimedCase
+from ringsim.calibration import Timing
 from ringsim.calibration.from_logs import calibrate_logs, with_ring_steps
-from ringsim.libraries import Question, predict
+from ringsim.libraries import Call, predict
 from ringsim.libraries.nccl import NCCL
 from ringsim.network import RingStep
 from ringsim.registry import build
@@ -28,28 +28,28 @@ def step_s(message_bytes: float) -> float:
 
 def gathered(
     num_hosts: int, messages: tuple[int, ...] = MESSAGES, per_host: int = PER_HOST, slower: float = 1.0
-) -> list[TimedCase]:
+) -> list[Timing]:
     """The times of an all_gather: the launch, and as many steps as there are other ranks."""
     ranks = num_hosts * per_host
     times = [START_S + slower * (ranks - 1) * step_s(message) for message in messages]
     return [
-        TimedCase("all_gather", "ring", ranks * message, ranks, num_hosts, (time_s,), file="a.log")
+        Timing(Call("all_gather", ranks * message, ranks, num_hosts), "ring", (time_s,), file="a.log")
         for message, time_s in zip(messages, times, strict=True)
     ]
 
 
-def asked(network: Cluster, *questions: Question) -> list[float]:
+def asked(network: Cluster, *calls: Call) -> list[float]:
     """Return the seconds by the formulas."""
-    return [time_s for time_s, _ in predict(network, questions)]
+    return [time_s for time_s, _ in predict(network, calls)]
 
 
-def errors(network: Cluster, cases: list[TimedCase]) -> list[float]:
+def errors(network: Cluster, cases: list[Timing]) -> list[float]:
     """By the formulas."""
-    times = asked(network, *(case.question for case in cases))
+    times = asked(network, *(case.call for case in cases))
     return [time_s / case.measured_s - 1 for time_s, case in zip(times, cases, strict=True)]
 
 
-def steps_of(network: Cluster, cases: list[TimedCase]) -> tuple[RingStep, ...]:
+def steps_of(network: Cluster, cases: list[Timing]) -> tuple[RingStep, ...]:
     """Return the steps that these cases tell."""
     return with_ring_steps(without_steps(network), cases).spec.library.ring_steps
 
@@ -88,11 +88,11 @@ def test_sizes_that_were_not_measured(calibrated: Cluster) -> None:
     between, largest, beyond = gathered(8, (2 * MESSAGES[-2], MESSAGES[-1], 10 * MESSAGES[-1]))
     middle_s = 31 * (step_s(MESSAGES[-2]) * step_s(MESSAGES[-1])) ** 0.5
     expected = pytest.approx([middle_s, 10 * largest.measured_s], rel=1e-3)
-    assert asked(calibrated, between.question, beyond.question) == expected
+    assert asked(calibrated, between.call, beyond.call) == expected
     sizes = [32 * MESSAGES[0] // 64, 32 * MESSAGES[0] - 1, 32 * MESSAGES[0]]
-    questions = [Question("all_gather", size, 32, 8) for size in sizes]
+    calls = [Call("all_gather", size, 32, 8) for size in sizes]
     (small_s, below_s, smallest_s), by_protocols_s = (
-        asked(net, *questions) for net in (calibrated, without_steps(calibrated))
+        asked(net, *calls) for net in (calibrated, without_steps(calibrated))
     )
     assert below_s == pytest.approx(smallest_s, rel=1e-3)
     assert small_s / smallest_s == pytest.approx(by_protocols_s[0] / by_protocols_s[2], rel=1e-3)
@@ -101,9 +101,9 @@ def test_sizes_that_were_not_measured(calibrated: Cluster) -> None:
 def test_everything_else_takes_what_the_protocols_say(calibrated: Cluster) -> None:
     """No ring across hosts, or none that was measured: within a host, or on its other ranks, which use other NICs."""
     asked_for = ("all_gather", 4, 1), ("all_gather", 16, 8), ("sendrecv", 8, 2), ("broadcast", 32, 8)
-    questions = [Question(test, 2**20, ranks, hosts) for test, ranks, hosts in asked_for]
+    calls = [Call(test, 2**20, ranks, hosts) for test, ranks, hosts in asked_for]
     known = with_rates(calibrated)
-    assert predict(known, questions) == predict(without_steps(known), questions)
+    assert predict(known, calls) == predict(without_steps(known), calls)
 
 
 @pytest.mark.usefixtures("one_start")
@@ -115,8 +115,8 @@ def test_larger_messages_are_not_faster() -> None:
     cluster = calibrate_logs(disturbed, "mine").cluster
     sizes = (PER_HOST * 2 * np.geomspace(MESSAGES[0], MESSAGES[-1], 100)).astype(int).tolist()
     for hosts in (2, 16):
-        questions = [Question("all_gather", hosts // 2 * size, PER_HOST * hosts, hosts) for size in sizes]
-        times = np.array(asked(cluster, *questions))
+        calls = [Call("all_gather", hosts // 2 * size, PER_HOST * hosts, hosts) for size in sizes]
+        times = np.array(asked(cluster, *calls))
         assert np.all(times[1:] >= times[:-1] * (1 - 1e-9))
     assert errors(cluster, [*cases[:3], *cases[5:]]) == pytest.approx([0.0] * 6, abs=0.01)
 
@@ -151,7 +151,7 @@ def test_what_is_simulated_takes_the_measured_steps(calibrated: Cluster, message
     plain = without_steps(known)
     by_steps, by_protocols = (choose(network, Collective.ALL_GATHER, 32, size_bytes) for network in (known, plain))
     simulated_s = by_steps.start_s + predict_time(by_steps.schedule, by_steps.network, size_bytes)
-    assert [simulated_s] == pytest.approx(asked(known, Question("all_gather", size_bytes, 32, 8)))
+    assert [simulated_s] == pytest.approx(asked(known, Call("all_gather", size_bytes, 32, 8)))
     assert simulated_s > 1.2 * by_protocols.time_s() or message_bytes != 2**18
     assert NCCL.time_s(by_steps.schedule, known, size_bytes) == pytest.approx(by_steps.time_s())
     sparse = [NCCL.send(by_steps.schedule, net, size_bytes, per_host=1) for net in (known, plain)]
@@ -175,17 +175,17 @@ def test_a_better_network_keeps_the_pace_of_the_measured_steps(calibrated: Clust
     chosen = choose(slower, Collective.ALL_GATHER, 32, size_bytes)
     simulated_s = chosen.start_s + predict_time(chosen.schedule, chosen.network, size_bytes)
     sent_s = 31 * MESSAGES[-1] / (PER_HOST * slower.spec.host.nics.bandwidth_bytes_per_s)
-    times = [*asked(slower, Question("all_gather", size_bytes, 32, 8)), simulated_s]
+    times = [*asked(slower, Call("all_gather", size_bytes, 32, 8)), simulated_s]
     assert times == pytest.approx([sent_s] * 2, rel=0.03)
 
 
 FILL_SIZES = tuple(4**power for power in range(8, 17))
 
 
-def filled(num_ranks: int, fill: float, sizes: tuple[int, ...] = FILL_SIZES) -> list[TimedCase]:
+def filled(num_ranks: int, fill: float, sizes: tuple[int, ...] = FILL_SIZES) -> list[Timing]:
     """The times of an all_gather on links of 200 GB/s."""
     return [
-        TimedCase("all_gather", "ring", size, num_ranks, 1,
+        Timing(Call("all_gather", size, num_ranks, 1), "ring",
                   (20e-6 + (num_ranks - 1 + fill) * (1e-6 + size / num_ranks / 200e9),), file=f"{num_ranks}.log")
         for size in sizes
     ]  # fmt: skip
@@ -225,8 +225,8 @@ def test_only_rings_within_a_host_fill() -> None:
     found = found.with_spec(host=replace(found.spec.host, nics=nics))
     networks = found, found.with_spec(library=replace(found.spec.library, ring_fill=0.0))
     shapes = ("sendrecv", 2, 1), ("broadcast", 4, 1), ("all_gather", 8, 2), ("all_gather", 4, 1)
-    questions = [Question(test, 2**30, ranks, hosts) for test, ranks, hosts in shapes]
-    (*others_s, filling_s), (*same_s, full_s) = (asked(network, *questions) for network in networks)
+    calls = [Call(test, 2**30, ranks, hosts) for test, ranks, hosts in shapes]
+    (*others_s, filling_s), (*same_s, full_s) = (asked(network, *calls) for network in networks)
     assert others_s == same_s
     factor = 1 + found.spec.library.ring_fill / 3
     assert filling_s == pytest.approx(full_s * factor, rel=0.01)

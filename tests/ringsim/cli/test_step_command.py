@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim.traces import Call, Device, Group, HeldBytes, Operator, ProgramTrace, StepMemory, TracedStep, TraceRequest
+from ringsim.traces import Device, Group, HeldBytes, Operator, ProgramTrace, StepMemory, TracedStep, TraceRequest
 from tests.ringsim.commands import as_json, in_lines, invoke, printed, refused, run, written
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, traced, wait
 
@@ -183,7 +183,7 @@ def test_mistakes(trace: Path, monkeypatch: pytest.MonkeyPatch, snapshot: Snapsh
     monkeypatch.chdir(trace.parent)
     told = [f"{options}: {refused('step', trace.name, *options.split())}" for options in MISTAKES]
     for collective in ("send", "recv"):
-        single = Call(collective, 4, "float32", 1, False, peer=1)
+        single = replace(all_reduce(4, group=1), collective=collective, peer=1)
         step = TracedStep((call(0), call(1)), (all_reduce(8), single))
         traced(step, groups=(ALL, Group((0, 2), "gloo"))).save(trace)
         told.append(refused("step", trace.name, "--network", "gbe"))

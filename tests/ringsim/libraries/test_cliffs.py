@@ -7,7 +7,7 @@ import pytest
 
 from ringsim import Cluster, Collective, load_network, predict_time
 from ringsim.algorithms import fill_hosts
-from ringsim.libraries import DIRECT, Question, predict
+from ringsim.libraries import DIRECT, Call, predict
 from ringsim.measurements import TESTS
 from ringsim.network import preset_names
 from ringsim.registry import build
@@ -24,11 +24,6 @@ def counts_of(network: Cluster) -> list[int]:
     return [n for n in [*range(2, 41), *NEAR_POWERS] if n <= (network.spec.max_ranks or n)]
 
 
-def hosts_of(network: Cluster, num_ranks: int) -> list[int]:
-    """Return the ranks of each host."""
-    return fill_hosts(num_ranks, min(network.spec.ranks_per_host or num_ranks, num_ranks))
-
-
 def explained(network: Cluster, num_ranks: int, more_ranks: int) -> float:
     """Return how many times as much bandwidth the fewer ranks have: of links, or the NICs that every host can use.
 
@@ -38,7 +33,8 @@ def explained(network: Cluster, num_ranks: int, more_ranks: int) -> float:
         return max(1.0, more_ranks * (more_ranks - 1) / num_ranks / (num_ranks - 1))
     rates = []
     for count in (num_ranks, more_ranks):
-        hosts, link, nics = hosts_of(network, count), network.spec.host.link, network.spec.host.nics
+        hosts = fill_hosts(count, network.spec.ranks_per_host or count)
+        link, nics = network.spec.host.link, network.spec.host.nics
         across = min(*hosts, nics.count or min(hosts)) * nics.bandwidth_bytes_per_s
         rates.append(min(link.bandwidth_bytes_per_s, across) if len(hosts) > 1 else link.bandwidth_bytes_per_s)
     return max(rates[0] / rates[1], 1.0)
@@ -58,7 +54,7 @@ def test_nccl_s_times_have_no_steps(preset: str, call: str) -> None:
     """From 1 B to 64 GiB and on up to 65,536 ranks, by the formulas that `choose` goes by."""
     network, sizes = load_network(preset), [2**k for k in range(37)]
     counts = counts_of(network)
-    asked = [Question.on_hosts(call, size, hosts_of(network, n)) for n in counts for size in sizes]
+    asked = [Call.on(network, Collective(call), n, size) for n in counts for size in sizes]
     times = np.array([time_s for time_s, _ in predict(network, asked)]).reshape(len(counts), len(sizes))
     for column in times.T.tolist():
         require_even(network, dict(zip(counts, column, strict=True)))

@@ -9,7 +9,7 @@ import pytest
 
 from ringsim.calibration import calibrate_logs, compare_logs, nic_line
 from ringsim.estimates import Estimate
-from ringsim.libraries import Question, QuestionColumns, intervals, noises, predict, times_s
+from ringsim.libraries import Call, CallColumns, intervals, noises, times_s
 from ringsim.network import Cluster, Nics, network_text
 from ringsim.report import format_comparison, format_fit
 from tests.ringsim.commands import as_json, printed, refused, written
@@ -27,17 +27,16 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     return fitted(logs_of(tmp_path_factory.mktemp("logs"), TRUE, ("all_gather", 16, 2), ("all_reduce", 16, 2)))
 
 
-def ends(network: Cluster, *question: object) -> Estimate:
+def ends(network: Cluster, *call: object) -> Estimate:
     """The interval of one collective."""
-    [interval] = intervals(network, [Question(*question)])  # type: ignore[arg-type]
-    return interval
+    return intervals(network, [Call(*call)])[0]  # type: ignore[arg-type]
 
 
-def width(network: Cluster, *question: object) -> float:
+def width(network: Cluster, *call: object) -> float:
     """The logarithm of the end of an interval over its prediction, which lies in the middle."""
-    interval, [(time_s, _)] = ends(network, *question), predict(network, [Question(*question)])  # type: ignore[arg-type]
-    half: float = np.log(interval.high / time_s)
-    assert half == pytest.approx(np.log(time_s / interval.low))
+    interval = ends(network, *call)
+    half: float = np.log(interval.high / interval.value)
+    assert half == pytest.approx(np.log(interval.value / interval.low))
     return half
 
 
@@ -60,7 +59,7 @@ def test_what_was_calibrated_is_known_best(network: Cluster) -> None:
     sure = width(with_calibration(network, ratio=1.0), *HERE)
     assert sure == pytest.approx(1.2816 * network.calibration.noise)
     assert sure < here < width(with_calibration(network, noise=0.3), *HERE)
-    assert intervals(replace(network, calibration=None), [Question(*HERE)]) == []
+    assert intervals(replace(network, calibration=None), [Call(*HERE)]) == []
 
 
 def test_four_of_five_held_out_times_lie_within(tmp_path: Path, network: Cluster) -> None:
@@ -107,17 +106,17 @@ def test_a_guess_of_nics_is_in_the_interval(tmp_path: Path) -> None:
         # So that the logs, which are the same but for the NICs, always see a host with 4 GB/s.
         true = replace(TRUE, num_nics=num_nics, nic_bytes_per_s=4e9 / min(known, num_nics))
         low, high = ends(fitted(logs_of(tmp_path, true, ("all_gather", 4 * known, 4))), "all_gather", LARGE, 8, 4).ends
-        [true_s] = times_s(true, QuestionColumns.from_questions([Question("all_gather", LARGE, 8, 4)]))
+        [true_s] = times_s(true, CallColumns.from_calls([Call("all_gather", LARGE, 8, 4)]))
         assert low < true_s < high, (known, num_nics)
         assert high / low > 2
 
 
 def test_nics_that_are_known_are_not_in_the_interval(tmp_path: Path) -> None:
     """By as many senders, by logs of several numbers of them, or by --nic: it then lies around the prediction."""
-    one, question = logs_of(tmp_path, TRUE, ("all_gather", 4, 4)), ("all_gather", LARGE, 8, 4)
+    one, call = logs_of(tmp_path, TRUE, ("all_gather", 4, 4)), ("all_gather", LARGE, 8, 4)
     by_one, by_both = fitted(one), fitted([*one, *logs_of(tmp_path, TRUE, ("all_gather", 12, 4))])
     given = calibrate_logs(one, "mine", Nics(0.0, TRUE.nic_bytes_per_s, count=3)).cluster
-    assert max(width(by_both, *question), width(given, *question), width(by_one, "all_gather", LARGE, 8, 8)) < 0.2
+    assert max(width(by_both, *call), width(given, *call), width(by_one, "all_gather", LARGE, 8, 8)) < 0.2
     assert nic_line(by_both, 2) == nic_line(given, 2) == ""
     for network, known, senders in ((by_one, "1 rank", 2), (by_both, "3 ranks", 8)):
         told = f"send from {known} of a host at a time; how fast {senders} ranks of a host can send is not known"

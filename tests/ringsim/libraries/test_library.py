@@ -7,9 +7,7 @@ from ringsim.libraries import GLOO, NEW_BEYOND_BYTES, OURS, copy_s
 from ringsim.network.spec import Host, Processor, Spec
 
 GATHER, SCATTER, REDUCE = Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE
-HOST = Cluster(
-    "host", Spec(host=Host(cores=2), processor=Processor(reduce_bytes_per_s=1e9, first_touch_bytes_per_s=1e8)), "", ""
-)
+HOST = Cluster("host", Spec(Host(cores=2), processor=Processor(reduce_bytes_per_s=1e9, first_touch_bytes_per_s=1e8)))
 
 
 def test_torch_copies_where_ours_does_not() -> None:
@@ -29,5 +27,4 @@ def test_new_memory_is_slow_only_where_the_system_gives_it() -> None:
 def test_ranks_beyond_the_cores_wait() -> None:
     """Six on two cores take three times as long; on hosts of two each none waits."""
     assert copy_s(HOST, 6, 1e9) == pytest.approx(3.0)
-    each = Cluster("hosts", Spec(host=Host(cores=2), ranks_per_host=2, processor=HOST.spec.processor), "", "")
-    assert copy_s(each, 6, 1e9) == pytest.approx(1.0)
+    assert copy_s(HOST.with_spec(ranks_per_host=2), 6, 1e9) == pytest.approx(1.0)

@@ -10,7 +10,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Cluster, Collective, load_network, permute_ranks, predict_time
-from ringsim.libraries import Plan, Question, predict
+from ringsim.libraries import Call, Plan, predict
 from ringsim.libraries.nccl import NCCL
 from ringsim.libraries.plan import _simulated_s
 from ringsim.measurements import NOT_KNOWN
@@ -75,7 +75,7 @@ FORMULAS = [
 def test_runs_as_by_formula(network: Cluster, num_ranks: int, call: str, algorithms: set[str], size_bytes: int) -> None:
     """For every algorithm that is chosen; segments, chunks and hops that run ahead change the picture only."""
     choice = choose(network, Collective(call), num_ranks, size_bytes)
-    [(formula_s, taken)] = predict(network, [Question.on(network, Collective(call), num_ranks, size_bytes)])
+    [(formula_s, taken)] = predict(network, [Call.on(network, Collective(call), num_ranks, size_bytes)])
     assert taken.split(" ")[0] in algorithms
     assert choice.time_s() == pytest.approx(formula_s, rel=1e-9)
     assert simulated_s(choice) == pytest.approx(formula_s, rel=1e-6)
@@ -96,7 +96,7 @@ def test_named_as_by_formula(name: str, algorithm: str, num_hosts: int, passes: 
     network = preset.with_spec(ranks_per_host=4, library=replace(preset.spec.library, two_host_passes=passes))
     schedule = build(Collective.ALL_REDUCE, name, 4 * num_hosts, size_bytes)
     settings = NOT_KNOWN._replace(algorithms=algorithm)
-    [(formula_s, _)] = predict(network, [Question("all_reduce", size_bytes, 4 * num_hosts, num_hosts, settings)])
+    [(formula_s, _)] = predict(network, [Call("all_reduce", size_bytes, 4 * num_hosts, num_hosts, settings)])
     assert NCCL.time_s(schedule, network, size_bytes) == pytest.approx(formula_s, rel=1e-6)
 
 
@@ -188,14 +188,14 @@ def test_where_nothing_is_known_nothing_is_chosen() -> None:
         (load_network("dgx-h100"), 16, "its hosts have 8 ranks"),
         (preset.with_spec(host=Host()), 16, unlike),
     ):
-        assert NCCL.why_unknown(cluster, Question.on(cluster, Collective.ALL_REDUCE, num_ranks, 8)) == why
+        assert NCCL.why_unknown(cluster, Call.on(cluster, Collective.ALL_REDUCE, num_ranks, 8)) == why
         with pytest.raises(ValueError, match=re.escape(f"is not known: {why}")):
             choose(cluster, Collective.ALL_REDUCE, num_ranks, 8)
     too_many = "transfers to simulate, and there is no formula of NCCL's for its network"
     for cluster, runtime in ((preset, IN_ORDER), (preset.with_spec(switch=Switch(latency_s=1e-6)), RULE)):
         with pytest.raises(ValueError, match=too_many):
             choose(cluster, Collective.ALL_GATHER, 64, 8, max_transfers=1000, runtime=runtime)
-    assert NCCL.why_unknown(preset, Question.on(preset, Collective.ALL_REDUCE, 1024, 8)) == ""
+    assert NCCL.why_unknown(preset, Call.on(preset, Collective.ALL_REDUCE, 1024, 8)) == ""
     assert NCCL.send(build(Collective.ALL_REDUCE, "ring", 8), plain, 8) is None
 
 

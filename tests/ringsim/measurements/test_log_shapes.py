@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim.calibration.cases import cases_of_tables
-from ringsim.libraries import QuestionColumns
+from ringsim.calibration.timings import cases_of_tables
+from ringsim.libraries import CallColumns
 from ringsim.measurements import LogShape, read_logs
 from tests.ringsim.commands import written
 from tests.ringsim.made_logs import bare, nccl_log, read_text
@@ -155,8 +155,8 @@ def test_groups_that_run_at_once(tmp_path: Path, name: str) -> None:
     """Each is a communicator, and all of them share the NICs of a host."""
     (table,) = read_logs([written(tmp_path / "a.log", name + RANKS + bare(nccl_log("all_gather", 2, 2)))])
     (case, *_) = cases_of_tables([table])
-    assert (case.collective, case.num_ranks, case.num_nodes) == ("all_gather", 2, 2)
-    assert QuestionColumns.from_questions([case.question]).senders == [4]
+    assert (case.call.collective, case.call.num_ranks, case.call.num_nodes) == ("all_gather", 2, 2)
+    assert CallColumns.from_calls([case.call]).senders == [4]
     lines = "lines 2 to 9" if name else "lines 1 to 8"
     assert table.reading.endswith(f" on 2 ranks of 2 hosts ({lines}), 4 groups at once share the NICs of a host")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ringsim import cases_of_tables, load_network, read_logs
-from ringsim.libraries import Question, predict
+from ringsim.libraries import Call, predict
 from ringsim.measurements.logs.nccl_settings import NOT_KNOWN, LogEnvironment, NcclSettings
 from tests.ringsim.commands import written
 from tests.ringsim.made_logs import SIZES, nccl_log
@@ -65,7 +65,7 @@ def test_runs_of_a_log_may_tell_more_and_less_of_nccl(tmp_path: Path) -> None:
     tables = read_logs([written(tmp_path / "a.log", versions.format(LOG))])
     assert [table.environment["nccl version"] for table in tables] == ["2.18", "2.27", "2.18"]
     cases = cases_of_tables(read_logs([written(tmp_path / "b.log", f"{LOG}NCCL version 2.18.3+cuda12\n{LOG}")]))
-    assert [case.settings.version for case in cases] == [(2, 18), None] * len(SIZES)
+    assert [case.call.settings.version for case in cases] == [(2, 18), None] * len(SIZES)
 
 
 FREE = [
@@ -81,5 +81,5 @@ FREE = [
 @pytest.mark.parametrize(("setting", "hosts", "taken"), FREE)
 def test_nvls_has_one_protocol_and_another_name_across_hosts(setting: dict[str, str], hosts: int, taken: str) -> None:
     """The prediction names what NCCL would be left with."""
-    question = Question("all_reduce", 2**28, 8 * hosts, hosts, NOT_KNOWN._replace(**setting))
-    assert predict(load_network("dgx-h100-cluster"), [question])[0][1] == taken
+    call = Call("all_reduce", 2**28, 8 * hosts, hosts, NOT_KNOWN._replace(**setting))
+    assert predict(load_network("dgx-h100-cluster"), [call])[0][1] == taken

@@ -9,7 +9,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim.calibration import ComparedCase, Comparison, TimedCase
+from ringsim.calibration import ComparedCase, Comparison, Timing
+from ringsim.libraries import Call
 from ringsim.report.plots.charts import Curve, draw_curves, draw_loss_curves, set_axis
 from ringsim.report.plots.comparison_figure import draw_errors, draw_times, format_factor, format_percent
 from ringsim.report.plots.style import drawing, inline_svg, new_figure
@@ -21,7 +22,7 @@ def comparison(ratios: list[float], num_groups: int = 1, used: bool = False) -> 
     """Predictions that are so many times the measured 1 ms, for as many sizes, of several algorithms."""
     cases = [
         ComparedCase(
-            TimedCase("all_reduce", f"algorithm{group}", 1024 << place, 4, 1, (1e-3,), spread_s=(9e-4, 11e-4)),
+            Timing(Call("all_reduce", 1024 << place, 4, 1), f"algorithm{group}", (1e-3,), spread_s=(9e-4, 11e-4)),
             ratio * 1e-3,
             "test",
             used,

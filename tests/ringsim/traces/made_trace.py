@@ -1,39 +1,40 @@
 """Traces that are made up, of programs that nobody has run."""
 
-from ringsim.traces import Call, Group, Operator, ProgramTrace, TracedStep, TraceEvent, TraceEventKind, TraceRequest
+from ringsim.traces import Group, Operator, ProgramTrace, TraceCall, TracedStep, TraceEvent, TraceRequest
+from ringsim.traces import TraceEventKind as Kind
 
 ALL = Group((0, 1, 2, 3), "gloo")
 
 
 def compute(seconds: float, *operators: Operator) -> TraceEvent:
     """A computation."""
-    return TraceEvent(TraceEventKind.COMPUTE, seconds, operators=operators)
+    return TraceEvent(Kind.COMPUTE, seconds, operators=operators)
 
 
 def call(index: int) -> TraceEvent:
     """The call of that index is made."""
-    return TraceEvent(TraceEventKind.CALL, call=index)
+    return TraceEvent(Kind.CALL, call=index)
 
 
 def wait(index: int) -> TraceEvent:
     """The call of that index is waited for."""
-    return TraceEvent(TraceEventKind.WAIT, call=index)
+    return TraceEvent(Kind.WAIT, call=index)
 
 
 def read(index: int) -> TraceEvent:
     """The result of the call of that index is read."""
-    return TraceEvent(TraceEventKind.READ, call=index)
+    return TraceEvent(Kind.READ, call=index)
 
 
-def all_reduce(size_bytes: int, is_async: bool = False, group: int = 0) -> Call:
+def all_reduce(size_bytes: int, is_async: bool = False, group: int = 0) -> TraceCall:
     """Of numbers of one byte."""
-    return Call("all_reduce", size_bytes, "uint8", group, is_async)
+    return TraceCall("all_reduce", size_bytes, "uint8", group, is_async)
 
 
-def call_of(collective: str, size_bytes: int, element_bytes: int, algorithm: str = "") -> Call:
+def call_of(collective: str, size_bytes: int, element_bytes: int, algorithm: str = "") -> TraceCall:
     """A call of all ranks that is not asynchronous."""
     dtype = {1: "uint8", 2: "bfloat16", 4: "float32"}[element_bytes]
-    return Call(collective, size_bytes, dtype, 0, False, algorithm)
+    return TraceCall(collective, size_bytes, dtype, 0, False, algorithm)
 
 
 def traced(*steps: TracedStep, groups: tuple[Group, ...] = (ALL,), num_ranks: int = 4) -> ProgramTrace:

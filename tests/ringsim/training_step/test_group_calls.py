@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ringsim import Collective, Network, load_network, predict_time
-from ringsim.libraries import GLOO, LIBRARIES, Question, in_even_chunks, predict
+from ringsim.libraries import GLOO, LIBRARIES, Call, in_even_chunks, predict
 from ringsim.network import AnyNetwork, Jitter
 from ringsim.network.spec import Switch
 from ringsim.simulation import Runtime, time_queue
@@ -21,7 +21,7 @@ SMALL, MIDDLE, LARGE = 1001, 3_000_001, 40_000_003  # elements
 
 def formula_s(hosts: list[int], size_bytes: int) -> float:
     """Return the seconds of an all_reduce on hosts of so many ranks."""
-    return predict(CLUSTER, [Question.on_hosts("all_reduce", size_bytes, hosts)])[0][0]
+    return predict(CLUSTER, [Call.on_hosts("all_reduce", size_bytes, hosts)])[0][0]
 
 
 def test_each_bucket_is_sent_as_nccl_would() -> None:

@@ -14,7 +14,7 @@ from syrupy.assertion import SnapshotAssertion
 from ringsim.libraries import LIBRARIES, Library
 from ringsim.network import AnyNetwork, Network, load_network
 from ringsim.network.spec import Failure, Processor
-from ringsim.traces import Call, Group, Operator, TracedStep, TraceEvent
+from ringsim.traces import Group, Operator, TraceCall, TracedStep, TraceEvent
 from ringsim.training_step import GPUS, Computing, Roofline, StepSimulation, fitted_scale, pace_together, predict_trace
 from ringsim.training_step.group_calls import GroupCalls, PlannedCall, mirrored_groups
 from ringsim.training_step.outlook import with_better_steps
@@ -44,7 +44,7 @@ def spans_of(timeline: StepTimeline) -> list[tuple[float, float]]:
     return [(span.begin_s, span.end_s) for span in timeline.calls]
 
 
-def aside(size_bytes: int, after: int | None, group: int = 0, after_calls: tuple[int, ...] = ()) -> Call:
+def aside(size_bytes: int, after: int | None, group: int = 0, after_calls: tuple[int, ...] = ()) -> TraceCall:
     """A call on its own stream, which waits for the events up to `after`."""
     return replace(all_reduce(size_bytes, group=group), on_side_stream=True, after=after, after_calls=after_calls)
 
@@ -56,7 +56,7 @@ WAITING = compute(1.0), call(0), compute(2.0), call(1), compute(3.0), wait(1), c
 SHARING = compute(1.0), call(0), compute(3.0), wait(0), compute(2.0), call(1), compute(6.0), wait(1)
 READING = compute(1.0), call(0), compute(9.0), call(1), compute(1.0), read(0), compute(1.0)
 TWO_CALLS, ON_GPU, AT_ONCE = (call(0), call(1), compute(1.0)), {"on_gpu": True}, {"backend": TWO_AT_ONCE}
-STEPS: dict[str, tuple[tuple[TraceEvent, ...], tuple[Call, ...], dict[str, Any]]] = {
+STEPS: dict[str, tuple[tuple[TraceEvent, ...], tuple[TraceCall, ...], dict[str, Any]]] = {
     "on a CPU": (WAITING, (all_reduce(4), all_reduce(8, True)), {}),
     "on a core that a call shares": (SHARING, BOTH, {"pace": 0.5}),  # each is half as fast while both are at work
     "on a GPU": (READING, (all_reduce(4, True), all_reduce(4)), ON_GPU),
@@ -113,7 +113,9 @@ class OneChannel(GroupCalls):
         ((call(0), compute(3.0)), all_reduce(4), (0.0, 4.0), 7.0),
     ],
 )
-def test_busy_channels(events: tuple[TraceEvent, ...], made: Call, span: tuple[float, float], step_s: float) -> None:
+def test_busy_channels(
+    events: tuple[TraceEvent, ...], made: TraceCall, span: tuple[float, float], step_s: float
+) -> None:
     """Here two times as slow with one channel; what was slower is told."""
     group = OneChannel(SECOND, 2, ONE_AFTER_ANOTHER)
     step = TracedStep(events, (made,))

@@ -9,7 +9,7 @@ import pytest
 from ringsim import Collective
 from ringsim.estimates import Estimate
 from ringsim.network import Calibration, Cluster, network_text, read_network
-from ringsim.traces import Call, Group, TracedStep
+from ringsim.traces import Group, TraceCall, TracedStep
 from ringsim.training_step import Computing, DdpConfig, outlook, predict_ddp, predict_trace, with_step_interval
 from ringsim.training_step.profile import StepProfile
 from tests.ringsim.commands import as_json, printed, written
@@ -103,7 +103,7 @@ def test_calls_of_nccl_have_the_intervals_of_its_choice(from_logs: Cluster) -> N
 
 
 def interval_of_calls(
-    network: Cluster, *calls: Call, ranks: tuple[int, ...] = tuple(range(16)), num_ranks: int = 16
+    network: Cluster, *calls: TraceCall, ranks: tuple[int, ...] = tuple(range(16)), num_ranks: int = 16
 ) -> Estimate | None:
     """Of a step on GPUs that does nothing but make these calls of a group."""
     events = tuple(call(index) for index in range(len(calls)))

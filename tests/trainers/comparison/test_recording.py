@@ -7,13 +7,13 @@ import pytest
 from collectives.runtime import Recorder
 from ringsim.libraries import LIBRARIES
 from ringsim.network.spec import Processor
-from ringsim.traces import Call, TracedStep, TraceEvent, TraceEventKind
+from ringsim.traces import TraceCall, TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step import GroupCalls
 from tests.trainers.comparison.test_job import NETWORK
 from trainers.comparison.recording import STEPS, RecordedStep, num_recorded, predict_steps, together
 
 GROUPS = [GroupCalls(NETWORK, 2, LIBRARIES["gloo"])]
-CALLS = (Call("all_reduce", 1000, "float32", 0, is_async=False), Call("all_reduce", 1000, "float32", 0, is_async=True))
+CALLS = tuple(TraceCall("all_reduce", 1000, "float32", 0, is_async) for is_async in (False, True))
 SENT_S = GROUPS[0].alone_s(GROUPS[0].call(CALLS[0]))
 
 

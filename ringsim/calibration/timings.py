@@ -1,4 +1,4 @@
-"""`TimedCase`: the times that were measured of one collective, size and cluster, whatever it was read from."""
+"""`Timing`: the times that were measured of one collective, size and cluster, whatever it was read from."""
 
 import hashlib
 import statistics
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ringsim.estimates import Estimate
-from ringsim.libraries import Question
+from ringsim.libraries import Call
 from ringsim.measurements import (
     NOT_KNOWN,
     RING_TESTS,
@@ -26,7 +26,7 @@ _Key = tuple[str, str, int, int, int, str, NcclSettings]
 
 
 @dataclass(frozen=True, slots=True)
-class TimedCase:
+class Timing:
     """All times of one collective of one size on the same ranks.
 
     algorithm: one of `ringsim algorithms`, "dist" and the like; "ring" where a library was forced to it, or has nothing
@@ -35,17 +35,13 @@ class TimedCase:
     in_place_s: those of them that were in place; empty if it is not known.
     spread_s: the 10th and the 90th percentile of times_s, or what the benchmark printed of its repetitions.
     device: what each rank runs on, empty if it is not known.
-    settings: of NCCL, as far as they are known.
     transport: "shm" if its chunks went through shared memory; "" if they did not, or it is not known.
     rows: a digest of each row of a log that is among them, by which a network file knows it again; empty if they are
     not of logs.
     """
 
-    collective: str
+    call: Call
     algorithm: str
-    size_bytes: int
-    num_ranks: int
-    num_nodes: int
     times_s: tuple[float, ...]
     in_place_s: tuple[float, ...] = ()
     spread_s: tuple[float, float] = (0.0, 0.0)
@@ -53,7 +49,11 @@ class TimedCase:
     file: str = ""
     rows: tuple[str, ...] = ()
     transport: str = ""
-    settings: NcclSettings = NOT_KNOWN
+
+    @property
+    def group(self) -> tuple[str, str, int, int]:
+        """Collective, algorithm, ranks and hosts, which timings share that differ in size alone."""
+        return self.call.collective, self.algorithm, self.call.num_ranks, self.call.num_nodes
 
     @property
     def file_name(self) -> str:
@@ -68,18 +68,13 @@ class TimedCase:
     @property
     def calibrated_s(self) -> float:
         """The time to fit a network to: in place for all_gather and reduce_scatter, which spares the library a copy."""
-        spared = self.in_place_s if self.collective in RING_TESTS[1:] else ()
+        spared = self.in_place_s if self.call.collective in RING_TESTS[1:] else ()
         return statistics.median(spared or self.times_s)
-
-    @property
-    def question(self) -> Question:
-        """The question to which `measured_s` is the answer."""
-        return Question(self.collective, self.size_bytes, self.num_ranks, self.num_nodes, self.settings)
 
     @property
     def may_use_switch(self) -> bool:
         """Whether NCCL may have used NVSwitches that reduce, as far as the GPU's name and NCCL's settings tell."""
-        return bool(self.settings.uses_switch) and _may_hang_on_switch(self.device)
+        return bool(self.call.settings.uses_switch) and _may_hang_on_switch(self.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +87,18 @@ class FittedParameter(Estimate):
     """
 
     name: str
-    seen_in: tuple[TimedCase, ...]
+    seen_in: tuple[Timing, ...]
 
 
-def repeated(cases: Iterable[TimedCase]) -> list[list[TimedCase]]:
+def repeated(cases: Iterable[Timing]) -> list[list[Timing]]:
     """Return the cases that differ in their file alone, together; those that no other file has are left out."""
-    alike: dict[tuple[Question, str], list[TimedCase]] = {}
+    alike: dict[tuple[Call, str], list[Timing]] = {}
     for case in cases:
-        alike.setdefault((case.question, case.algorithm), []).append(case)
+        alike.setdefault((case.call, case.algorithm), []).append(case)
     return [some for some in alike.values() if len(some) > 1]
 
 
-def cases_of_tables(tables: Iterable[LogTable], known: NcclSettings = NOT_KNOWN) -> list[TimedCase]:
+def cases_of_tables(tables: Iterable[LogTable], known: NcclSettings = NOT_KNOWN) -> list[Timing]:
     """Return a case for each collective, algorithm, size, number of ranks and hosts, and file, of all runs in it.
 
     known: settings of NCCL that the user gives, for logs that do not name them.
@@ -123,7 +118,7 @@ def cases_of_tables(tables: Iterable[LogTable], known: NcclSettings = NOT_KNOWN)
 
 
 def _algorithm(table: LogTable, settings: NcclSettings) -> str:
-    """Return the `algorithm` of a `TimedCase` for the times of a table."""
+    """Return the `algorithm` of a `Timing` for the times of a table."""
     gloo = table.environment.get("algorithm", "") if table.benchmark == "gloo" else ""
     if settings.algorithms == "ring" or "ring" in gloo or _has_ring_alone(table, settings):
         return "ring"
@@ -149,7 +144,7 @@ def _has_ring_alone(table: LogTable, settings: NcclSettings) -> bool:
     return table.num_nodes != table.num_ranks or settings.uses_pat is False
 
 
-def _case(key: _Key, rows: Sequence[tuple[LogTable, LogRow]]) -> TimedCase:
+def _case(key: _Key, rows: Sequence[tuple[LogTable, LogRow]]) -> Timing:
     times = tuple(time for _, row in rows for time in row.times_s)
     in_place = tuple(row.times_s[1] for _, row in rows if len(row.times_s) > 1)
     lows = [row.low_s for _, row in rows if row.low_s is not None]
@@ -157,7 +152,9 @@ def _case(key: _Key, rows: Sequence[tuple[LogTable, LogRow]]) -> TimedCase:
     spread = (min(lows), max(highs)) if lows and highs else p10_p90(times)
     digests = tuple(sorted({_digest(key, row) for _, row in rows}))
     device = " and ".join(sorted({device for table, _ in rows for device in table.devices}))
-    return TimedCase(*key[:5], times, in_place, spread, device, key[5], digests, settings=key[6])
+    test, algorithm, size_bytes, num_ranks, num_nodes, file, settings = key
+    call = Call(test, size_bytes, num_ranks, num_nodes, settings)
+    return Timing(call, algorithm, times, in_place, spread, device, file, digests)
 
 
 def _digest(key: _Key, row: LogRow) -> str:
@@ -167,7 +164,7 @@ def _digest(key: _Key, row: LogRow) -> str:
     return hashlib.sha256(" ".join([test, *map(str, shape), *times]).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-def cases_of_measurements(measurements: Measurements, num_nodes: int, file: str) -> list[TimedCase]:
+def cases_of_measurements(measurements: Measurements, num_nodes: int, file: str) -> list[Timing]:
     """Return a case for each competitor's times; where all ranks have one clock, less the arrival skew.
 
     Raises ValueError for times of wrong results.
@@ -183,8 +180,8 @@ def cases_of_measurements(measurements: Measurements, num_nodes: int, file: str)
                 f"nothing; find out why, and measure again"
             )
         seconds = times.together_s if one_clock else times.times_s
-        key = times.collective.value, times.algorithm, times.size_bytes, times.num_ranks, num_nodes
+        call = Call(times.collective.value, times.size_bytes, times.num_ranks, num_nodes)
         in_place_s = seconds if times.in_place else ()
         own = transport if times.algorithm != TORCH else ""
-        cases.append(TimedCase(*key, seconds, in_place_s, p10_p90(seconds), file=file, transport=own))
+        cases.append(Timing(call, times.algorithm, seconds, in_place_s, p10_p90(seconds), file=file, transport=own))
     return cases

@@ -1,4 +1,4 @@
-"""`Question`: a collective whose time is asked for, and many of them as columns."""
+"""`Call`: a collective whose time is asked for, and many of them as columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from ringsim.schedule import Bools, Collective
 _STREAM_BYTES = 2**20  # of a message
 
 
-class Question(NamedTuple):
+class Call(NamedTuple):
     """A collective (or one of MESSAGE_TESTS) whose time is to be predicted: its size, ranks and hosts.
 
     settings: the algorithm, protocol and channels that NCCL's environment variables asked for.
     on_each: the ranks of each host; empty where all have as many.
     """
 
-    test: str
+    collective: str
     size_bytes: int
     num_ranks: int
     num_nodes: int
@@ -29,16 +29,16 @@ class Question(NamedTuple):
     on_each: tuple[int, ...] = ()
 
     @classmethod
-    def on_hosts(cls, test: str, size_bytes: int, hosts: Sequence[int]) -> "Question":
-        """Return the question about hosts with these numbers of ranks."""
+    def on_hosts(cls, collective: str, size_bytes: int, hosts: Sequence[int]) -> "Call":
+        """Return the call about hosts with these numbers of ranks."""
         on_each = tuple(hosts) if len(set(hosts)) > 1 else ()
-        return cls(test, size_bytes, sum(hosts), len(hosts), on_each=on_each)
+        return cls(collective, size_bytes, sum(hosts), len(hosts), on_each=on_each)
 
     @classmethod
     def on(
         cls, network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, per_host: RanksPerHost = None
-    ) -> "Question":
-        """Return the question about ranks that fill the hosts of a network.
+    ) -> "Call":
+        """Return the call about ranks that fill the hosts of a network.
 
         per_host: ranks that take part, on every host or on each; None: all that a host has.
         """
@@ -53,14 +53,14 @@ class Question(NamedTuple):
     @property
     def why_unknown(self) -> str:
         """Why there is no formula for it; "" if there is one."""
-        if self.test == PT2PT_BANDWIDTH and self.size_bytes < _STREAM_BYTES:
+        if self.collective == PT2PT_BANDWIDTH and self.size_bytes < _STREAM_BYTES:
             return "a stream of small messages: their number takes time, and not their bytes"
-        return "" if self.test in TESTS else f"there is no formula for it, only for {', '.join(TESTS)}"
+        return "" if self.collective in TESTS else f"there is no formula for it, only for {', '.join(TESTS)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class QuestionColumns:
-    """The questions as columns, (num_questions,) each."""
+class CallColumns:
+    """The calls as columns, (num_calls,) each."""
 
     size: Floats
     ranks: Floats
@@ -81,8 +81,8 @@ class QuestionColumns:
         return self.groups * np.where(self.is_message, 1, self.fewest)
 
     @classmethod
-    def from_questions(cls, questions: Sequence[Question]) -> "QuestionColumns":
-        tests, *numbers, settings, hosts = zip(*questions, strict=True)
+    def from_calls(cls, calls: Sequence[Call]) -> "CallColumns":
+        tests, *numbers, settings, hosts = zip(*calls, strict=True)
         size, ranks, nodes = (np.array(column, dtype=float) for column in numbers)
 
         def are(*kind: str) -> Bools:
@@ -98,7 +98,7 @@ class QuestionColumns:
         return cls(size, ranks, nodes, *kinds, settings, groups, fewest, most)
 
     def admit(self, algorithm: str, protocol: str) -> Bools:
-        """Return for which questions NCCL may take it; but for PAT, only an all_reduce has a choice of algorithms."""
+        """Return for which calls NCCL may take it; but for PAT, only an all_reduce has a choice of algorithms."""
         names = np.where((self.nodes > 1) & (algorithm == "nvls"), "nvlstree", algorithm).tolist()
         admitted = [
             settings.admits(name if reduces or name == "PAT" else "", protocol)
