@@ -2,10 +2,10 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 

@@ -3,9 +3,10 @@
 import statistics
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple, Self
+
+from msgspec.structs import replace
 
 from ringsim.traces import TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step import GroupCalls, simulate_step
