@@ -10,21 +10,21 @@ on what those streams wait for (`Call.after`, `Call.after_calls`), and on where 
 
 import shlex
 import sys
-from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from ringsim.files import FileFormat, JsonFile, check, values
+import msgspec
+
+from ringsim.files import FileFormat, JsonFile, Record, values
 
 MAX_STEPS = 10_000
 INTERRUPTED = 130  # the exit code of a recording that has said, after Ctrl-C, how far it has come
 RECORDING_ID = "recording"  # a program that is recorded has this TORCHELASTIC_RUN_ID, for which torchrun draws a number
 # Folders of files that are no program's own. Python's own library is in one named after its version.
 _LIBRARIES = {"site-packages", "dist-packages", "collectives", f"python{sys.version_info[0]}.{sys.version_info[1]}"}
-_Bytes = Annotated[int, values.whole(0)]
-_Rank = Annotated[int, values.whole(0, values.MAX_RANKS - 1)]
+_IndexOrNone = Annotated[int, values.whole(-1)]  # -1: none
 
 
 class TraceEventKind(Enum):
@@ -46,8 +46,7 @@ class Device(Enum):
     CUDA = "cuda"
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
+class Operator(Record, frozen=True):
     """Calls of an operator, all alike: how many, and what each of them does.
 
     name: of the operator, such as aten.mm.
@@ -58,9 +57,9 @@ class Operator:
 
     name: values.Name
     dtype: values.Name
-    flops: Annotated[int, values.whole(0)]
-    size_bytes: _Bytes
-    count: Annotated[int, values.whole(1)] = 1
+    flops: values.Whole
+    size_bytes: values.Whole
+    count: values.Positive = 1
     is_counted: bool = True
 
     @property
@@ -69,8 +68,7 @@ class Operator:
         return not self.flops and self.is_counted and not self.name.startswith("aten._fused_")
 
 
-@dataclass(frozen=True, slots=True)
-class TraceEvent:
+class TraceEvent(Record, frozen=True):
     """One thing that the rank does.
 
     seconds: of a computation, on the machine on which the program was recorded; 0 if nothing was computed.
@@ -79,13 +77,12 @@ class TraceEvent:
     """
 
     kind: TraceEventKind
-    seconds: Annotated[float, values.seconds(0)] = 0.0
-    call: Annotated[int, values.whole(-1)] = -1
+    seconds: values.Seconds = 0.0
+    call: _IndexOrNone = -1
     operators: tuple[Operator, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TraceCall:
+class TraceCall(Record, frozen=True):
     """One call of a collective, or of send or recv.
 
     collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, all_to_all, barrier, send or
@@ -106,28 +103,26 @@ class TraceCall:
     """
 
     collective: values.Name
-    size_bytes: _Bytes
+    size_bytes: values.Whole
     dtype: values.Name
-    group: Annotated[int, values.whole(0)]
+    group: values.Whole
     is_async: bool
-    algorithm: str = ""
-    peer: Annotated[int, values.whole(-1)] = -1
-    local_s: Annotated[float, values.seconds(0)] = 0.0
+    algorithm: values.Text = ""
+    peer: _IndexOrNone = -1
+    local_s: values.Seconds = 0.0
     is_lent: bool = False
     on_side_stream: bool = False
-    after: Annotated[int, values.whole(-1)] | None = None
-    after_calls: tuple[Annotated[int, values.whole(0)], ...] = ()
+    after: _IndexOrNone | None = None
+    after_calls: tuple[values.Whole, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TracedStep:
+class TracedStep(Record, frozen=True):
     """One training step: from the end of an optimizer's step to the end of the next."""
 
     events: tuple[TraceEvent, ...]
     calls: tuple[TraceCall, ...]
 
     def __post_init__(self) -> None:
-        check(self)
         made = 0  # calls up to this event
         for index, event in enumerate(self.events):
             if event.kind is TraceEventKind.CALL:
@@ -187,12 +182,11 @@ class TracedStep:
         return sum(call.size_bytes for call in self.calls)
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Record, frozen=True):
     """A process group that the rank belongs to: its ranks in the job, and torch's name of the backend."""
 
-    ranks: tuple[_Rank, ...]
-    backend: str
+    ranks: tuple[values.Rank, ...]
+    backend: values.Text
 
     @property
     def name(self) -> str:
@@ -203,8 +197,7 @@ class Group:
         return f"ranks {self.ranks[0]} to {self.ranks[-1]}" + (f" by {min(gaps)}" if min(gaps) > 1 else "")
 
 
-@dataclass(frozen=True, slots=True)
-class TraceRequest:
+class TraceRequest(Record, frozen=True):
     """A request to record a program as one rank of a job.
 
     program: the path of a script, or (`is_module`) the name of a module. num_steps: recorded after three warm-up steps.
@@ -212,20 +205,19 @@ class TraceRequest:
     device: the device that the program is told it has.
     """
 
-    program: str
-    arguments: tuple[str, ...]
+    program: values.Text
+    arguments: tuple[values.Text, ...]
     is_module: bool
-    num_ranks: int
-    rank: _Rank
-    ranks_per_host: Annotated[int, values.whole(1, values.MAX_RANKS)]
+    num_ranks: values.NumRanks
+    rank: values.Rank
+    ranks_per_host: values.NumRanks
     num_steps: Annotated[int, values.whole(1, MAX_STEPS)]
-    output: str
+    output: values.Text
     is_fake: bool = False
-    folder: str = ""
+    folder: values.Text = ""
     device: Device = Device.CPU
 
     def __post_init__(self) -> None:
-        check(self)
         if self.rank >= self.num_ranks:
             raise ValueError(f"rank {self.rank}: must be less than the {self.num_ranks} ranks")
 
@@ -251,18 +243,17 @@ class TraceRequest:
         return " ".join(["ringsim trace", *options, program])
 
 
-@dataclass(frozen=True, slots=True)
-class HeldBytes:
+class HeldBytes(Record, frozen=True):
     """Bytes of the tensors that a rank holds at a moment; each storage counts once, and whole.
 
     parameters: all there are, trained or not. gradients: those that are there at the end of the step.
     optimizer: the state of all optimizers. rest: activations, gathered parameters, buckets, buffers and batches.
     """
 
-    parameters: _Bytes
-    gradients: _Bytes
-    optimizer: _Bytes
-    rest: _Bytes
+    parameters: values.Whole
+    gradients: values.Whole
+    optimizer: values.Whole
+    rest: values.Whole
 
     @property
     def total(self) -> int:
@@ -270,16 +261,14 @@ class HeldBytes:
         return self.parameters + self.gradients + self.optimizer + self.rest
 
 
-@dataclass(frozen=True, slots=True)
-class StepMemory:
+class StepMemory(Record, frozen=True):
     """The memory of a step. peak: when most is held. end: after the optimizer's step."""
 
     peak: HeldBytes
     end: HeldBytes
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramTrace(JsonFile):
+class ProgramTrace(JsonFile, frozen=True):
     """Steps of one rank of a job with `num_ranks` ranks.
 
     ranks_per_host: as the program was told.
@@ -288,16 +277,15 @@ class ProgramTrace(JsonFile):
     memory: of the step whose operators were watched; None in a trace that does not say.
     is_compiled: whether the program compiles some of its code, which was recorded in eager mode.
 
-    Raises ValueError for a rank that there is not, a call of a group that there is not, a trace without steps, and a
-    request of another rank.
+    Raises ValueError for a rank that there is not, a call of a group that there is not, and a request of another rank.
     """
 
-    num_ranks: int
-    rank: _Rank
-    ranks_per_host: Annotated[int, values.whole(1, values.MAX_RANKS)]
+    num_ranks: values.NumRanks
+    rank: values.Rank
+    ranks_per_host: values.NumRanks
     groups: tuple[Group, ...]
-    steps: tuple[TracedStep, ...]
-    provenance: dict[str, Any] = field(default_factory=dict)
+    steps: Annotated[tuple[TracedStep, ...], values.AT_LEAST_ONE]
+    provenance: dict[str, Any] = msgspec.field(default_factory=dict)
     request: TraceRequest | None = None
     memory: StepMemory | None = None
     is_compiled: bool = False
@@ -305,7 +293,6 @@ class ProgramTrace(JsonFile):
     FORMAT: ClassVar = FileFormat("ringsim-program-trace", 1, made_by="ringsim trace")
 
     def __post_init__(self) -> None:
-        check(self, not_empty=("steps",))
         if self.rank >= self.num_ranks:
             raise ValueError(f"rank {self.rank}: there are only {self.num_ranks} ranks")
         if self.request and (self.request.rank, self.request.num_ranks) != (self.rank, self.num_ranks):

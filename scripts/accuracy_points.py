@@ -4,32 +4,27 @@ import csv
 import io
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
 from ringsim.calibration import ComparedCase, Timing
-from ringsim.files import atomic_file, check, naming_place, read_text, values
+from ringsim.files import Record, atomic_file, decode, naming_place, read_text, values
 
 HKBU = "GPU cluster hkbu"  # as many times as all other clusters together, of one repository
 PLACES = ("GPU cluster", HKBU, "CPU cluster", "testbed", "loopback", "shared memory", "training step", "whole program")
-TIME_S = values.number(sys.float_info.min, unit="seconds")  # both axes of the picture are logarithmic
+_Seconds = Annotated[float, values.number(sys.float_info.min, unit="seconds")]  # both axes are logarithmic
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Record, frozen=True):
     """place: where it was measured. case: which log, collective, strategy or program; empty in older files.
 
-    Times are in seconds. Raises ValueError for another place, and times that are not.
+    Times are in seconds.
     """
 
     place: Annotated[str, values.one_of(*PLACES)]
     case: str
-    predicted_s: Annotated[float, TIME_S]
-    measured_s: Annotated[float, TIME_S]
-
-    def __post_init__(self) -> None:
-        check(self)
+    predicted_s: _Seconds
+    measured_s: _Seconds
 
     @property
     def error(self) -> float:
@@ -50,7 +45,7 @@ def _told(case: Timing) -> str:
     return f"{case.call.collective} {case.algorithm}, {case.call.num_ranks} ranks, {case.call.size_bytes} B"
 
 
-COLUMNS = [field.name for field in fields(Point)]
+COLUMNS = list(Point.__struct_fields__)
 
 
 def write_points(path: Path, points: Sequence[Point]) -> None:
@@ -76,5 +71,5 @@ def read_points(path: Path) -> list[Point]:
         with naming_place(f"{path}, line {line}"):
             if len(row) != len(COLUMNS):
                 raise ValueError(f"has {len(row)} values: must have {len(COLUMNS)}")
-            points.append(Point(row[0], row[1], float(row[2]), float(row[3])))
+            points.append(decode(Point, dict(zip(COLUMNS, [*row[:2], *map(float, row[2:])], strict=True))))
     return points

@@ -4,12 +4,12 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Callable, Generator
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import click
 import simpy
+from msgspec.structs import replace
 
 from ringsim import Cluster, Network, load_network, predict_time, ring_all_reduce
 from ringsim.algorithms import double_binary_tree_all_reduce, hierarchical_all_reduce

@@ -19,16 +19,15 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
 from collectives.probes import provenance
 from generated_part import GeneratedPart
 from ringsim.console import OneLineCommand, message_of
-from ringsim.files import check, decode, naming_place, parse_toml, read_text
+from ringsim.files import Record, decode, naming_place, parse_toml, read_text, values
 from ringsim.text_table import align_columns
 
 ROOT = Path(__file__).parents[1]
@@ -45,8 +44,7 @@ NOT_FIT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Record, frozen=True):
     """A published figure, as scripts/figures.toml describes it.
 
     measures: files, and folders of Python code. transport: how messages travel, for the page. needs: root, where a
@@ -55,9 +53,9 @@ class Figure:
 
     name: str
     page: str
-    commands: tuple[str, ...]
-    measures: tuple[str, ...]
-    minutes: float
+    commands: Annotated[tuple[str, ...], values.AT_LEAST_ONE]
+    measures: Annotated[tuple[str, ...], values.AT_LEAST_ONE]
+    minutes: values.Number
     transport: str = ""
     needs: str = ""
     is_markdown: bool = False
@@ -183,7 +181,6 @@ def read_registry(path: Path) -> dict[str, Figure]:
 def _figure(name: str, entry: Any) -> Figure:
     figure = decode(Figure, {**entry, "name": name} if isinstance(entry, dict) else entry, name)
     with naming_place(name):
-        check(figure, not_empty=("commands", "measures"))
         for command in figure.commands:
             if command.split()[:1] not in (["python"], ["torchrun"]):
                 raise ValueError(f"command {command!r}: must begin with python or torchrun")

@@ -1,10 +1,10 @@
 """Nothing that is only read executes: whatever a file names, a command that reads it starts no code but our own."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from ringsim.cli import main as ringsim
 from ringsim.console import OneLineGroup

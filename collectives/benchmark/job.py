@@ -3,11 +3,11 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 
 import collectives
 from collectives.benchmark.call_overhead import probe_calls

@@ -8,13 +8,13 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
 import torch
+from msgspec.structs import replace
 from torch import multiprocessing
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.distributed import rpc

@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
 from ringsim.analysis.candidates import algbw_bytes_per_s, busbw_bytes_per_s
-from ringsim.files import FileFormat, atomic_file, decode, encode, naming_place, parse_json, read_text, values
+from ringsim.files import (
+    FileFormat,
+    JsonFile,
+    OpenRecord,
+    atomic_file,
+    decode,
+    encode,
+    naming_place,
+    parse_json,
+    read_text,
+    values,
+)
 from ringsim.libraries import LIBRARY, LIBRARY_ALGORITHMS
 from ringsim.registry import base_name
 from ringsim.schedule import Collective
@@ -20,8 +31,7 @@ _TIE = 1e-9  # two algorithms that do the same in another order differ by roundi
 _NumRanks = Annotated[int, values.whole(2, values.MAX_RANKS)]
 
 
-@dataclass(frozen=True, slots=True)
-class SweepCell:
+class SweepCell(OpenRecord, frozen=True):
     """One algorithm's time for one number of ranks, network and size, or why there is none.
 
     num_steps, num_transfers, time_s: None if it was skipped.
@@ -34,11 +44,11 @@ class SweepCell:
     algorithm: values.Name
     num_ranks: _NumRanks
     size_bytes: values.Positive
-    num_steps: int | None
-    num_transfers: int | None
-    time_s: float | None
-    skipped: str
-    taken: str = ""
+    num_steps: values.Whole | None
+    num_transfers: values.Whole | None
+    time_s: values.Seconds | None
+    skipped: values.Text
+    taken: values.Text = ""
 
     def __post_init__(self) -> None:
         if (self.time_s is None) != bool(self.skipped):
@@ -84,8 +94,7 @@ class Winner:
     over_second: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
     """Cells for all combinations, and where they come from.
 
     networks: by the name that the cells give them, as their `as_dict` has them.
@@ -96,7 +105,16 @@ class Sweep:
     networks: dict[str, dict[str, Any]]
     provenance: dict[str, Any]
 
-    FORMAT: ClassVar = FileFormat("ringsim-sweep", 1, made_by="ringsim sweep --csv", is_open=True)
+    FORMAT: ClassVar = FileFormat("ringsim-sweep", 1, made_by="ringsim sweep --csv")
+
+    def __post_init__(self) -> None:
+        if len({cell.collective for cell in self.cells}) != 1:
+            raise ValueError("cells: there must be at least one, and all of the same collective")
+        places = {(cell.network, cell.algorithm, cell.num_ranks, cell.size_bytes) for cell in self.cells}
+        if len(places) < len(self.cells):
+            raise ValueError("cells: two describe the same algorithm, network, number of ranks and size: remove one")
+        if missing := {cell.network for cell in self.cells} - self.networks.keys():
+            raise ValueError(f"networks: {min(missing)!r} is missing, but cells name it")
 
     def __repr__(self) -> str:
         algorithms = ", ".join(self.algorithms) if len(self.algorithms) < 4 else f"{len(self.algorithms)} algorithms"
@@ -185,20 +203,6 @@ class Sweep:
         with naming_place(path):
             return cls.from_dict({**header, "cells": cells})
 
-    @classmethod
-    def from_dict(cls, data: Any) -> Self:
-        """Return what `as_dict` gave. Raises ValueError, in one line, for anything else."""
-        sweep = cls.FORMAT.decode(cls, data)
-        if len({cell.collective for cell in sweep.cells}) != 1:
-            raise ValueError("cells: there must be at least one, and all of the same collective")
-        if len({(cell.network, cell.algorithm, cell.num_ranks, cell.size_bytes) for cell in sweep.cells}) < len(
-            sweep.cells
-        ):
-            raise ValueError("cells: two describe the same algorithm, network, number of ranks and size: remove one")
-        if missing := {cell.network for cell in sweep.cells} - sweep.networks.keys():
-            raise ValueError(f"networks: {min(missing)!r} is missing, but cells name it")
-        return sweep
-
     def _header(self) -> dict[str, Any]:
         return self.FORMAT.write({"networks": self.networks, "provenance": self.provenance})
 
@@ -215,7 +219,7 @@ def _read_lines(path: str, table: str) -> Iterator[SweepCell]:
                 if None in row:
                     raise ValueError("must have a value for each column, and none without a name")
                 known = {name: _value(name, text) for name, text in row.items() if text is not None}
-                yield decode(SweepCell, known, is_open=True)
+                yield decode(SweepCell, known)
     except csv.Error as error:
         raise ValueError(f"{path}, line {rows.line_num + 1}: is not CSV: {error}") from None
 

@@ -6,11 +6,12 @@ most others of its kind.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from ringsim.analysis.graph_layout import pairs_of
 from ringsim.files import finite_or_none

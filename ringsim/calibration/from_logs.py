@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from ringsim.calibration.doubts import contradiction_line, nic_line
 from ringsim.calibration.log_parameters import ANY, LogParameters, Posterior, assumptions, fit
@@ -235,7 +236,7 @@ def with_ring_steps(cluster: Cluster, cases: Sequence[Timing]) -> Cluster:
             smallest, largest = min(seconds := by_shape[most]), max(seconds)
             seconds |= {at: times for at, times in by_shape[shape].items() if not smallest <= at <= largest}
     steps = tuple(RingStep(message, time_s) for message, time_s in _nondecreasing(by_shape[most]).items())
-    library = replace(cluster.spec.library, ring_steps=steps, ring_ranks=int(most[1]))
+    library = structs.replace(cluster.spec.library, ring_steps=steps, ring_ranks=int(most[1]))
     return cluster.with_spec(library=library)
 
 

@@ -13,6 +13,7 @@ from enum import Enum
 from functools import partial
 
 import numpy as np
+from msgspec import structs
 
 from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate_uniform
 from ringsim.calibration.probe_times import exchange_s, shift_s
@@ -161,22 +162,22 @@ def fitting_model(measurements: Measurements) -> ProbeModel:
 
 def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measurements:
     probes = tuple(
-        replace(probe, times_s=tuple(random.choice(probe.times_s, len(probe.times_s)).tolist()))
+        structs.replace(probe, times_s=tuple(random.choice(probe.times_s, len(probe.times_s)).tolist()))
         for probe in measurements.probes
     )
-    return replace(measurements, probes=probes)
+    return structs.replace(measurements, probes=probes)
 
 
 def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> Cluster:
     """Return the fitted network without intervals. Raises ValueError where probes are too few."""
     machine = measurements.provenance.get("machine", "unknown machine")
-    parsed(values.text, machine, "provenance.machine")
+    parsed(values.Text, machine, "provenance.machine")
     source = f"measured: {machine}, probes of {measurements.num_ranks} ranks"
     if model is not ProbeModel.NETWORK:
         cores = measurements.provenance.get("cores")
         if cores is None:
             raise ValueError("provenance.cores is missing: say --model network, or measure again")
-        parsed(values.count, cores, "provenance.cores")
+        parsed(values.Count, cores, "provenance.cores")
         if model is ProbeModel.HOST:
             return Cluster(name, calibrate_host(measurements, cores).spec, "one host, calibrated by ringsim", source)
         spec = calibrate_hosts(measurements, cores).spec

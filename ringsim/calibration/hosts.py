@@ -6,8 +6,9 @@ No collective is looked at.
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from ringsim.calibration.probe_times import async_call_s, cold_call_s, fit_line, rate, shift_s
 from ringsim.files import parsed, values
@@ -360,7 +361,7 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
     if not (copies and shifts):
         return None
     for name in (SLOT_BYTES, TOUCHED_BYTES):
-        parsed(values.size, measurements.provenance.get(name), f"provenance.{name}")
+        parsed(values.Size, measurements.provenance.get(name), f"provenance.{name}")
     cores = cluster.spec.host.cores or measurements.num_ranks
     waiting = max(1.0, measurements.num_ranks / cores)
     overhead_s = copies[0].median_s / waiting

@@ -9,11 +9,12 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from subprocess import Popen
 from typing import Any, BinaryIO
+
+from msgspec.structs import replace
 
 from ringsim.console import Progress, ended_once
 from ringsim.files import encode

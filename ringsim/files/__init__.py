@@ -1,7 +1,7 @@
 """Reading and writing files: whole or not at all, and with errors that name place, value and rule."""
 
 from ringsim.files import values
-from ringsim.files.records import FileFormat, JsonFile, Key, Table, check, decode, encode, parsed, refusal
+from ringsim.files.records import FileFormat, JsonFile, OpenRecord, Record, decode, encode, parsed, refusal, unknown_key
 from ringsim.files.text_file import (
     atomic_file,
     file_to_replace,
@@ -18,5 +18,5 @@ from ringsim.files.text_file import (
     read_text,
     save_json,
     shortened,
+    toml_text,
 )
-from ringsim.files.values import Parser

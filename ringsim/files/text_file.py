@@ -7,10 +7,12 @@ import errno
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import msgspec
 
 MAX_BYTES = 256 * 2**20  # also what keeps a device that never ends, such as /dev/zero, from filling the memory
 _TOO_DEEP = "is nested too deeply"
@@ -87,6 +89,30 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError(f"is not TOML: {error}") from None
 
 
+def toml_text(table: Mapping[str, Any], place: str = "") -> str:
+    """Return the TOML of a table: its values, a line each, then the tables in it; without None and empty lists.
+
+    place: of the table in the file, with a dot, such as host.
+    """
+    told = {key: value for key, value in table.items() if value not in (None, [], ())}
+    inner = {key: value for key, value in told.items() if _holds_tables(value)}
+    lines = [f"{key} = {_toml(value)}" for key, value in told.items() if key not in inner]
+    for key, value in inner.items():
+        for one in [value] if isinstance(value, dict) else value:
+            heading = f"[{place}{key}]" if isinstance(value, dict) else f"[[{place}{key}]]"
+            lines += ["", heading, toml_text(one, f"{place}{key}.").rstrip()]
+    return "\n".join([*lines, ""])
+
+
+def _holds_tables(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list | tuple) and any(isinstance(one, dict) for one in value))
+
+
+def _toml(value: Any) -> str:
+    """Return a single value, or a list of them, on one line; JSON's escapes are TOML's, which has one more."""
+    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
+
+
 def quoted(value: object, most: int = 60) -> str:
     """Return a value as messages show it: on one line, shortened to at most `most` characters."""
     return shortened(repr(value), most)
@@ -120,7 +146,12 @@ def _constant(name: str) -> None:
 
 
 def finite_or_none(value: Any) -> Any:
-    """Return `value` as JSON can hold it: None for a number that is not finite, also within objects and lists."""
+    """Return `value` as JSON can hold it: None for a number that is not finite, also within objects and lists.
+
+    A record becomes an object with the names of its fields.
+    """
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
     if isinstance(value, dict):
         return {key: finite_or_none(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,15 +1,16 @@
 """The kinds of single values in files: numbers with their bounds, quantities with their units, text.
 
-A parser takes what JSON or TOML gives and returns the value. It raises ValueError with the rule that the value breaks,
-to stand after `file: place = value: `.
+Each is an annotation of a field of a `Record`. A parser takes what JSON or TOML gives and returns the value, or raises
+ValueError with the rule that the value breaks, to stand after `file: place = value: `.
 """
 
-import math
+import re
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
-from ringsim.suggestions import suggestion
+from msgspec import Meta
+
 from ringsim.units import MAX_VALUE, parse_rate, parse_time
 
 Parser = Callable[[Any], Any]
@@ -19,6 +20,27 @@ MIN_S, MAX_S = 1e-12, 1e9  # less than any clock can tell, and decades: what is 
 MAX_RATIO = 1e9  # how many times as slow something may be
 MAX_COUNT = 2**20  # more hosts, NICs or cores than that are a slip of the finger
 MAX_BYTES = 2**40
+_LARGEST = sys.float_info.max
+
+
+class _ByParser(type):
+    """The type of the annotations `By[...]`; msgspec asks it whether what the parser has made is an instance."""
+
+    parse: Parser
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return True
+
+
+if TYPE_CHECKING:
+    from typing import Annotated as By
+else:
+
+    class By:
+        """The annotation `By[kind, parser]`: what this parser makes of a value, which is of this kind."""
+
+        def __class_getitem__(cls, kind_and_parser: tuple[Any, Parser]) -> type:
+            return _ByParser("By", (), {"parse": staticmethod(kind_and_parser[1])})
 
 
 def is_whole(value: object) -> TypeGuard[int]:
@@ -31,48 +53,26 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def whole(low: int = 0, high: int = MAX_VALUE, unit: str = "") -> Parser:
-    """Return the parser of whole numbers in these bounds; `unit` is what they count, for the message."""
-
-    def parse(value: Any) -> int:
-        if not is_whole(value) or not low <= value <= high:
-            is_bounded = high < MAX_VALUE or (is_whole(value) and value > high)
-            bounds = f" from {low} to {high}" if is_bounded else f", at least {low}"
-            raise ValueError(f"must be a whole number{unit and f' of {unit}'}{bounds}")
-        return int(value)
-
-    return parse
+def whole(low: int = 0, high: int = MAX_VALUE, unit: str = "") -> Meta:
+    """Return the bounds of whole numbers; `unit` is what they count, for the message."""
+    bounds = f" from {low} to {high}" if high < MAX_VALUE else f", at least {low}"
+    return Meta(ge=low, le=high, description=f"must be a whole number{unit and f' of {unit}'}{bounds}")
 
 
-def number(low: float = -math.inf, high: float = math.inf, unit: str = "a finite number") -> Parser:
-    """Return the parser of finite numbers in these bounds."""
-
-    def parse(value: Any) -> float:
-        # A whole number may be larger than any float, for which math.isfinite has an error of its own.
-        if not is_number(value) or not abs(value) <= sys.float_info.max or not low <= value <= high:
-            at_least = f", at least {low:g}" if math.isfinite(low) else ""
-            at_most = f" and at most {high:g}" if is_number(value) and value > high else ""
-            raise ValueError(f"must be {unit}{at_least}{at_most}")
-        return float(value)
-
-    return parse
+def number(low: float = -_LARGEST, high: float = _LARGEST, unit: str = "a finite number") -> Meta:
+    """Return the bounds of finite numbers."""
+    at_least = f", at least {low:g}" if low > -_LARGEST else ""
+    return Meta(ge=low, le=high, description=f"must be {unit}{at_least}")
 
 
-def seconds(low: float = -MAX_S) -> Parser:
-    """Return the parser of times or moments as JSON has them: a number of seconds of at least `low`."""
+def seconds(low: float = -MAX_S) -> Meta:
+    """Return the bounds of times or moments as JSON has them: a number of seconds of at least `low`."""
     return number(low, MAX_S, "seconds")
 
 
-def one_of(*values: str) -> Parser:
-    """Return the parser of one of these texts."""
-
-    def parse(value: Any) -> str:
-        if not isinstance(value, str) or value not in values:
-            meant = suggestion(value, values) if isinstance(value, str) else ""
-            raise ValueError(f"must be one of {', '.join(values)}{meant}")
-        return value
-
-    return parse
+def one_of(*known: str) -> Meta:
+    """Return the bounds of text that is one of these."""
+    return Meta(pattern=rf"^({'|'.join(map(re.escape, known))})\Z", extra={"known": known})
 
 
 def rate(value: Any) -> float:
@@ -94,42 +94,34 @@ def _quantity(parse: Callable[[str], float], value: Any, example: str) -> float:
         raise ValueError(str(error).removeprefix(repr(value)).removeprefix(":").strip()) from None
 
 
-def truth(value: Any) -> bool:
-    """Return true or false."""
-    if not isinstance(value, bool):
-        raise ValueError("must be true or false")
-    return value
-
-
-def text(value: Any) -> str:
-    """Return any text of one line."""
+def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.isprintable():
         raise ValueError("must be text of one line")
     return value
 
 
-def any_text(value: Any) -> str:
-    """Return any text, of several lines too."""
-    if not isinstance(value, str):
-        raise ValueError("must be text")
-    return value
-
-
-def name(value: Any) -> str:
-    """Return text of one line that is not empty."""
-    if not text(value):
+def _name(value: Any) -> str:
+    if not _text(value):
         raise ValueError("must not be empty")
     return str(value)
 
 
-count = whole(1, MAX_COUNT)
-size = whole(1, MAX_BYTES, "bytes")
-ratio = number(1 / MAX_RATIO, MAX_RATIO)  # how many times as fast, or as many; above 0
-slowdown = number(1, MAX_RATIO)  # how many times as slow
-fraction = number(0, MAX_RATIO)  # may exceed 1
-share = number(0, 1)  # of a whole
-
-Name = Annotated[str, name]
+Text = By[str, _text]
+Name = By[str, _name]
+Time = By[float, time]
+Rate = By[float, rate]
+Whole = Annotated[int, whole()]
 Positive = Annotated[int, whole(1)]
+NumRanks = Annotated[int, whole(1, MAX_RANKS)]
+Rank = Annotated[int, whole(0, MAX_RANKS - 1)]
+Count = Annotated[int, whole(1, MAX_COUNT)]
+Size = Annotated[int, whole(1, MAX_BYTES, "bytes")]
+Number = Annotated[float, number()]
+Seconds = Annotated[float, seconds(0)]
 Duration = Annotated[float, seconds(MIN_S)]
 Moment = Annotated[float, seconds()]  # may be before 0
+Ratio = Annotated[float, number(1 / MAX_RATIO, MAX_RATIO)]  # how many times as fast, or as many; above 0
+Slowdown = Annotated[float, number(1, MAX_RATIO)]
+Fraction = Annotated[float, number(0, MAX_RATIO)]  # may exceed 1
+Share = Annotated[float, number(0, 1)]  # of a whole
+AT_LEAST_ONE = Meta(min_length=1, description="must be a list with at least one entry")

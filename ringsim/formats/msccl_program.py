@@ -7,12 +7,14 @@ The fields of a step and a thread block have the names of their attributes in th
 """
 
 import re
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
-from ringsim.files import decode, read_bytes, values
+import msgspec
+
+from ringsim.files import OpenRecord, decode, read_bytes, values
 from ringsim.schedule import Collective
+from ringsim.suggestions import suggestion
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -68,7 +70,9 @@ class Placed(NamedTuple):
 
 
 def _collective(value: Any) -> Collective:
-    return COLLECTIVES[values.one_of(*COLLECTIVES)(value)]
+    if value not in COLLECTIVES:
+        raise ValueError(f"must be one of {', '.join(COLLECTIVES)}{suggestion(str(value), COLLECTIVES)}")
+    return COLLECTIVES[value]
 
 
 def _placed(value: Any) -> Placed:
@@ -84,8 +88,7 @@ _CountOrNone = Annotated[int, values.whole(-1, MAX_CHUNKS)]
 _Buffer = Annotated[str, values.one_of("i", "o", "s")]
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadBlock:
+class ThreadBlock(OpenRecord, frozen=True):
     """A thread block of a gpu, which runs its steps one after the other.
 
     send, recv: the gpus that it sends to and receives from, over channel `chan`; -1: none.
@@ -98,8 +101,7 @@ class ThreadBlock:
     chan: _CountOrNone
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(OpenRecord, frozen=True):
     """One step of a thread block. placed: None where the file does not say."""
 
     block: ThreadBlock
@@ -113,22 +115,21 @@ class Instruction:
     depid: _CountOrNone
     deps: _CountOrNone
     hasdep: _Flag
-    placed: Annotated[Placed | None, _placed] = field(default=None, metadata={"key": PLACED})
+    placed: values.By[Placed | None, _placed] = msgspec.field(default=None, name=PLACED)
 
     def __str__(self) -> str:
         return f"gpu {self.block.gpu} tb {self.block.id} step {self.s}"
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(OpenRecord, frozen=True):
     """A whole file; its steps gpu by gpu, and thread block by thread block."""
 
     file: str
     name: str
-    collective: Annotated[Collective, _collective] = field(metadata={"key": "coll"})
-    num_ranks: Annotated[int, values.whole(1, MAX_CHUNKS)] = field(metadata={"key": "ngpus"})
-    num_chunks: Annotated[int, values.whole(1, MAX_CHUNKS)] = field(metadata={"key": "nchunksperloop"})
-    in_place: _Flag = field(metadata={"key": "inplace"})
+    collective: values.By[Collective, _collective] = msgspec.field(name="coll")
+    num_ranks: Annotated[int, values.whole(1, MAX_CHUNKS)] = msgspec.field(name="ngpus")
+    num_chunks: Annotated[int, values.whole(1, MAX_CHUNKS)] = msgspec.field(name="nchunksperloop")
+    in_place: _Flag = msgspec.field(name="inplace")
     steps: Any = ()
 
 
@@ -168,14 +169,14 @@ def read_program(path: Path) -> Program:
                     raise ValueError(f"{place}: {end} {number}: an earlier tb has that already")
                 ends.add(used)
             steps += [_read_step(program, block, *step, place) for step in enumerate(element.iterfind("step"))]
-    return replace(program, steps=sorted(steps, key=lambda step: step.block.gpu))
+    return msgspec.structs.replace(program, steps=sorted(steps, key=lambda step: step.block.gpu))
 
 
 def _read(kind: type[_Record], element: "Element", place: str, **known: Any) -> _Record:
     """Return the attributes of an element as a record; `known` are values of it that stand elsewhere."""
     is_whole = re.compile("-?[0-9]{1,18}").fullmatch
     attributes = {name: int(text) if is_whole(text) else text for name, text in element.attrib.items()}
-    return decode(kind, attributes | known, place, is_open=True)
+    return decode(kind, attributes | known, place)
 
 
 def _read_step(program: Program, block: ThreadBlock, number: int, element: "Element", place: str) -> Instruction:

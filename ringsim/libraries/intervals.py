@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+from msgspec import structs
 
 from ringsim.estimates import FARTHEST, INSIDE, Estimate
 from ringsim.libraries.call import Call, CallColumns
@@ -65,7 +66,7 @@ def byte_shares(rates: Rates, columns: CallColumns) -> Floats:
 
     By the protocols: the measured steps of a ring do not say how much of them is latency.
     """
-    rates = replace(rates, library=replace(rates.library, ring_steps=()))
+    rates = replace(rates, library=structs.replace(rates.library, ring_steps=()))
     return np.minimum(bytes_s(rates, columns) / times_s(rates, columns), 1.0)
 
 
@@ -183,8 +184,8 @@ def _scaled(rates: Rates, ratios: Mapping[str, float]) -> Rates:
                 changed[field] = min(value, 1.0) if field.endswith("share") else value
         return changed
 
-    protocols = [replace(some, **changes(some, _OF_PROTOCOLS, some.name)) for some in rates.protocols]
-    library = replace(rates.library, **changes(rates.library, _OF_LIBRARY))
+    protocols = [structs.replace(some, **changes(some, _OF_PROTOCOLS, some.name)) for some in rates.protocols]
+    library = structs.replace(rates.library, **changes(rates.library, _OF_LIBRARY))
     return replace(rates, protocols=tuple(protocols), library=library, **changes(rates, _OF_RATES))
 
 

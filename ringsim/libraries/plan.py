@@ -10,12 +10,13 @@ found on sound hosts: what is slow, fails or is shared in the network takes long
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from ringsim.algorithms import (
     fill_hosts,

@@ -3,12 +3,13 @@
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Self
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from ringsim.files import FileFormat, JsonFile, check, decode, json_text, values
+from ringsim.files import FileFormat, JsonFile, Record, decode, json_text, values
 from ringsim.schedule import Collective
 
 TORCH = "dist"  # in place of an algorithm: torch.distributed's own collective
@@ -25,8 +26,7 @@ MESSAGE_TESTS = (SENDRECV, PT2PT_LATENCY, PT2PT_BANDWIDTH)
 TESTS = (*RING_TESTS, *CHAIN_TESTS, *MESSAGE_TESTS)  # all that there is a formula for
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveTimes:
+class CollectiveTimes(Record, frozen=True):
     """The times of one collective of one size, done many times by one competitor.
 
     algorithm: one of `ringsim algorithms`, a user's own, TORCH, RAW_SOCKETS, PLAIN_RING or OPENMPI.
@@ -48,17 +48,16 @@ class CollectiveTimes:
     size_bytes: values.Positive
     dtype: values.Name
     op: values.Name
-    num_ranks: int
+    num_ranks: values.NumRanks
     in_place: bool
-    wrong: int | None
+    wrong: values.Whole | None
     calls: values.Positive
-    times_s: tuple[values.Duration, ...]
-    arrival_skew_s: tuple[Annotated[float, values.seconds(0)], ...] = field(metadata={"key": "late_s"})
-    positions: tuple[int, ...]
+    times_s: Annotated[tuple[values.Duration, ...], values.AT_LEAST_ONE]
+    arrival_skew_s: tuple[values.Seconds, ...] = msgspec.field(name="late_s")
+    positions: tuple[values.Whole, ...]
     rank_medians_s: tuple[values.Duration, ...]
 
     def __post_init__(self) -> None:
-        check(self, not_empty=("times_s",))
         for name, column in (("positions", self.positions), ("late_s", self.arrival_skew_s)):
             if len(column) != len(self.times_s):
                 raise ValueError(f"{len(column)} {name} for {len(self.times_s)} times_s: must be as many")
@@ -116,8 +115,7 @@ ROUNDS_PER_RUN = 8  # of a probe; even, so that what goes out in a ping-pong com
 SLOT_BYTES, TOUCHED_BYTES = "shared_memory_slot_bytes", "shared_memory_touched_bytes"
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Record, frozen=True):
     """The times of one small experiment, done on all ranks at once.
 
     kind: "shift": every rank sends `in_flight` messages of `size_bytes` to its right neighbour while it receives as
@@ -139,12 +137,9 @@ class Probe:
     """
 
     kind: values.Name
-    size_bytes: Annotated[int, values.whole(1, values.MAX_BYTES)]
-    in_flight: Annotated[int, values.whole(1, values.MAX_COUNT)]
-    times_s: tuple[values.Duration, ...]
-
-    def __post_init__(self) -> None:
-        check(self, not_empty=("times_s",))
+    size_bytes: values.Size
+    in_flight: values.Count
+    times_s: Annotated[tuple[values.Duration, ...], values.AT_LEAST_ONE]
 
     @property
     def median_s(self) -> float:
@@ -155,8 +150,7 @@ class Probe:
 TRANSFER = ("step", "src", "dst", "chunk", "issued_s", "applied_s")  # a value each for every transfer
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedRun:
+class RecordedRun(Record, frozen=True):
     """The times at which each transfer of one run was issued by its sender and applied by its receiver.
 
     All times are seconds on one clock, 0 when the last rank began; who began earlier may have sent before 0.
@@ -175,21 +169,20 @@ class RecordedRun:
     algorithm: values.Name
     size_bytes: values.Positive
     element_bytes: values.Positive
-    num_ranks: int
-    runs_s: tuple[float, ...]
+    num_ranks: values.NumRanks
+    runs_s: Annotated[tuple[values.Seconds, ...], values.AT_LEAST_ONE]
     begin_s: tuple[values.Moment, ...]
     end_s: tuple[values.Moment, ...]
-    step: tuple[int, ...]
-    src: tuple[int, ...]
-    dst: tuple[int, ...]
-    chunk: tuple[int, ...]
+    step: tuple[values.Whole, ...]
+    src: tuple[values.Whole, ...]
+    dst: tuple[values.Whole, ...]
+    chunk: tuple[values.Whole, ...]
     issued_s: tuple[values.Moment, ...]
     applied_s: tuple[values.Moment, ...]
     transport: Annotated[str, values.one_of("shm", "gloo", "auto")] = "gloo"  # of older files, which do not say
-    clock_error_s: float = 0.0
+    clock_error_s: values.Seconds = 0.0
 
     def __post_init__(self) -> None:
-        check(self, not_empty=("runs_s",))
         if self.size_bytes % self.element_bytes:
             raise ValueError(f"size_bytes {self.size_bytes}: must be whole elements of {self.element_bytes} bytes")
         for name in ("begin_s", "end_s", *TRANSFER):
@@ -231,8 +224,7 @@ class RecordedRun:
         return f"{call} on {self.num_ranks} ranks over {self.transport}"
 
 
-@dataclass(frozen=True, slots=True)
-class Measurements(JsonFile):
+class Measurements(JsonFile, frozen=True):
     """The timings of one process group of `num_ranks` ranks, and the machine, versions and command behind them.
 
     runs: single runs, transfer by transfer; a file without them has none.
@@ -242,7 +234,7 @@ class Measurements(JsonFile):
         'ringsim-measurements'
     """
 
-    num_ranks: int
+    num_ranks: values.NumRanks
     provenance: dict[str, Any]
     probes: tuple[Probe, ...] = ()
     collectives: tuple[CollectiveTimes, ...] = ()
@@ -250,6 +242,14 @@ class Measurements(JsonFile):
 
     # Version 1 has no collectives; version 2 one call in an iteration, and does not say who was late.
     FORMAT: ClassVar = FileFormat("ringsim-measurements", 3, older=(1, 2))
+
+    def __post_init__(self) -> None:
+        for name in ("collectives", "runs"):
+            for index, entry in enumerate(getattr(self, name)):
+                if entry.num_ranks != self.num_ranks:
+                    raise ValueError(
+                        f"{name}[{index}].num_ranks = {entry.num_ranks}: the file is of {self.num_ranks} ranks"
+                    )
 
     def __repr__(self) -> str:
         counts = {"probes": len(self.probes), "collectives": len(self.collectives), "runs": len(self.runs)}
@@ -268,13 +268,7 @@ class Measurements(JsonFile):
         body, version = cls.FORMAT.read(data)
         if version < cls.FORMAT.version and isinstance(body.get("collectives"), list):
             body["collectives"] = [_as_of_now(times) for times in body["collectives"]]
-        measurements = decode(cls, body)
-        for name in ("collectives", "runs"):
-            for index, entry in enumerate(getattr(measurements, name)):
-                if entry.num_ranks != measurements.num_ranks:
-                    raise ValueError(f"{name}[{index}].num_ranks = {entry.num_ranks}: the file is of "
-                                     f"{measurements.num_ranks} ranks")  # fmt: skip
-        return measurements
+        return decode(cls, body)
 
     def as_text(self) -> str:
         """Return the contents of that file."""

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 
@@ -109,5 +109,5 @@ def _numbers(name: str, value: object, num_ranks: int) -> tuple[int, ...]:
         raise refusal(name, value, f"must be a list of {num_ranks} numbers, one for each rank")
     known = 0
     for rank, number in enumerate(value):
-        known = max(known, 1 + parsed(values.whole(0, known), number, f"{name}[{rank}]"))
+        known = max(known, 1 + parsed(Annotated[int, values.whole(0, known)], number, f"{name}[{rank}]"))
     return tuple(value)

@@ -1,19 +1,19 @@
 """`AnyNetwork`: all that programs ask of a network; `Cluster`: hosts, and the timings that they were fitted to."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Protocol, Self
 
+import msgspec
 import numpy as np
 
-from ringsim.files import finite_or_none, naming_place, values
+from ringsim.files import Record, finite_or_none, naming_place, values
 from ringsim.network.cluster_topology import ClusterTopology
 from ringsim.network.spec import Spec, require_quantities
 from ringsim.network.topology import Topology
 
 
-@dataclass(frozen=True, slots=True)
-class CalibratedCells:
+class CalibratedCells(Record, frozen=True):
     """The sizes at which one collective was timed on a number of ranks and hosts.
 
     rows: a digest of each timing that was used, as in `TimedCase.rows`; empty in files of older versions.
@@ -21,14 +21,13 @@ class CalibratedCells:
 
     collective: values.Name
     algorithm: values.Name
-    num_ranks: int = field(metadata={"key": "ranks"})
-    num_hosts: Annotated[int, values.count] = field(metadata={"key": "hosts"})
-    sizes_bytes: tuple[values.Positive, ...] = field(metadata={"key": "sizes"})
-    rows: tuple[str, ...] = ()
+    num_ranks: values.NumRanks = msgspec.field(name="ranks")
+    num_hosts: values.Count = msgspec.field(name="hosts")
+    sizes_bytes: tuple[values.Positive, ...] = msgspec.field(name="sizes")
+    rows: tuple[values.Text, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
+class Calibration(Record, frozen=True):
     """The timings that a network was fitted to.
 
     files: the names of the logs or measurements, without their folders.
@@ -40,14 +39,14 @@ class Calibration:
     times as large each of these is there. 0 and none where not known.
     """
 
-    files: tuple[str, ...] = field(default=(), metadata={"key": "from"})
+    files: tuple[values.Text, ...] = msgspec.field(default=(), name="from")
     cells: tuple[CalibratedCells, ...] = ()
-    senders_per_host: Annotated[int, values.count] | None = None
-    num_ranks: Annotated[int, values.count] | None = field(default=None, metadata={"key": "ranks"})
+    senders_per_host: values.Count | None = None
+    num_ranks: values.Count | None = msgspec.field(default=None, name="ranks")
     noise: Annotated[float, values.number(0, 100)] = 0.0  # a factor of e ** 100 is beyond that of any two times
     latency_noise: Annotated[float, values.number(0, 100)] | None = None
     parameters: tuple[values.Name, ...] = ()
-    draws: tuple[tuple[Annotated[float, values.ratio], ...], ...] = ()
+    draws: tuple[tuple[values.Ratio, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if len(set(self.parameters)) < len(self.parameters):
@@ -176,7 +175,7 @@ class Cluster:
 
     def with_spec(self, **changes: Any) -> Self:
         """Return the same cluster with other values of these fields of its spec."""
-        return replace(self, spec=replace(self.spec, **changes))
+        return replace(self, spec=msgspec.structs.replace(self.spec, **changes))
 
     def topology(self, num_ranks: int) -> Topology:
         """Return the topology that the engines use.
@@ -188,6 +187,5 @@ class Cluster:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields for JSON, without the calibration's; an infinite rate becomes None."""
-        fields: dict[str, Any] = finite_or_none(asdict(replace(self, calibration=None)))
-        del fields["calibration"]
-        return fields
+        names = "name", "spec", "description", "source", "file"
+        return {name: finite_or_none(getattr(self, name)) for name in names}

@@ -4,21 +4,21 @@ docs/reference/files.md describes the format.
 """
 
 import math
-from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path, PurePath
 from typing import Any
 
-from ringsim.files import naming_place, parse_toml, read_text, refusal
+from msgspec.structs import replace
+
+from ringsim.files import decode, naming_place, parse_toml, parsed, read_text, refusal
 from ringsim.network import spec
 from ringsim.network.cluster import Calibration, Cluster, parameter_names
 from ringsim.network.fabric import neighbours, reach
-from ringsim.network.file_format import NETWORK, quantities
-from ringsim.network.topology import Jitter
+from ringsim.network.file_format import HostTable, NetworkFile, quantities
 from ringsim.suggestions import did_you_mean
 
-Fields = dict[str, Any]
+_Raw = dict[str, Any]  # a table as TOML has it
 
 
 def read_network(text: str, file: str) -> Cluster:
@@ -27,18 +27,37 @@ def read_network(text: str, file: str) -> Cluster:
     Raises ValueError with file, place, value and rule for anything that is wrong with it.
     """
     with naming_place(file):
-        return _cluster(NETWORK.read(parse_toml(text), ""), file)
+        data = parse_toml(text)
+        if "calibration" in data and "protocol" in data:  # older versions left out 2, with which they had fitted
+            data["library"] = _merged({"two_host_passes": 2.0}, data.get("library", {}))
+        template = data.get("host", {})
+        parsed(HostTable, template, "host")  # before its keys are those of others
+        if isinstance(hosts := data.get("hosts"), list):
+            data["hosts"] = [_host(template, host) for host in hosts]
+        return _cluster(decode(NetworkFile, data), file)
 
 
-def _cluster(fields: Fields, file: str) -> Cluster:
-    about = {key: fields.pop(key) for key in ("name", "description", "source") if key in fields}
-    calibration = fields.pop("calibration", None)
-    if calibration and "protocols" in fields:  # older versions left out 2, with which they had fitted
-        fields["library"] = {"two_host_passes": 2.0} | fields.get("library", {})
-    described = _spec(fields)
-    if calibration:
-        _check_parameters(calibration, described)
-    return Cluster(**{"name": PurePath(file).stem, **about}, spec=described, file=file, calibration=calibration)
+def _merged(template: Any, given: Any) -> Any:
+    """Return a table with the keys of a template that it leaves out; what is no table stays as it is, to be refused."""
+    return {**template, **given} if isinstance(template, dict) and isinstance(given, dict) else given
+
+
+def _host(template: _Raw, host: Any) -> Any:
+    """Return a host by name with what it leaves out, of its link and NICs key by key."""
+    shared = {key: value for key, value in template.items() if key not in ("ranks", "count")}
+    whole = _merged(shared, host)
+    for key in ("link", "nic"):
+        if isinstance(host, dict) and key in host and key in template:
+            whole[key] = _merged(template[key], host[key])
+    return whole
+
+
+def _cluster(network: NetworkFile, file: str) -> Cluster:
+    described = _spec(network)
+    if network.calibration:
+        _check_parameters(network.calibration, described)
+    name = PurePath(file).stem if network.name is None else network.name
+    return Cluster(name, described, network.description, network.source, file, network.calibration)
 
 
 def _check_parameters(calibration: Calibration, described: spec.Spec) -> None:
@@ -51,49 +70,49 @@ def _check_parameters(calibration: Calibration, described: spec.Spec) -> None:
             raise refusal(f"calibration.parameters[{index}]", name, f"{did_you_mean(name, names)}{rule}")
 
 
-_LISTS: dict[str, Callable[..., Any]] = {
-    "slow_ranks": spec.SlowRank, "slow_links": spec.SlowLink, "failures": spec.Failure, "protocols": spec.Protocol,
-}  # fmt: skip
+_AS_IN_THE_FILE = ("cables", "processor", "slow_ranks", "slow_links", "failures", "jitter", "protocols")
 
 
-def _spec(fields: Fields) -> spec.Spec:
-    placed, template = fields.get("placed_hosts", []), fields.get("host", {})
-    sections: Fields = {"placed_hosts": _placed_hosts(placed, template)} if placed else _all_alike(fields)
-    sections["cables"] = _cables(fields, sections.get("placed_hosts", ()))
-    sections["switch"] = _switch(fields, sections)
-    sections["processor"] = spec.Processor(**fields.get("processor", {}))
-    _check_faults(fields)
-    sections["jitter"] = Jitter(**fields["jitter"]) if "jitter" in fields else None
-    for field, kind in _LISTS.items():
-        sections[field] = tuple(kind(**table) for table in fields.get(field, []))
-    sections["library"] = _library(fields.get("library", {}))
-    return spec.Spec(**sections)
-
-
-def _all_alike(fields: Fields) -> Fields:
-    if "host" not in fields:
+def _spec(network: NetworkFile) -> spec.Spec:
+    template = network.host or HostTable()
+    if network.hosts:
+        for key, value in (("ranks", template.ranks_per_host), ("count", template.num_hosts)):
+            if value is not None:
+                raise refusal(f"host.{key}", value, "must be left out, since [[hosts]] contains it")
+    elif network.host is None:
         raise ValueError("neither [host] nor [[hosts]]: describe the hosts")
-    template = fields["host"]
-    count = template.get("num_hosts")
-    if count is not None and "ranks_per_host" not in template:
-        raise refusal("host.count", count, "also give host.ranks, the ranks of each host")
-    placing = {key: template[key] for key in ("ranks_per_host", "num_hosts") if key in template}
-    return {"host": _host(template), **placing}
-
-
-def _host(*layers: Mapping[str, Any]) -> spec.Host:
-    """Return the host of these layers: a later one wins over an earlier one, key by key."""
-    merged = ChainMap[str, Any](*reversed(layers))
-    link, nics = (ChainMap(*(layer.get(key, {}) for layer in reversed(layers))) for key in ("link", "nics"))
-    host = spec.Host(
-        **{key: merged[key] for key in ("cores", "memory_bytes_per_s", "copies") if key in merged},
-        link=spec.Link(**link),
-        nics=spec.Nics(**nics),
-        shared_memory=_shared_memory(merged.get("shared_memory", {})),
+    elif template.num_hosts is not None and template.ranks_per_host is None:
+        raise refusal("host.count", template.num_hosts, "also give host.ranks, the ranks of each host")
+    placed = tuple(spec.PlacedHost(table.name, table.ranks, _hardware(table)) for table in network.hosts)
+    host = spec.Host() if placed else _hardware(template)
+    _check_names(placed)
+    _check_ranks(placed)
+    _check_cables(network, placed)
+    _check_switch(network.switch or spec.Switch(), [one.host for one in placed] or [host])
+    _check_faults(network)
+    return spec.Spec(
+        host=host,
+        ranks_per_host=template.ranks_per_host,
+        num_hosts=template.num_hosts,
+        placed_hosts=placed,
+        switch=network.switch or spec.Switch(),
+        library=_library(network.library),
+        **{name: getattr(network, name) for name in _AS_IN_THE_FILE},
     )
-    _require_bandwidth("host.link", host.link)
-    _require_bandwidth("host.nic", host.nics)
-    return host
+
+
+def _hardware(table: spec.Host) -> spec.Host:
+    """Return the host of a table, the rates of its shared memory in the order of their sizes."""
+    host = spec.Host(**{name: getattr(table, name) for name in spec.Host.__struct_fields__})
+    for place, link in (("host.link", host.link), ("host.nic", host.nics)):
+        _require_bandwidth(place, link)
+    shared = host.shared_memory
+    if shared is None:
+        return host
+    if not shared.rates:
+        raise ValueError("host.shared_memory: give at least one [[host.shared_memory.rate]]")
+    rates = tuple(sorted(shared.rates, key=attrgetter("published_bytes")))
+    return replace(host, shared_memory=replace(shared, rates=rates))
 
 
 def _require_bandwidth(place: str, link: spec.Link) -> None:
@@ -102,35 +121,16 @@ def _require_bandwidth(place: str, link: spec.Link) -> None:
         raise refusal(f"{place}.burst", link.burst_bytes, rule)
 
 
-def _shared_memory(fields: Fields) -> spec.SharedMemory | None:
-    if not fields:
-        return None
-    rates = sorted((spec.MemoryRate(**rate) for rate in fields.get("rates", [])), key=attrgetter("published_bytes"))
-    if not rates:
-        raise ValueError("host.shared_memory: give at least one [[host.shared_memory.rate]]")
-    return spec.SharedMemory(**{**fields, "rates": tuple(rates)})
-
-
-def _library(fields: Fields) -> spec.Tuning:
-    steps: dict[int, spec.RingStep] = {}
-    for index, step in enumerate(spec.RingStep(**step) for step in fields.get("ring_steps", [])):
+def _library(library: spec.Tuning) -> spec.Tuning:
+    sizes: set[int] = set()
+    for index, step in enumerate(library.ring_steps):
         place = f"library.ring_step[{index}]"
         if step.time_s <= 0:
             raise ValueError(f"{place}.time: must be greater than 0")
-        if step.message_bytes in steps:
+        if step.message_bytes in sizes:
             raise ValueError(f"{place}.message = {step.message_bytes}: another ring step has this message size already")
-        steps[step.message_bytes] = step
-    return spec.Tuning(**{**fields, "ring_steps": tuple(step for _, step in sorted(steps.items()))})
-
-
-def _placed_hosts(placed: Sequence[Fields], template: Fields) -> tuple[spec.PlacedHost, ...]:
-    for key, field in (("ranks", "ranks_per_host"), ("count", "num_hosts")):
-        if field in template:
-            raise refusal(f"host.{key}", template[field], "must be left out, since [[hosts]] contains it")
-    hosts = tuple(spec.PlacedHost(host["name"], host["ranks"], _host(template, host)) for host in placed)
-    _check_names(hosts)
-    _check_ranks(hosts)
-    return hosts
+        sizes.add(step.message_bytes)
+    return replace(library, ring_steps=tuple(sorted(library.ring_steps, key=attrgetter("message_bytes"))))
 
 
 def _check_names(hosts: Sequence[spec.PlacedHost]) -> None:
@@ -152,52 +152,45 @@ def _check_ranks(hosts: Sequence[spec.PlacedHost]) -> None:
         raise ValueError(f"hosts: rank {missing} is on none; the ranks of all hosts must be 0, 1, 2 and so on")
 
 
-def _cables(fields: Fields, hosts: Sequence[spec.PlacedHost]) -> tuple[spec.Cable, ...]:
-    cables = tuple(spec.Cable(**cable) for cable in fields.get("cables", []))
-    if cables and not hosts:
+def _check_cables(network: NetworkFile, hosts: Sequence[spec.PlacedHost]) -> None:
+    if not network.cables:
+        return
+    if not hosts:
         raise ValueError("links: need [[hosts]], so that they can name them")
-    if cables and "switch" in fields:
+    if network.switch:
         raise ValueError("switch: must be left out, since [[links]] describes how the hosts are connected")
     ends: set[frozenset[str]] = set()
-    for place, cable in enumerate(cables):
+    for place, cable in enumerate(network.cables):
         _require_bandwidth(f"links[{place}]", cable)
         if frozenset(cable.between) in ends:
             raise refusal(f"links[{place}].between", list(cable.between), "there is a link between them already")
         ends.add(frozenset(cable.between))
-    if cables:
-        _check_reach(cables, hosts)
-    return cables
-
-
-def _check_reach(cables: Sequence[spec.Cable], hosts: Sequence[spec.PlacedHost]) -> None:
     first = hosts[0]  # cables go both ways, so it is enough that one reaches all
-    reached = reach(first.name, neighbours(cables))
+    reached = reach(first.name, neighbours(network.cables))
     for host in hosts[1:]:
         if host.name not in reached:
             ranks = f"(rank {first.ranks[0]}) to {host.name} (rank {host.ranks[0]})"
             raise ValueError(f"links: there is no path from {first.name} {ranks}")
 
 
-def _switch(fields: Fields, sections: Fields) -> spec.Switch:
-    switch = fields.get("switch", {})
-    for key, field in (("uplink", "uplink_bytes_per_s"), ("oversubscription", "oversubscription")):
-        if field in switch and "hosts_per_leaf" not in switch:
+def _check_switch(switch: spec.Switch, hosts: Sequence[spec.Host]) -> None:
+    has_uplink = math.isfinite(switch.uplink_bytes_per_s)
+    for key, is_given in (("uplink", has_uplink), ("oversubscription", switch.oversubscription is not None)):
+        if is_given and switch.hosts_per_leaf is None:
             raise ValueError(f"switch.{key}: also give switch.hosts, the hosts of each leaf switch")
-    if "oversubscription" in switch:
-        if "uplink_bytes_per_s" in switch:
+    if switch.oversubscription is not None:
+        if has_uplink:
             raise ValueError("switch.oversubscription: give this or switch.uplink, not both")
-        hosts = [placed.host for placed in sections.get("placed_hosts", ())] or [sections["host"]]
         if any(math.isinf(host.nics.bandwidth_bytes_per_s) for host in hosts):
             raise ValueError("switch.oversubscription: needs a bandwidth of every NIC")
-    return spec.Switch(**switch)
 
 
-def _check_faults(fields: Fields) -> None:
-    for place, slow in enumerate(fields.get("slow_links", [])):
-        if len(slow) == 1:
-            raise refusal(f"slow_link[{place}].link", slow["link"], "give its bandwidth, slowdown or latency")
-    for place, failure in enumerate(fields.get("failures", [])):
-        if ("link" in failure) == ("rank" in failure):
+def _check_faults(network: NetworkFile) -> None:
+    for place, slow in enumerate(network.slow_links):
+        if slow == spec.SlowLink(slow.link):
+            raise refusal(f"slow_link[{place}].link", slow.link, "give its bandwidth, slowdown or latency")
+    for place, failure in enumerate(network.failures):
+        if (failure.link is None) == (failure.rank is None):
             raise ValueError(f"failure[{place}]: give either link or rank")
 
 

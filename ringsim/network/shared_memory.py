@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from ringsim.network.cluster import AnyNetwork
 from ringsim.network.cluster_topology import processors_of
@@ -101,8 +102,10 @@ def without_shared_memory(network: AnyNetwork) -> AnyNetwork:
     spec = network.spec
     if spec.host.shared_memory is None and not spec.placed_hosts:
         return network
-    placed = tuple(replace(one, host=replace(one.host, shared_memory=None)) for one in spec.placed_hosts)
-    return network.with_spec(host=replace(spec.host, shared_memory=None), placed_hosts=placed)
+    placed = tuple(
+        structs.replace(one, host=structs.replace(one.host, shared_memory=None)) for one in spec.placed_hosts
+    )
+    return network.with_spec(host=structs.replace(spec.host, shared_memory=None), placed_hosts=placed)
 
 
 def rate_at(costs: SharedMemory, published_bytes: int, touched_bytes: int) -> MemoryRate:

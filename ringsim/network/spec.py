@@ -1,39 +1,76 @@
 """`Spec`: what a network file says, as data; `docs/reference/files.md` describes each of its tables."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from typing import Annotated, Any
 
-from ringsim.files import values
+import msgspec
+from msgspec import structs
+
+from ringsim.files import Record, values
 from ringsim.network.topology import Jitter
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+def _half_duplex(value: Any) -> bool:
+    if value not in ("full", "half"):
+        raise ValueError('must be "full" or "half"')
+    return bool(value == "half")
+
+
+def _name(value: Any) -> str:
+    """Return a name that resources can be named after, hence without dots, arrows and blanks."""
+    if not isinstance(value, str) or not value.replace("_", "").replace("-", "").isalnum():
+        raise ValueError("a name must be text of letters, digits, _ and - only")
+    return value
+
+
+def _two_names(value: Any) -> tuple[str, str]:
+    if not isinstance(value, list) or len(value) != 2 or value[0] == value[1]:
+        raise ValueError('must be two different names, such as ["a", "switch1"]')
+    return _name(value[0]), _name(value[1])
+
+
+ResourceName = values.By[str, _name]
+# Keys that are not the names of their fields without units.
+_NAMES = {"hosts_per_leaf": "hosts", "ranks_per_host": "ranks", "num_hosts": "count"}
+_RATES = ("bandwidth", "uplink")  # others are called what they are the bandwidth of, such as copy_bandwidth
+
+
+def _key(field: str) -> str:
+    if field.endswith("_bytes_per_s"):
+        stem = field.removesuffix("_bytes_per_s")
+        return stem if stem in _RATES else f"{stem}_bandwidth"
+    return _NAMES.get(field, field.removesuffix("_bytes").removesuffix("_s"))
+
+
+class Table(Record, frozen=True, rename=_key):
+    """A table of a network file, in which values have units, and keys are the names of fields without them."""
+
+
+class Link(Table, frozen=True):
     """One link of a kind; half duplex: both directions share its bandwidth.
 
     burst_bytes: that it saves up while it is not in use, in each direction, and then lets pass at once (token bucket).
     """
 
-    latency_s: float = 0.0
-    bandwidth_bytes_per_s: float = math.inf
-    half_duplex: bool = False
-    burst_bytes: int = 0
+    latency_s: values.Time = 0.0
+    bandwidth_bytes_per_s: values.Rate = math.inf
+    half_duplex: values.By[bool, _half_duplex] = msgspec.field(default=False, name="duplex")
+    burst_bytes: values.Size = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Nics(Link):
+class Nics(Link, frozen=True):
     """The network interfaces of a host, all alike; its ranks are dealt out to them in equal runs.
 
     count: 0: as many as the host has ranks.
     """
 
-    count: int = 1
+    count: Annotated[int, values.whole(0, values.MAX_COUNT)] = 1
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRate:
+class MemoryRate(Table, frozen=True):
     """The rates of one core where each rank publishes so much in its shared memory: bytes a second.
 
     published_bytes: of one rank; the more there is, the less of it is in the caches.
@@ -42,17 +79,16 @@ class MemoryRate:
     `SharedMemory.touched_bytes` of memory, in turn. cached_...: if they are the same ones each time.
     """
 
-    published_bytes: int
-    copy_bytes_per_s: float = math.inf
-    reduce_bytes_per_s: float = math.inf
-    reduce_into_bytes_per_s: float = math.inf
-    cached_copy_bytes_per_s: float = math.inf
-    cached_reduce_bytes_per_s: float = math.inf
-    cached_reduce_into_bytes_per_s: float = math.inf
+    published_bytes: values.Size
+    copy_bytes_per_s: values.Rate = math.inf
+    reduce_bytes_per_s: values.Rate = math.inf
+    reduce_into_bytes_per_s: values.Rate = math.inf
+    cached_copy_bytes_per_s: values.Rate = math.inf
+    cached_reduce_bytes_per_s: values.Rate = math.inf
+    cached_reduce_into_bytes_per_s: values.Rate = math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class SharedMemory:
+class SharedMemory(Table, frozen=True):
     """The costs of messages between ranks of a host that read from each other's memory.
 
     slot_bytes: what a rank can publish at a time; a tensor with more goes in portions, one after the other.
@@ -62,20 +98,19 @@ class SharedMemory:
     rates: by growing `published_bytes`; at least one.
     """
 
-    slot_bytes: int
-    touched_bytes: int
-    send_overhead_s: float = 0.0
-    receive_overhead_s: float = 0.0
-    latency_s: float = 0.0
-    call_s: float = 0.0
-    cold_call_s: float = 0.0
-    late_share: float = 0.0
-    late_s: float = 0.0
-    rates: tuple[MemoryRate, ...] = (MemoryRate(1),)
+    slot_bytes: values.Size
+    touched_bytes: values.Size
+    send_overhead_s: values.Time = 0.0
+    receive_overhead_s: values.Time = 0.0
+    latency_s: values.Time = 0.0
+    call_s: values.Time = 0.0
+    cold_call_s: values.Time = 0.0
+    late_share: values.Share = 0.0
+    late_s: values.Time = 0.0
+    rates: tuple[MemoryRate, ...] = msgspec.field(default=(), name="rate")
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Table, frozen=True):
     """The cores, the memory and the links of a host.
 
     cores: None where there are always enough.
@@ -84,16 +119,15 @@ class Host:
     shared_memory: through which our own collectives go within the host, see `SharedMemoryNetwork`; None: they do not.
     """
 
-    cores: int | None = None
-    memory_bytes_per_s: float = math.inf
-    copies: float = 2.0
+    cores: values.Count | None = None
+    memory_bytes_per_s: values.Rate = math.inf
+    copies: values.Ratio = 2.0
     link: Link = Link()
-    nics: Nics = Nics()
+    nics: Nics = msgspec.field(default=Nics(), name="nic")
     shared_memory: SharedMemory | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedHost:
+class PlacedHost(Record, frozen=True):
     """A host with a name, and the ranks it holds."""
 
     name: str
@@ -101,8 +135,7 @@ class PlacedHost:
     host: Host
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
+class Switch(Table, frozen=True):
     """The leaf switches.
 
     hosts_per_leaf: number of hosts on each leaf; None: one switch with all hosts on it.
@@ -111,22 +144,20 @@ class Switch:
     its uplinks.
     """
 
-    latency_s: float = 0.0
-    hosts_per_leaf: int | None = None
-    uplink_bytes_per_s: float = math.inf
-    oversubscription: float | None = None
-    uplink_latency_s: float = 0.0
+    latency_s: values.Time = 0.0
+    hosts_per_leaf: values.Count | None = None
+    uplink_bytes_per_s: values.Rate = math.inf
+    oversubscription: values.Ratio | None = None
+    uplink_latency_s: values.Time = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Cable(Link):
+class Cable(Link, frozen=True, kw_only=True):
     """A link between two hosts, two switches, or one of each."""
 
-    between: tuple[str, str] = ("", "")
+    between: values.By[tuple[str, str], _two_names]
 
 
-@dataclass(frozen=True, slots=True)
-class Processor:
+class Processor(Table, frozen=True):
     """The costs of a rank at the two ends of a message.
 
     first_touch_bytes_per_s: at which it copies into memory that it touches for the first time; no message does.
@@ -137,54 +168,51 @@ class Processor:
     take longer by late_s, torch_late_s, async_late_s, as a thread waits for a core.
     """
 
-    send_overhead_s: float = 0.0
-    receive_overhead_s: float = 0.0
-    reduce_bytes_per_s: float = math.inf
-    copy_bytes_per_s: float = math.inf
-    first_touch_bytes_per_s: float = math.inf
-    call_s: float = 0.0
-    torch_call_s: float = 0.0
-    cold_call_s: float = 0.0
-    cold_torch_call_s: float = 0.0
-    async_call_s: float = 0.0
-    late_share: float = 0.0
-    late_s: float = 0.0
-    torch_late_share: float = 0.0
-    torch_late_s: float = 0.0
-    async_late_share: float = 0.0
-    async_late_s: float = 0.0
+    send_overhead_s: values.Time = 0.0
+    receive_overhead_s: values.Time = 0.0
+    reduce_bytes_per_s: values.Rate = math.inf
+    copy_bytes_per_s: values.Rate = math.inf
+    first_touch_bytes_per_s: values.Rate = math.inf
+    call_s: values.Time = 0.0
+    torch_call_s: values.Time = 0.0
+    cold_call_s: values.Time = 0.0
+    cold_torch_call_s: values.Time = 0.0
+    async_call_s: values.Time = 0.0
+    late_share: values.Share = 0.0
+    late_s: values.Time = 0.0
+    torch_late_share: values.Share = 0.0
+    torch_late_s: values.Time = 0.0
+    async_late_share: values.Share = 0.0
+    async_late_s: values.Time = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Protocol:
+class Protocol(Table, frozen=True):
     """One way in which a library sends its collectives; it takes the one by which a collective is over first.
 
     start_s: once per collective. link_latency_s, hop_latency_s: from rank to rank within a host, and from host to host;
     tree_...: the same on a tree. share: of the bandwidths of links and NICs.
     """
 
-    name: str
-    start_s: float = 0.0
-    link_latency_s: float = 0.0
-    hop_latency_s: float = 0.0
-    tree_link_latency_s: float = 0.0
-    tree_hop_latency_s: float = 0.0
-    share: float = 1.0
+    name: ResourceName
+    start_s: values.Time = 0.0
+    link_latency_s: values.Time = 0.0
+    hop_latency_s: values.Time = 0.0
+    tree_link_latency_s: values.Time = 0.0
+    tree_hop_latency_s: values.Time = 0.0
+    share: values.Ratio = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class RingStep:
+class RingStep(Table, frozen=True):
     """The measured time of a step of a ring across hosts in which each rank sends `message_bytes`.
 
     It does not include the start of the collective.
     """
 
-    message_bytes: int
-    time_s: float
+    message_bytes: values.Size
+    time_s: values.Time
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
+class Tuning(Table, frozen=True):
     """The algorithms that a collective library chooses from, besides its protocols.
 
     tree_share: of the bandwidth, for an all_reduce on trees across hosts; None: it has no trees.
@@ -203,50 +231,46 @@ class Tuning:
     ring_fill: of a ring within a host: additional steps whose bytes take time while the links fill.
     """
 
-    tree_share: float | None = None
-    switch_share: float | None = None
-    switch_latency_s: float | None = None
-    switch_hop_latency_s: float | None = None
-    message_start: float = 1.0
-    message_share: float = 1.0
-    two_host_passes: float = 1.0
-    pat_share: float | None = None
-    channels: int = 0
-    link_channels: int = 0
-    ring_steps: tuple[RingStep, ...] = ()
-    ring_ranks: int = 1
-    ring_fill: float = 0.0
+    tree_share: values.Ratio | None = None
+    switch_share: values.Ratio | None = None
+    switch_latency_s: values.Time | None = None
+    switch_hop_latency_s: values.Time | None = None
+    message_start: values.Ratio = 1.0
+    message_share: values.Ratio = 1.0
+    two_host_passes: values.Ratio = 1.0
+    pat_share: values.Ratio | None = None
+    channels: values.Count = 0
+    link_channels: values.Count = 0
+    ring_steps: tuple[RingStep, ...] = msgspec.field(default=(), name="ring_step")
+    ring_ranks: values.Count = 1
+    ring_fill: values.Fraction = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class SlowRank:
+class SlowRank(Table, frozen=True):
     """A straggler: its overheads, reductions and copies take `slowdown` times as long."""
 
-    rank: int
-    slowdown: float
+    rank: values.Whole
+    slowdown: values.Slowdown
 
 
-@dataclass(frozen=True, slots=True)
-class SlowLink:
+class SlowLink(Table, frozen=True):
     """A resource with another bandwidth, one that is divided by `slowdown`, or a longer latency."""
 
     link: str
-    bandwidth_bytes_per_s: float | None = None
-    slowdown: float = 1.0
-    latency_s: float = 0.0
+    bandwidth_bytes_per_s: values.Rate | None = None
+    slowdown: values.Slowdown = 1.0
+    latency_s: values.Time = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Table, frozen=True):
     """From `at_s` on, a resource gives nothing, or nothing gets to or from a rank."""
 
     link: str | None = None
-    rank: int | None = None
-    at_s: float = 0.0
+    rank: values.Whole | None = None
+    at_s: values.Time = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(Table, frozen=True):
     """The hosts of a network, how they hang together, and what is wrong with them.
 
     host, ranks_per_host, num_hosts: all hosts are alike; None: as many as are asked for.
@@ -256,17 +280,17 @@ class Spec:
     """
 
     host: Host = Host()
-    ranks_per_host: int | None = None
-    num_hosts: int | None = None
-    placed_hosts: tuple[PlacedHost, ...] = ()
-    cables: tuple[Cable, ...] = ()
+    ranks_per_host: values.Count | None = None
+    num_hosts: values.Count | None = None
+    placed_hosts: tuple[PlacedHost, ...] = msgspec.field(default=(), name="hosts")
+    cables: tuple[Cable, ...] = msgspec.field(default=(), name="links")
     switch: Switch = Switch()
-    processor: Processor = Processor()
-    slow_ranks: tuple[SlowRank, ...] = ()
-    slow_links: tuple[SlowLink, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    processor: Processor = msgspec.field(default=Processor(), name="rank")
+    slow_ranks: tuple[SlowRank, ...] = msgspec.field(default=(), name="slow_rank")
+    slow_links: tuple[SlowLink, ...] = msgspec.field(default=(), name="slow_link")
+    failures: tuple[Failure, ...] = msgspec.field(default=(), name="failure")
     jitter: Jitter | None = None
-    protocols: tuple[Protocol, ...] = ()
+    protocols: tuple[Protocol, ...] = msgspec.field(default=(), name="protocol")
     library: Tuning = Tuning()
 
     @property
@@ -283,13 +307,18 @@ def with_numbers(value: Any, change: Callable[[str, float], Any]) -> Any:
     """Return a network, a spec or a part of one with `change(field, number)` in place of each number, at any depth."""
     if isinstance(value, tuple):
         return tuple(with_numbers(inner, change) for inner in value)
-    if not is_dataclass(value) or isinstance(value, type):
+    if is_dataclass(value) and not isinstance(value, type):
+        names: Iterable[str] = [field.name for field in fields(value)]
+        replaced: Callable[..., Any] = partial(replace, value)
+    elif isinstance(value, msgspec.Struct):
+        names, replaced = value.__struct_fields__, partial(structs.replace, value)
+    else:
         return value
     changed = {}
-    for field in fields(value):
-        inner = getattr(value, field.name)
-        changed[field.name] = change(field.name, inner) if values.is_number(inner) else with_numbers(inner, change)
-    return replace(value, **changed)
+    for name in names:
+        inner = getattr(value, name)
+        changed[name] = change(name, inner) if values.is_number(inner) else with_numbers(inner, change)
+    return replaced(**changed)
 
 
 FREE_BYTES_PER_S = 1e300  # bytes take no time, yet it is a rate: a network on which nothing costs anything is refused
@@ -305,8 +334,10 @@ def with_free_bytes(spec: Spec) -> Spec:
         return FREE_BYTES_PER_S if field.endswith("_per_s") else 0 if field == "burst_bytes" else number
 
     free_spec: Spec = with_numbers(spec, free)
-    links = (slow if slow.link.endswith(".cores") else replace(slow, slowdown=1.0) for slow in free_spec.slow_links)
-    return replace(free_spec, slow_links=tuple(links))
+    links = (
+        slow if slow.link.endswith(".cores") else structs.replace(slow, slowdown=1.0) for slow in free_spec.slow_links
+    )
+    return structs.replace(free_spec, slow_links=tuple(links))
 
 
 def require_quantities(value: object, place: str = "") -> None:
@@ -316,9 +347,9 @@ def require_quantities(value: object, place: str = "") -> None:
     elif isinstance(value, tuple):
         for index, inner in enumerate(value):
             require_quantities(inner, f"{place}[{index}]")
-    elif is_dataclass(value):
-        for field in fields(value):
-            require_quantities(getattr(value, field.name), f"{place}.{field.name}".removeprefix("."))
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            require_quantities(getattr(value, name), f"{place}.{name}".removeprefix("."))
 
 
 def require_number(value: float, place: str) -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ringsim.files import Record, values
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indices 64
@@ -96,17 +98,16 @@ class Paths:
         return np.minimum(self.bytes_per_s, slowest)
 
 
-@dataclass(frozen=True, slots=True)
-class Jitter:
+class Jitter(Record, frozen=True):
     """Delays drawn at random, the same ones for the same seed.
 
     The latency of every message is lengthened by the fraction `latency` of itself on average, and its overheads
     and its reduction by `compute`; the lengthening is exponentially distributed.
     """
 
-    seed: int = 0
-    latency: float = 0.0
-    compute: float = 0.0
+    seed: values.Whole = 0
+    latency: values.Fraction = 0.0
+    compute: values.Fraction = 0.0
 
     def factors(self, step: int, num_transfers: int) -> tuple[Floats, Floats]:
         """Return what to multiply latencies and computing with, for the transfers of a step."""

@@ -3,12 +3,14 @@
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from ringsim.estimates import Estimate, ends_of
-from ringsim.files import finite_or_none
+from ringsim.files import encode, finite_or_none
 from ringsim.libraries import LIBRARIES, LIBRARY, Library
 from ringsim.network import AnyNetwork
 from ringsim.registry import require_trusted
@@ -208,11 +210,11 @@ def _refuse_peers(trace: ProgramTrace) -> None:
 
 def _by_algorithm(step: TracedStep, algorithm: str, trusted: Collection[str]) -> TracedStep:
     is_named = Collective.ALL_REDUCE.value if algorithm else ""
-    calls = [replace(call, algorithm=algorithm) if call.collective == is_named else call for call in step.calls]
+    calls = [structs.replace(call, algorithm=algorithm) if call.collective == is_named else call for call in step.calls]
     for call in calls:
         if call.algorithm != algorithm:  # which the caller has named
             require_trusted("the trace names", call.algorithm, trusted)
-    return replace(step, calls=tuple(calls)) if algorithm else step
+    return structs.replace(step, calls=tuple(calls)) if algorithm else step
 
 
 def calls_of(group: Group, num_ranks: int, network: AnyNetwork, on_gpu: bool = False) -> GroupCalls:
@@ -340,7 +342,7 @@ class TracePrediction:
             "unawaited": self.unawaited or None,
             "network": self.network,
             "num_ranks": self.trace.num_ranks,
-            "memory": asdict(self.trace.memory) if self.trace.memory else None,
+            "memory": encode(self.trace.memory) if self.trace.memory else None,
             "on_gpu": self.computing.on_gpu,
             "compute_scale": self.computing.scale,
             "core_scale": self.simulation.core_scale,
@@ -351,9 +353,9 @@ class TracePrediction:
             "not_chosen": self.not_chosen or None,
             "by_formula": self.by_formula or None,
             "shown_step": self.shown,
-            "groups": [asdict(group) for group in self.trace.groups],
+            "groups": [encode(group) for group in self.trace.groups],
             "calls": [
-                finite_or_none({**asdict(call), **span._asdict(), "exposed_s": exposed_s})
+                finite_or_none({**encode(call), **span._asdict(), "exposed_s": exposed_s})
                 for call, span, exposed_s in calls
             ],
         }

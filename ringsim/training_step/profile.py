@@ -4,38 +4,39 @@
 """
 
 import math
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from ringsim.files import FileFormat, JsonFile, Key, Table, check, naming_place, parse_toml, read_text, values
+import msgspec
+
+from ringsim.files import FileFormat, JsonFile, Record, decode, naming_place, parse_toml, parsed, read_text, values
 from ringsim.units import MAX_VALUE, parse_size, whole_number
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16}
 MAX_ELEMENTS = MAX_VALUE // 8
 MAX_PARAMETERS = 100_000
 MAX_SIDES = 16  # of a shape
+_Dtype = Annotated[str, values.one_of(*ELEMENT_BYTES)]
 _Seconds = Annotated[float, values.number(0, MAX_VALUE, "a finite number of seconds")]
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Record, frozen=True):
     """One parameter that has a gradient.
 
     elements: of the parameter, which are as many of the gradient.
     ready_s: when its gradient is, in seconds from the start of the backward pass.
 
-    Raises ValueError for a value that cannot be.
+    Raises ValueError for a dtype that has no gradients.
     """
 
-    name: str
+    name: values.Text
     elements: Annotated[int, values.whole(0, MAX_ELEMENTS)]
     ready_s: _Seconds
-    dtype: Annotated[str, values.one_of(*ELEMENT_BYTES)] = "float32"
-    device: str = "cpu"
+    dtype: _Dtype = "float32"
+    device: values.Text = "cpu"
 
     def __post_init__(self) -> None:
-        check(self)
+        parsed(_Dtype, self.dtype, "dtype")  # of a model, whose parameters may have any
 
     @property
     def size_bytes(self) -> int:
@@ -43,28 +44,26 @@ class Parameter:
         return self.elements * ELEMENT_BYTES[self.dtype]
 
 
-@dataclass(frozen=True, slots=True)
-class StepProfile(JsonFile):
+class StepProfile(JsonFile, frozen=True):
     """One training step without communication, the parameters in the order in which the model registers them.
 
     optimizer_s: of the optimizer's step and what else follows the backward pass.
     buffer_bytes: of the model's buffers, which DDP sends from rank 0 to all before each forward pass; 0: none.
     provenance: where the figures come from.
 
-    Raises ValueError for a step without parameters, a time that is negative, and a gradient ready after the end.
+    Raises ValueError for more than MAX_PARAMETERS, for too many bytes, and for a gradient ready after the end.
     """
 
-    parameters: tuple[Parameter, ...]
+    parameters: Annotated[tuple[Parameter, ...], values.AT_LEAST_ONE]
     forward_s: _Seconds
     backward_s: _Seconds
     optimizer_s: _Seconds
-    buffer_bytes: int = 0
-    provenance: dict[str, Any] = field(default_factory=dict)
+    buffer_bytes: values.Whole = 0
+    provenance: dict[str, Any] = msgspec.field(default_factory=dict)
 
     FORMAT: ClassVar = FileFormat("ringsim-step-profile", 1, made_by="trainers compare --profile")
 
     def __post_init__(self) -> None:
-        check(self, not_empty=("parameters",))
         if len(self.parameters) > MAX_PARAMETERS:
             raise ValueError(f"parameters: {len(self.parameters)} of them: must be at most {MAX_PARAMETERS}")
         if self.gradient_bytes > MAX_VALUE:
@@ -114,25 +113,25 @@ def _elements(shape: Any) -> int:
     return elements
 
 
-_LAYER = Table(
-    {
-        "name": Key("name", values.text),
-        "parameters": Key("shapes", _shapes, required=True),
-        "forward": Key("forward_s", values.time, required=True),
-        "backward": Key("backward_s", values.time, required=True),
-        "repeat": Key("repeat", values.count),
-        "dtype": Key("dtype", values.one_of(*ELEMENT_BYTES)),
-    }
-)
-_MODEL = Table(
-    {
-        "source": Key("source", values.any_text),
-        "optimizer": Key("optimizer_s", values.time, required=True),
-        "buffers": Key("buffer_bytes", _size),
-        "dtype": Key("dtype", values.one_of(*ELEMENT_BYTES)),
-        "layer": Key("layers", _LAYER, required=True, many=True),
-    }
-)
+class _Layer(Record, frozen=True):
+    """A layer of the file, of which there are `repeat` one after the other; its keys are those of the file."""
+
+    parameters: values.By[tuple[int, ...], _shapes]
+    forward: values.Time
+    backward: values.Time
+    name: values.Text = ""
+    repeat: values.Count = 1
+    dtype: _Dtype | None = None
+
+
+class _Model(Record, frozen=True):
+    """All of the file."""
+
+    optimizer: values.Time
+    layer: tuple[_Layer, ...]
+    source: str = ""
+    buffers: values.By[int, _size] = 0
+    dtype: _Dtype = "float32"
 
 
 def load_layers(path: Path) -> StepProfile:
@@ -142,36 +141,33 @@ def load_layers(path: Path) -> StepProfile:
     """
     text = read_text(path)
     with naming_place(path):
-        return _profile(_MODEL.read(parse_toml(text), ""), str(path))
+        return _profile(decode(_Model, parse_toml(text)), str(path))
 
 
-def _profile(model: dict[str, Any], file: str) -> StepProfile:
+def _profile(model: _Model, file: str) -> StepProfile:
     """Return the step: layers are registered in the order of the file, and the backward pass begins with the last one.
 
     The gradients of a layer become ready together when its part of the backward pass is over.
     """
-    if sum(len(layer["shapes"]) * layer.get("repeat", 1) for layer in model["layers"]) > MAX_PARAMETERS:
+    if sum(len(layer.parameters) * layer.repeat for layer in model.layer) > MAX_PARAMETERS:
         raise ValueError(f"layer: more than {MAX_PARAMETERS} parameters in all")
-    layers = [_repeated(layer, number) for number, layer in enumerate(model["layers"])]
-    one_by_one = [layer for copies in layers for layer in copies]
-    backward_s = sum(layer["backward_s"] for layer in one_by_one)
+    one_by_one = [
+        (layer, (layer.name or f"layer{number}") + (str(copy) if layer.repeat > 1 else ""))
+        for number, layer in enumerate(model.layer)
+        for copy in range(layer.repeat)
+    ]
+    backward_s = sum(layer.backward for layer, _ in one_by_one)
     left_s = backward_s
     parameters: list[Parameter] = []
-    for layer in one_by_one:
-        for index, elements in enumerate(layer["shapes"]):
-            dtype = layer.get("dtype", model.get("dtype", "float32"))
-            parameters.append(Parameter(f"{layer['name']}.{index}", elements, max(left_s, 0.0), dtype))
-        left_s -= layer["backward_s"]
+    for layer, name in one_by_one:
+        for index, elements in enumerate(layer.parameters):
+            parameters.append(Parameter(f"{name}.{index}", elements, max(left_s, 0.0), layer.dtype or model.dtype))
+        left_s -= layer.backward
     return StepProfile(
         tuple(parameters),
-        forward_s=sum(layer["forward_s"] for layer in one_by_one),
+        forward_s=sum(layer.forward for layer, _ in one_by_one),
         backward_s=backward_s,
-        optimizer_s=model["optimizer_s"],
-        buffer_bytes=model.get("buffer_bytes", 0),
-        provenance={"file": file, "source": model.get("source", "")},
+        optimizer_s=model.optimizer,
+        buffer_bytes=model.buffers,
+        provenance={"file": file, "source": model.source},
     )
-
-
-def _repeated(layer: dict[str, Any], number: int) -> list[dict[str, Any]]:
-    name, repeat = layer.get("name", f"layer{number}"), layer.get("repeat", 1)
-    return [layer | {"name": name if repeat == 1 else f"{name}{copy}"} for copy in range(repeat)]

@@ -4,11 +4,13 @@ All of these may have more keys than a report needs.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from ringsim.files import FileFormat, JsonFile, decode, encode, parse_json, read_text, values
+import msgspec
+
+from ringsim.files import FileFormat, JsonFile, OpenRecord, decode, encode, parse_json, read_text, values
 from ringsim.measurements import Measurements, busbw_factor, p10_p90
 from ringsim.schedule import Collective
 from ringsim.training_step import StepProfile
@@ -18,8 +20,7 @@ FLOAT32_BYTES = 4  # of a parameter's gradient, as the strategy comparison train
 UNIFORM = "uniform"  # the name of a network without one
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyResult:
+class StrategyResult(OpenRecord, frozen=True):
     """The results of one strategy of gradient synchronisation in the strategy comparison; times in seconds.
 
     tokens_per_s: None if the task has no tokens.
@@ -28,17 +29,17 @@ class StrategyResult:
     """
 
     strategy: values.Name
-    predicted_sync_s: float
-    measured_sync_s: float
-    predicted_step_s: float
-    step_s: float
-    tokens_per_s: float | None
-    final_loss: float
+    predicted_sync_s: values.Seconds
+    measured_sync_s: values.Seconds
+    predicted_step_s: values.Seconds
+    step_s: values.Seconds
+    tokens_per_s: values.Number | None
+    final_loss: values.Number
     parameters_identical: bool
-    sync_s: tuple[float, ...]
-    steps_s: tuple[float, ...]
-    losses: tuple[float, ...]
-    rank_sync_s: tuple[float, ...] = ()
+    sync_s: tuple[values.Seconds, ...]
+    steps_s: tuple[values.Seconds, ...]
+    losses: tuple[values.Number, ...]
+    rank_sync_s: tuple[values.Seconds, ...] = ()
 
     @property
     def spread(self) -> float:
@@ -73,23 +74,20 @@ class StrategyResult:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class JobReport(JsonFile):
+class JobReport(JsonFile, frozen=True, forbid_unknown_fields=False):
     """The strategy comparison's report.json: probes of the machine, a step's profile, and how each strategy did."""
 
-    num_ranks: int
+    num_ranks: values.NumRanks
     num_parameters: values.Positive
-    measurements: Measurements
-    strategies: tuple[StrategyResult, ...]
-    profile: StepProfile | None = None
+    measurements: values.By[Measurements, Measurements.from_dict]
+    strategies: Annotated[tuple[StrategyResult, ...], values.AT_LEAST_ONE]
+    profile: values.By[StepProfile, StepProfile.from_dict] | None = None
 
-    FORMAT: ClassVar = FileFormat("ringsim-report", 1, is_open=True)
+    FORMAT: ClassVar = FileFormat("ringsim-report", 1)
 
     def __post_init__(self) -> None:
         if self.measurements.num_ranks != self.num_ranks:
             raise ValueError(f"measurements: of {self.measurements.num_ranks} ranks, but num_ranks is {self.num_ranks}")
-        if not self.strategies:
-            raise ValueError("strategies: there must be at least one")
 
     @property
     def gradient_bytes(self) -> int:
@@ -107,14 +105,13 @@ class JobReport(JsonFile):
         return self.measurements.provenance
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+class LogEntry(OpenRecord, frozen=True):
     """A line of a training run's log.jsonl; None for what it does not say."""
 
     step: values.Positive
-    loss: float | None = None
-    samples_per_s: float | None = None
-    sync_share: float | None = None
+    loss: values.Number | None = None
+    samples_per_s: values.Number | None = None
+    sync_share: values.Number | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +119,7 @@ class TrainingLog:
     """The good lines of a log.jsonl, and how many are damaged."""
 
     entries: tuple[LogEntry, ...]
-    num_damaged: int = 0
+    num_damaged: values.Whole = 0
 
     @property
     def last(self) -> LogEntry:
@@ -136,7 +133,7 @@ class TrainingLog:
         entries: list[LogEntry] = []
         for line in lines:
             with suppress(ValueError):
-                entry = decode(LogEntry, parse_json(line), is_open=True)
+                entry = decode(LogEntry, parse_json(line))
                 if entry != LogEntry(entry.step) and (not entries or entry.step > entries[-1].step):
                     entries.append(entry)
         if not entries:
@@ -144,50 +141,60 @@ class TrainingLog:
         return cls(tuple(entries), len(lines) - len(entries))
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingSession(JsonFile):
+class TrainedTask(OpenRecord, frozen=True):
+    """The task of a training run."""
+
+    task: values.Name
+
+
+class TrainingSettings(OpenRecord, frozen=True):
+    """The settings of a training run that a report shows."""
+
+    strategy: values.Name
+    num_ranks: values.NumRanks
+
+
+class TrainingSession(JsonFile, frozen=True, forbid_unknown_fields=False):
     """A finished run's result.json: what was trained, how, and its evaluation, with None for what is not finite."""
 
-    task: values.Name = field(metadata={"key": "task.task"})
-    strategy: values.Name = field(metadata={"key": "training.strategy"})
-    num_ranks: int = field(metadata={"key": "training.num_ranks"})
-    num_parameters: int
-    train_s: float
+    task: TrainedTask
+    training: TrainingSettings
+    num_parameters: values.Whole
+    train_s: values.Seconds
     provenance: dict[str, Any]
-    evaluation: dict[str, float | None]
+    evaluation: dict[str, values.Number | None]
 
-    FORMAT: ClassVar = FileFormat("ringsim-session", 1, is_open=True)
+    FORMAT: ClassVar = FileFormat("ringsim-session", 1)
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedTraining:
+class TrainingRun(OpenRecord, frozen=True):
+    """A run of `trainers compare`."""
+
+    name: values.Name
+    num_ranks: values.NumRanks
+    batch_s: values.Seconds
+    sync_share: values.Number
+
+
+class ComparedTraining(OpenRecord, frozen=True):
     """One run of `trainers compare` beside that of one process."""
 
-    name: values.Name = field(metadata={"key": "run.name"})
-    num_ranks: int = field(metadata={"key": "run.num_ranks"})
-    batch_s: float = field(metadata={"key": "run.batch_s"})
-    sync_share: float = field(metadata={"key": "run.sync_share"})
-    speed_up: float
-    efficiency: float
-    loss_difference: float
+    run: TrainingRun
+    speed_up: values.Number
+    efficiency: values.Number
+    loss_difference: values.Number
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingComparison(JsonFile):
+class TrainingComparison(JsonFile, frozen=True, forbid_unknown_fields=False):
     """The comparison.json of `trainers compare`, the run of one process first."""
 
-    runs: tuple[ComparedTraining, ...]
+    runs: Annotated[tuple[ComparedTraining, ...], values.AT_LEAST_ONE]
     provenance: dict[str, Any]
 
-    FORMAT: ClassVar = FileFormat("ringsim-comparison", 1, is_open=True)
-
-    def __post_init__(self) -> None:
-        if not self.runs:
-            raise ValueError("runs: there must be at least one")
+    FORMAT: ClassVar = FileFormat("ringsim-comparison", 1)
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedCell:
+class ComparedCell(OpenRecord, frozen=True):
     """A measured collective and its prediction, if there is one: a cell of `ringsim compare`'s compare.json.
 
     spread: of the measured times, from their 10th to their 90th percentile, over the median.
@@ -195,11 +202,11 @@ class ComparedCell:
 
     collective: values.Name
     algorithm: values.Name
-    size_bytes: int
-    num_ranks: int
-    predicted_s: float | None
+    size_bytes: values.Whole
+    num_ranks: values.NumRanks
+    predicted_s: values.Seconds | None
     measured_s: values.Duration
-    spread: float
+    spread: values.Number
     used_in_calibration: bool = False
 
     @property
@@ -213,16 +220,28 @@ class ComparedCell:
         return busbw_factor(self.collective, self.num_ranks) * self.size_bytes / self.measured_s
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedCells:
+class ComparedCells(OpenRecord, frozen=True):
     """The compare.json of `ringsim compare`. network: its name."""
 
-    network: str
+    network: values.Text
     cells: tuple[ComparedCell, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedCollective:
+def _name(described: Any) -> str:
+    """Return the name that a network or a resource has in JSON; "" for none."""
+    if not isinstance(described, dict | None):
+        raise ValueError("must be an object")
+    name = described.get("name", UNIFORM) if described is not None else ""
+    if not isinstance(name, str) or not name.isprintable():
+        raise ValueError("must have a name that is text of one line")
+    return name
+
+
+def _bottleneck(explained: Any) -> str:
+    return _name(explained.get("bottleneck") if isinstance(explained, dict) else explained)
+
+
+class SimulatedCollective(OpenRecord, frozen=True):
     """A run that `ringsim simulate` or `explain` printed with --json. time_s: None if it never finishes.
 
     bottleneck: the resource that is used most; "" if it is not known.
@@ -230,26 +249,25 @@ class SimulatedCollective:
 
     collective: Collective
     algorithm: values.Name
-    num_ranks: int
-    size_bytes: int
-    num_steps: int
-    num_transfers: int
-    time_s: float | None
-    busbw_bytes_per_s: float | None
-    network: str = field(default=UNIFORM, metadata={"key": "network.name"})
-    bottleneck: str = field(default="", metadata={"key": "explained.bottleneck.name"})
+    num_ranks: values.NumRanks
+    size_bytes: values.Whole
+    num_steps: values.Whole
+    num_transfers: values.Whole
+    time_s: values.Seconds | None
+    busbw_bytes_per_s: values.Number | None
+    network: values.By[str, _name] = UNIFORM
+    bottleneck: values.By[str, _bottleneck] = msgspec.field(default="", name="explained")
 
 
-@dataclass(frozen=True, slots=True)
-class PredictedDdpStep:
+class PredictedDdpStep(OpenRecord, frozen=True):
     """A training step with DDP. exposed_s, communication_s, step_s: None if it never ends; single_s: of one process."""
 
-    num_ranks: int
+    num_ranks: values.NumRanks
     cap_bytes: values.Positive
-    communication_s: float | None
-    exposed_s: float | None
-    step_s: float | None
-    single_s: float
+    communication_s: values.Seconds | None
+    exposed_s: values.Seconds | None
+    step_s: values.Seconds | None
+    single_s: values.Seconds
 
     @property
     def efficiency(self) -> float | None:
@@ -257,18 +275,17 @@ class PredictedDdpStep:
         return self.single_s / self.step_s if self.step_s else None
 
 
-@dataclass(frozen=True, slots=True)
-class DdpPrediction:
+class DdpPrediction(OpenRecord, frozen=True):
     """The output of `ringsim ddp --json`: the step that was asked for, with other caps, and on more ranks.
 
     step: the one that was asked for; in the JSON its fields are keys of the outermost object.
     """
 
     step: PredictedDdpStep
-    default_step_s: float | None
+    default_step_s: values.Seconds | None
     sweep: tuple[PredictedDdpStep, ...]
     scaling: tuple[PredictedDdpStep, ...]
-    network: str = field(default=UNIFORM, metadata={"key": "network.name"})
+    network: values.By[str, _name] = UNIFORM
 
     @property
     def steps(self) -> tuple[PredictedDdpStep, ...]:

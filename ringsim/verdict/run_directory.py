@@ -149,5 +149,5 @@ def _record(data: Any) -> tuple[str, object]:
         return kind, _RECORDS[kind].from_dict(data)
     for kind, keys in _SHAPES.items() if form is None else ():
         if keys <= data.keys():  # the output of `ringsim ddp` has the fields of the step beside the others
-            return kind, decode(_RECORDS[kind], data | {"step": data}, is_open=True)
+            return kind, decode(_RECORDS[kind], data | {"step": data})
     raise ValueError(NO_KIND)

@@ -196,7 +196,7 @@ class Verdict:
         """Yield each measured collective and its file; predicted from the probes of that, or by `ringsim compare`."""
         predicted = {subject.file: subject.comparison.cases for subject in self.subjects if subject.comparison}
         for file, cases in predicted.items():
-            yield from ((file, decode(ComparedCell, case.as_dict(), is_open=True)) for case in cases)
+            yield from ((file, decode(ComparedCell, case.as_dict())) for case in cases)
         for file, measurements in self.contents.measurements.items():
             for times in measurements.collectives if file not in predicted else ():
                 (low_s, high_s), median_s = times.p10_p90_s, times.median_s
@@ -266,7 +266,7 @@ def _sync_shares(contents: RunDirectory) -> list[tuple[str, float]]:
     """Return the share of its time that each training run spends synchronising, by its log or comparison."""
     shares: dict[str, float] = {}
     for file, comparison in contents.comparisons.items():
-        shares |= {f"{file}, {run.name}": run.sync_share for run in comparison.runs if run.num_ranks > 1}
+        shares |= {f"{file}, {one.run.name}": one.run.sync_share for one in comparison.runs if one.run.num_ranks > 1}
     for folder, log in contents.logs.items():
         if known := [entry.sync_share for entry in log.entries if entry.sync_share is not None]:
             shares[folder] = known[-1]

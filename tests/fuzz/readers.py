@@ -4,12 +4,13 @@ import json
 import re
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from unittest.mock import patch
 
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from generated_part import GeneratedPart
 from ringsim.analysis import Sweep, run_sweep

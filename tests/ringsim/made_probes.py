@@ -1,6 +1,6 @@
 """Made-up probes of a machine whose network is known."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe

@@ -7,6 +7,7 @@ cli/mistakes.txt.
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Annotated
 
 from syrupy.assertion import SnapshotAssertion
 
@@ -41,9 +42,12 @@ MISTAKES: list[Callable[[], object]] = [
     *(partial(parse_time, text) for text in ("-1us", "1 minute")),
     lambda: decimal_number("3,5"),
     *(partial(parse_share, text) for text in ("5", "ten", "-1%", "nan", "inf")),  # 5 is rather meant as 5 %
-    *(partial(parsed, values.whole(least), value, "x") for least, value in ((3, 2), (0, 2**61), (0, True))),
-    *(partial(parsed, rule, value, "x") for rule, value in ((values.size, 0), (values.rate, "3"), (values.time, 3))),
-    *(partial(parsed, rule, value, "x") for rule, value in ((values.truth, 1), (values.number(), True))),
+    *(
+        partial(parsed, Annotated[int, values.whole(least)], value, "x")
+        for least, value in ((3, 2), (0, 2**61), (0, True))
+    ),
+    *(partial(parsed, rule, value, "x") for rule, value in ((values.Size, 0), (values.Rate, "3"), (values.Time, 3))),
+    *(partial(parsed, rule, value, "x") for rule, value in ((bool, 1), (values.Number, True))),
     *(partial(BucketCaps.from_mb, cap) for cap in (0, -1, math.nan, math.inf, 1e308)),  # torch does not look
     lambda: BucketCaps(1, 0),
     *(partial(percentiles, []) for percentiles in (p10_p90, p95)),

@@ -6,14 +6,13 @@ A run leaves such a file with its own options in the output directory.
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from ringsim.console import FILE
-from ringsim.files import Key, Table, naming_place, parse_toml, read_text
+from ringsim.files import naming_place, parse_toml, read_text, refusal, toml_text, unknown_key
 from trainers.tasks import TASKS, Task, require_option
 from trainers.tasks.base import flag
 
@@ -136,13 +135,15 @@ def config_option(command: _Command) -> _Command:
 def _read_config(context: click.Context, _: click.Parameter, path: Path | None) -> None:
     if path is None or context.resilient_parsing:
         return
-    keys = {flag: Key(str(o.name), partial(_read_value, context, o)) for flag, o in _in_files(context.command).items()}
-    keys[TASK_OPTIONS] = Key(TASK_OPTIONS, lambda table: table)
-    text = read_text(path)
+    known, text = _in_files(context.command), read_text(path)
     with naming_place(path):
-        fields = Table(keys).read(parse_toml(text), "")
-    context.meta[_FILE] = path, fields.pop(TASK_OPTIONS, {})
-    context.default_map = fields
+        data = parse_toml(text)
+        context.meta[_FILE] = path, data.pop(TASK_OPTIONS, {})
+        context.default_map = {}
+        for name, value in data.items():
+            if name not in known:
+                raise unknown_key("", name, [*known, TASK_OPTIONS])
+            context.default_map[str(known[name].name)] = _read_value(context, known[name], name, value)
 
 
 def _in_files(command: click.Command) -> dict[str, click.Option]:
@@ -152,14 +153,14 @@ def _in_files(command: click.Command) -> dict[str, click.Option]:
     return {flag: option for flag, option in named if option.name not in NOT_IN_FILES}
 
 
-def _read_value(context: click.Context, option: click.Option, value: Any) -> str:
+def _read_value(context: click.Context, option: click.Option, name: str, value: Any) -> str:
     """Return a value of a file as text, as the command line has it. Raises ValueError for one that it would refuse."""
     if isinstance(value, dict | list):
-        raise ValueError(": must be a single value")
+        raise refusal(name, value, "must be a single value")
     try:
         option.type.convert(str(value), option, context)
     except click.BadParameter as error:
-        raise ValueError(f": {error.message}") from error
+        raise refusal(name, value, error.message) from error
     return str(value)
 
 
@@ -196,18 +197,7 @@ def _refuse_to_run(task: str) -> None:
 def as_toml(context: click.Context, of_task: Mapping[str, Any], **others: Any) -> str:
     """Return all options of a command as `--config` reads them. others: what differs from what was given."""
     values = {**context.params, **others}
-    lines = ["# The options of this run: to repeat it, give this file as --config, and another --output."]
-    for name, option in _in_files(context.command).items():
-        if (value := values[str(option.name)]) is not None:
-            lines.append(f"{name} = {_toml(value)}")
-    lines += ["", f"[{TASK_OPTIONS}]"]
-    lines += [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in of_task.items()]
-    return "\n".join([*lines, ""])
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")  # the same escapes, but for that
+    table = {name: values[str(option.name)] for name, option in _in_files(context.command).items()}
+    table[TASK_OPTIONS] = {name.replace("_", "-"): value for name, value in of_task.items()}
+    first = "# The options of this run: to repeat it, give this file as --config, and another --output.\n"
+    return first + toml_text(table)

@@ -1,16 +1,17 @@
 """`RecordedRuns`: real steps of each strategy on a group that sends nothing: what they compute, call and hold."""
 
+import dataclasses
 import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 from torch import nn
 from torch.distributed import distributed_c10d
 
@@ -192,7 +193,7 @@ class _RecordedRun:
 
     def __init__(self, config: JobConfig, name: str, group: Any, recorder: Recorder) -> None:
         self.name = name
-        step = replace(config.step, strategy=name)
+        step = dataclasses.replace(config.step, strategy=name)
         self.train_step = TrainStep(config.task, step, group, num_steps=config.steps)
         self.num_steps = num_recorded(name, config.steps)
         self.steps: list[RecordedStep] = []

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 from click import argument, option
+from msgspec import structs
 
 from ringsim import console, report, training_step
 from ringsim.cli import options
@@ -188,7 +189,7 @@ def _recorded(
     """Return the trace on each number of ranks: that of the file if it is one of them, the others recorded again."""
     per_host = network.spec.ranks_per_host or request.ranks_per_host
     with naming_place(file):
-        requests = [replace(request, num_ranks=num_ranks, ranks_per_host=per_host) for num_ranks in ranks]
+        requests = [structs.replace(request, num_ranks=num_ranks, ranks_per_host=per_host) for num_ranks in ranks]
     own = trace.num_ranks, trace.ranks_per_host
     missing = [request for request in requests if (request.num_ranks, request.ranks_here) != own]
     recorded = list(record_again(missing, progress))

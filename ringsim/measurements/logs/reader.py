@@ -105,11 +105,11 @@ def _checked(table: LogTable) -> LogTable:
                          "a host has at least one rank")  # fmt: skip
     for row in table.rows:
         try:
-            parsed(values.whole(1), row.size_bytes, "size in bytes")
+            parsed(values.Positive, row.size_bytes, "size in bytes")
             for time_s in row.times_s:
-                parsed(values.seconds(values.MIN_S), time_s, "time")
+                parsed(values.Duration, time_s, "time")
             for number, name in ((ranks, "ranks"), (nodes, "hosts")):
-                parsed(values.whole(1, values.MAX_RANKS), number, name)
+                parsed(values.NumRanks, number, name)
         except ValueError as error:
             raise ValueError(f"{table.file}: line {row.line}: {error}") from None
     return table

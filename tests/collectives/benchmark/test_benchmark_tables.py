@@ -1,7 +1,6 @@
 """The tables of the benchmark, from made-up times, to the letter."""
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from collectives.benchmark.table import format_table

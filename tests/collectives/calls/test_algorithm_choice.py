@@ -1,12 +1,12 @@
 """`algorithm="auto"`: chosen by simulation, once, and the same on all ranks."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 
 import collectives
 from collectives.calls.algorithm_choice import CANDIDATES, Chooser, _calibrated, chooser_of, use_network

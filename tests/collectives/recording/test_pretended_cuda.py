@@ -1,10 +1,10 @@
 """`ringsim trace --device cuda`: programs for GPUs are recorded where there are none, with data and without."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ringsim.traces import Device, TraceCall, TracedStep, TraceEventKind
 from tests.collectives.recording.recorded import HEAD, IMPORTS, LINE, recorded, trace_of

@@ -1,11 +1,11 @@
 """A trace names the operators of each computation, and which stream waits for which."""
 
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from collectives.recording.program import with_times_of
 from ringsim.traces import Operator, TraceCall, TracedStep, TraceEvent, TraceEventKind

@@ -1,11 +1,11 @@
 """`ringsim calibrate` and `ringsim compare`, as a user runs them, and recorded runs beside their predictions."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from ringsim import Cluster, Collective, SharedMemoryNetwork, ring_all_reduce
 from ringsim.algorithms.rings import gloo_ring_all_reduce

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec import structs
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import calibrate, calibrate_logs, cases_of_tables, read_logs
@@ -206,7 +207,7 @@ def test_latencies_that_no_cluster_has_are_doubted(tmp_path: Path, snapshot: Sna
         hop("LL128 hop_latency", 1.5e-3, "a.log"),
     )
     assert [doubt_line(many), doubt_line([*plausible, hop("LL link_latency", 6e-5, "a.log")])] == snapshot
-    protocols = tuple(replace(some, hop_latency_s=400 * some.hop_latency_s) for some in TRUE.protocols)
+    protocols = tuple(structs.replace(some, hop_latency_s=400 * some.hop_latency_s) for some in TRUE.protocols)
     slow = nccl_log("all_gather", 16, 2, rates=replace(TRUE, protocols=protocols), noise=0.02)
     done = run("calibrate", written(tmp_path / "a.log", slow), "--json")
     line = json.loads(done.stdout)["implausible"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim.calibration import LogFit, Timing, calibrate_logs, cases_of_tables, compare_logs
@@ -134,7 +135,7 @@ def test_what_no_timing_determines_is_as_nccl_has_it(tmp_path: Path, shapes: Seq
 
 def test_a_parameter_is_seen_wherever_nccl_s_value_would_change_a_time(tmp_path: Path) -> None:
     """Also where small changes of it change little, as those of a latency do in a long time."""
-    slow = tuple(replace(protocol, hop_latency_s=30 * protocol.hop_latency_s) for protocol in TRUE.protocols)
+    slow = tuple(structs.replace(protocol, hop_latency_s=30 * protocol.hop_latency_s) for protocol in TRUE.protocols)
     made = calibrate_logs(logs_of(tmp_path, replace(TRUE, protocols=slow), ("all_gather", 16, 2)), "made")
     calls = [case.call for case in made.cases]
     hops = {parameter.name: parameter for parameter in made.parameters}
@@ -142,7 +143,7 @@ def test_a_parameter_is_seen_wherever_nccl_s_value_would_change_a_time(tmp_path:
         hop, nccl_s = hops[f"{own.name} hop_latency"], own.hop_latency_s
         assert hop.value > 2 * nccl_s
         protocols = made.cluster.spec.protocols
-        changed = tuple(replace(p, hop_latency_s=nccl_s) if p.name == own.name else p for p in protocols)
+        changed = tuple(structs.replace(p, hop_latency_s=nccl_s) if p.name == own.name else p for p in protocols)
         elsewhere = made.cluster.with_spec(protocols=changed)
         pairs = zip(made.cases, predict(made.cluster, calls), predict(elsewhere, calls), strict=True)
         seen = [case for case, (here_s, _), (there_s, _) in pairs if abs(np.log(there_s / here_s)) > 0.01]
@@ -185,7 +186,7 @@ def test_hosts_of_many_ranks_have_not_many_nics_to_try(tmp_path: Path) -> None:
 def test_the_likelier_trees_of_two_hosts_are_taken(two_hosts: Cluster, tmp_path: Path) -> None:
     """An all_reduce beside an all_gather tells; alone it does not."""
     assert two_hosts.spec.library.two_host_passes == TRUE.library.two_host_passes == 2.0
-    once = logs_of(tmp_path, replace(TRUE, library=replace(TRUE.library, two_host_passes=1.0)), *TWO_HOSTS)
+    once = logs_of(tmp_path, replace(TRUE, library=structs.replace(TRUE.library, two_host_passes=1.0)), *TWO_HOSTS)
     assert fitted(once).spec.library.two_host_passes == 1.0
     alone = [case for case in once if case.call.collective == "all_reduce"]
     assert {assumption.two_host_passes for assumption in assumptions(alone, None)} == {2.0}
@@ -202,7 +203,7 @@ def test_pat_is_taken_where_it_may_be_and_is_faster() -> None:
     """For few bytes between many hosts of one GPU; not with more of them, nor by an all_reduce."""
     cluster = read_network("[host.nic]\nbandwidth = '3GB/s'\ncount = 0\n", "x.toml")
     network = cluster.with_spec(protocols=TRUE.protocols, library=TRUE.library)
-    with_pat = network.with_spec(library=replace(TRUE.library, pat_share=0.75))
+    with_pat = network.with_spec(library=structs.replace(TRUE.library, pat_share=0.75))
     small = ("all_gather", 2**20, 64, 64)
     assert time_s(with_pat, *small) < 0.8 * time_s(network, *small)
     assert predict(with_pat, [Call(*small)])[0][1].startswith("PAT")

@@ -1,9 +1,9 @@
 """From probes to hosts: ranks that share the cores of one, ranks on several, and networks whose links are all alike."""
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Cluster, Collective, Network, Schedule, predict_time

@@ -2,11 +2,11 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from msgspec.structs import replace
 
 from ringsim.calibration import busy_line, calibrate, compare
 from ringsim.calibration.probe_times import shift_s

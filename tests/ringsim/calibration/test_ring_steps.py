@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from ringsim import Cluster, Collective, predict_time
 from ringsim.calibration import Timing
@@ -56,14 +57,16 @@ def steps_of(network: Cluster, cases: list[Timing]) -> tuple[RingStep, ...]:
 
 def without_steps(network: Cluster) -> Cluster:
     """Return the network with its protocols alone."""
-    return network.with_spec(library=replace(network.spec.library, ring_steps=()))
+    return network.with_spec(library=structs.replace(network.spec.library, ring_steps=()))
 
 
 def with_rates(network: Cluster, link: float = 1e11, nics: float = 1.0) -> Cluster:
     """With a bandwidth within hosts, of which logs of several hosts say nothing, and NICs so many times as fast."""
     host = network.spec.host
-    faster = replace(host.nics, bandwidth_bytes_per_s=nics * host.nics.bandwidth_bytes_per_s)
-    return network.with_spec(host=replace(host, link=replace(host.link, bandwidth_bytes_per_s=link), nics=faster))
+    faster = structs.replace(host.nics, bandwidth_bytes_per_s=nics * host.nics.bandwidth_bytes_per_s)
+    return network.with_spec(
+        host=structs.replace(host, link=structs.replace(host.link, bandwidth_bytes_per_s=link), nics=faster)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +214,7 @@ def test_one_log_leaves_what_is_believed() -> None:
     assert found.spec.library.ring_fill == pytest.approx(0.2, rel=0.01)
     assert errors(found, two) == pytest.approx([0.0], abs=0.01)
     assert errors(found, eight) == pytest.approx([0.0], abs=0.08)
-    without = found.with_spec(library=replace(found.spec.library, ring_fill=0.0))
+    without = found.with_spec(library=structs.replace(found.spec.library, ring_fill=0.0))
     assert errors(without, two)[0] < -0.1
 
 
@@ -221,9 +224,9 @@ def test_only_rings_within_a_host_fill() -> None:
     Nor does a group with one rank of each host.
     """
     found = filling(4, fill=0.3).with_spec(ranks_per_host=4)
-    nics = replace(found.spec.host.nics, bandwidth_bytes_per_s=25e9)
-    found = found.with_spec(host=replace(found.spec.host, nics=nics))
-    networks = found, found.with_spec(library=replace(found.spec.library, ring_fill=0.0))
+    nics = structs.replace(found.spec.host.nics, bandwidth_bytes_per_s=25e9)
+    found = found.with_spec(host=structs.replace(found.spec.host, nics=nics))
+    networks = found, found.with_spec(library=structs.replace(found.spec.library, ring_fill=0.0))
     shapes = ("sendrecv", 2, 1), ("broadcast", 4, 1), ("all_gather", 8, 2), ("all_gather", 4, 1)
     calls = [Call(test, 2**30, ranks, hosts) for test, ranks, hosts in shapes]
     (*others_s, filling_s), (*same_s, full_s) = (asked(network, *calls) for network in networks)

@@ -1,10 +1,10 @@
 """From probes to a host whose ranks share memory, and predictions on it beside what was measured."""
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from ringsim import Cluster, Collective, SharedMemoryNetwork, calibrate, compare
 from ringsim.calibration import ProbeModel, calibrate_host
@@ -77,7 +77,7 @@ def test_calibration_finds_the_host(num_ranks: int, num_cores: int) -> None:
     for name in ("send_overhead_s", "receive_overhead_s", "latency_s", "call_s", "cold_call_s", "late_share", "late_s"):
         assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=1e-3), name
     for rate, true in zip(found.rates, TRUE.rates, strict=True):
-        columns = [[getattr(one, name) for name in MemoryRate.__dataclass_fields__] for one in (rate, true)]
+        columns = [[getattr(one, name) for name in MemoryRate.__struct_fields__] for one in (rate, true)]
         np.testing.assert_allclose(*columns, rtol=1e-6)
     assert fit.parameters["host.shared_memory.latency"].value == pytest.approx(TRUE.latency_s, rel=1e-3)
     assert set(fit.parameters) <= set(fit.probes)

@@ -3,11 +3,11 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim.traces import Device, Group, HeldBytes, Operator, ProgramTrace, StepMemory, TracedStep, TraceRequest

@@ -5,10 +5,10 @@ The recorder is one that runs nothing; tests/collectives/recording/test_trace_co
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ringsim.cli import recorder
 from ringsim.traces import TraceRequest

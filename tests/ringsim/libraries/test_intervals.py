@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from ringsim.calibration import calibrate_logs, compare_logs, nic_line
 from ringsim.estimates import Estimate
@@ -45,7 +46,7 @@ def with_calibration(network: Cluster, **changes: object) -> Cluster:
     if "ratio" in changes:
         changes["draws"] = tuple(tuple(changes["ratio"] for _ in draw) for draw in network.calibration.draws)
         del changes["ratio"]
-    return replace(network, calibration=replace(network.calibration, **changes))  # type: ignore[arg-type]
+    return replace(network, calibration=structs.replace(network.calibration, **changes))  # type: ignore[arg-type]
 
 
 def test_what_was_calibrated_is_known_best(network: Cluster) -> None:
@@ -122,7 +123,10 @@ def test_nics_that_are_known_are_not_in_the_interval(tmp_path: Path) -> None:
         told = f"send from {known} of a host at a time; how fast {senders} ranks of a host can send is not known"
         assert told in nic_line(network, senders)
     of_one, of_three = by_both.calibration.cells
-    cells = replace(of_one, collective="broadcast"), of_three  # of which one does not tell how many NICs there are
+    cells = (
+        structs.replace(of_one, collective="broadcast"),
+        of_three,
+    )  # of which one does not tell how many NICs there are
     assert nic_line(with_calibration(by_both, cells=cells), 1) == ""
 
 

@@ -2,11 +2,11 @@
 
 import math
 import re
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Cluster, Collective, load_network, permute_ranks, predict_time

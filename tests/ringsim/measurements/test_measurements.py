@@ -3,11 +3,11 @@
 import json
 import math
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim.measurements.measurements import TRANSFER, CollectiveTimes, Measurements, Probe, p10_p90, p95
@@ -22,7 +22,7 @@ WHOLE = Measurements(
     3, {"machine": "made up"}, (Probe("shift", 64, 4, (1e-3, 2e-3)),), (TIMES, replace(TIMES, wrong=None)),
     (made_run(), made_run(Collective.BROADCAST, "binomial_tree", slower=1.7)),
 )  # fmt: skip
-DATA = WHOLE.as_dict()
+DATA = json.loads(WHOLE.as_text())
 RUN = DATA["runs"][0]
 
 

@@ -1,8 +1,7 @@
 """Links that save up while they are not in use: by hand, and call after call."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from ringsim import Cluster, Collective, Schedule, predict_time
 from ringsim.libraries import OURS

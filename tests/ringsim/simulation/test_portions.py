@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from ringsim.network import Cluster, Host, MemoryRate, SharedMemory, SharedMemoryNetwork, Spec, shares_memory
 from ringsim.registry.algorithms import build
@@ -99,7 +100,11 @@ def test_the_rates_depend_on_what_is_published_and_touched() -> None:
 def test_only_one_host_whose_ranks_share_memory() -> None:
     """Several hosts, and one that says nothing of it, are refused."""
     shared = host()
-    for spec in (Spec(), replace(shared.spec, ranks_per_host=2, num_hosts=2), replace(shared.spec, ranks_per_host=2)):
+    for spec in (
+        Spec(),
+        structs.replace(shared.spec, ranks_per_host=2, num_hosts=2),
+        structs.replace(shared.spec, ranks_per_host=2),
+    ):
         cluster = replace(shared, spec=spec)
         assert not shares_memory(cluster)
         with pytest.raises(ValueError, match="host: must be one host"):

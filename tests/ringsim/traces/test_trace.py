@@ -1,12 +1,12 @@
 """Traces of programs: what a file may hold."""
 
 from copy import deepcopy
-from dataclasses import replace
 from functools import reduce
 from operator import getitem
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim.traces import Group, HeldBytes, ProgramTrace, StepMemory, TracedStep, TraceRequest

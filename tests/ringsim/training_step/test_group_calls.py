@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from ringsim import Collective, Network, load_network, predict_time
 from ringsim.libraries import GLOO, LIBRARIES, Call, in_even_chunks, predict
@@ -37,7 +38,7 @@ def test_each_bucket_is_sent_as_nccl_would() -> None:
         assert name == f"{choice.schedule.algorithm} {choice.protocol}"
         messages_s = predict_time(choice.schedule, choice.network, choice.sent_bytes)
         assert time_s == pytest.approx(choice.start_s + messages_s, rel=1e-9)
-    small = replace(profile, parameters=parameters[:1])
+    small = structs.replace(profile, parameters=parameters[:1])
     (call,) = predict_ddp(small, CLUSTER, 16, DdpConfig(EACH, "nccl", "double_binary_tree")).prediction.timeline.calls
     assert (call.algorithm, call.protocol) == ("double_binary_tree", None)  # as it is asked for
 
@@ -120,7 +121,9 @@ def test_where_the_formula_knows_all_nothing_is_simulated() -> None:
     group = GroupCalls(CLUSTER, 2048, NCCL)
     assert group.call(call).formula_s == formula_s([8] * 256, 4 * MIDDLE)
     assert group.by_formula == ""
-    shared = CLUSTER.with_spec(host=replace(CLUSTER.spec.host, nics=replace(CLUSTER.spec.host.nics, count=4)))
+    shared = CLUSTER.with_spec(
+        host=structs.replace(CLUSTER.spec.host, nics=structs.replace(CLUSTER.spec.host.nics, count=4))
+    )
     own_nics, few_nics = (GroupCalls(network, 32, NCCL, range(0, 32, 8)) for network in (CLUSTER, shared))
     one_s, two_s = (group.alone_s(group.call(call)) for group in (own_nics, few_nics))
     assert one_s == pytest.approx(formula_s([1] * 4, 4 * MIDDLE), rel=1e-3)

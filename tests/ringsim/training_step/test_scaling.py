@@ -1,8 +1,7 @@
 """A step on several numbers of ranks: what is told and drawn of each, and of them together."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from ringsim import Network, plot
 from ringsim.report import format_trace_scaling

@@ -1,7 +1,6 @@
 """The timeline of a traced step: what overlaps, and what is waited for, on a CPU and on a GPU."""
 
 import math
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -9,6 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
+from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim.libraries import LIBRARIES, Library

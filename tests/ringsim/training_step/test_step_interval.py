@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ringsim import Collective
 from ringsim.estimates import Estimate
@@ -98,7 +99,7 @@ def test_calls_of_nccl_have_the_intervals_of_its_choice(from_logs: Cluster) -> N
     expected = tuple(5 + factor * (step_s - 5) for factor in within.ends)
     assert interval_of(from_logs, profile, 16, NCCL).ends == pytest.approx(expected)
     wild = tuple(tuple(1e9 for _ in draw) for draw in from_logs.calibration.draws)
-    network = replace(from_logs, calibration=replace(from_logs.calibration, draws=wild))
+    network = replace(from_logs, calibration=structs.replace(from_logs.calibration, draws=wild))
     assert interval_of(network, profile, 16, NCCL) is None
 
 
@@ -122,8 +123,8 @@ def test_nics_are_shared_by_groups(from_logs: Cluster, ranks: tuple[int, ...], n
     """How many NICs there are is a guess, and an interval takes a group to be the only one that uses them."""
     found = interval_of_calls(from_logs, all_reduce(2**26), ranks=ranks, num_ranks=num_ranks)
     assert (found is not None) == has_one
-    host = replace(from_logs.spec.host, nics=replace(from_logs.spec.host.nics, count=8))
-    known = replace(from_logs, spec=replace(from_logs.spec, host=host))
+    host = structs.replace(from_logs.spec.host, nics=structs.replace(from_logs.spec.host.nics, count=8))
+    known = replace(from_logs, spec=structs.replace(from_logs.spec, host=host))
     assert interval_of_calls(known, all_reduce(2**26), ranks=ranks, num_ranks=num_ranks) is not None
 
 
@@ -139,7 +140,7 @@ def test_no_interval_with_a_call_that_has_none(from_logs: Cluster) -> None:
     """Of all_to_all there is no formula, and an algorithm that is named is not NCCL's choice."""
     assert interval_of_calls(from_logs, all_reduce(2**10)) is not None
     for other in ({"collective": "all_to_all"}, {"algorithm": "nccl_tree"}):
-        assert interval_of_calls(from_logs, all_reduce(2**10), replace(all_reduce(2**26), **other)) is None
+        assert interval_of_calls(from_logs, all_reduce(2**10), structs.replace(all_reduce(2**26), **other)) is None
 
 
 def test_a_recorded_step_has_one() -> None:

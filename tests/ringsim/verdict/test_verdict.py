@@ -4,11 +4,11 @@ The snapshots hold all answers, each with its reasons, and the command where the
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Cluster, Measurements, calibrate

@@ -1,8 +1,7 @@
 """From recorded steps to the time of a step."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from collectives.runtime import Recorder
 from ringsim.libraries import LIBRARIES

@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from msgspec import structs
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim.verdict.verdict import Topic
@@ -99,7 +100,7 @@ def made_report() -> dict[str, Any]:
         result["memory_bytes"] = Memory(*(factor * place * 2**20 for factor in range(1, 5)), 2**30)._asdict()
     measurements = made_measurements(2)
     where = {"machine": "a $ machine_1", "cores": 2, "torch": "2"}
-    return made_job(replace(measurements, provenance={**measurements.provenance, **where}), results)
+    return made_job(structs.replace(measurements, provenance={**measurements.provenance, **where}), results)
 
 
 def test_equal_losses_are_one_line_with_all_names() -> None:

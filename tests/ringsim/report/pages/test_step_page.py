@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ringsim.report import step_page, token_facts
 from ringsim.traces import TraceRequest
@@ -50,7 +51,7 @@ def test_the_page_of_a_scaling() -> None:
 def test_a_command_is_no_html() -> None:
     """The command of a trace is shown as text, also if it holds tags."""
     request = TraceRequest("train.py", (HOSTILE,), False, 4, 0, 2, 1, "")
-    page = step_page(predict_trace(replace(trace_of(4), request=request), NETWORK))
+    page = step_page(predict_trace(structs.replace(trace_of(4), request=request), NETWORK))
     assert "Recorded by <code>ringsim trace --ranks 4 " in page
     assert HOSTILE not in page
 
