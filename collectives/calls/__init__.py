@@ -20,3 +20,4 @@ from collectives.calls.functions import (
 from collectives.calls.rehearsal import imitate, name_of
 from collectives.calls.shared_tensors import empty
 from collectives.calls.table import FIRST, FUNCTIONS, Function
+from collectives.calls.tensor_checks import check_share

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from collectives.calls import tensor_checks
 from collectives.calls.call import CollectiveCall, Operands
 from collectives.calls.functions import Group, checked
-from collectives.calls.reduction import reduction_of
+from collectives.calls.reduction import ReductionDtypes
 from collectives.runtime import MismatchError, RowAllGather, Tag, Work, state_of
 from ringsim.schedule import Collective
 
@@ -51,7 +51,7 @@ def all_to_all_single(
     tensor_checks.check_tensor("input", input)
     tensor_checks.check_alike("output", output, "input", input)
     call = CollectiveCall(Collective.ALL_TO_ALL, algorithm, group)
-    operands = Operands((input,), (output,), reduction_of(None, input.dtype)[1])
+    operands = Operands((input,), (output,), ReductionDtypes(input.dtype, input.dtype))
     sent = tensor_checks.block_lengths("input", input, input_split_sizes, call.num_ranks)
     expected = tensor_checks.block_lengths("output", output, output_split_sizes, call.num_ranks)
     if output_split_sizes or input_split_sizes:
@@ -82,16 +82,16 @@ def all_to_all(
         True
     """
     call = CollectiveCall(Collective.ALL_TO_ALL, algorithm, group)
-    for name, tensors, check in (
-        ("output_tensor_list", output_tensor_list, tensor_checks.check_writable),
-        ("input_tensor_list", input_tensor_list, tensor_checks.check_tensor),
-    ):
+    outputs = checked("output_tensor_list", output_tensor_list, tensor_checks.check_writable)
+    inputs = checked("input_tensor_list", input_tensor_list, tensor_checks.check_tensor)
+    named = ("output_tensor_list", outputs), ("input_tensor_list", inputs)
+    for name, tensors in named:
         tensor_checks.check_number(name, tensors, call.num_ranks)
-        for index, tensor in enumerate(checked(name, tensors, check)):
-            tensor_checks.check_alike(f"{name}[{index}]", tensor, "input_tensor_list[0]", input_tensor_list[0])
-    dtypes = reduction_of(None, input_tensor_list[0].dtype)[1]
-    operands = Operands(tuple(input_tensor_list), tuple(output_tensor_list), dtypes)
-    expected, sent = ([tensor.numel() for tensor in tensors] for tensors in (output_tensor_list, input_tensor_list))
+    for name, tensors in named:
+        for index, tensor in enumerate(tensors):
+            tensor_checks.check_alike(f"{name}[{index}]", tensor, "input_tensor_list[0]", inputs[0])
+    operands = Operands(inputs, outputs, ReductionDtypes(inputs[0].dtype, inputs[0].dtype))
+    expected, sent = ([tensor.numel() for tensor in tensors] for tensors in (outputs, inputs))
     return _start_uneven(call, operands, sent, expected, async_op)
 
 

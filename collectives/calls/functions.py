@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.calls.call import CollectiveCall, Operands
-from collectives.calls.reduction import reduction_of
+from collectives.calls.reduction import ReductionDtypes, reduction_of
 from collectives.calls.table import FUNCTIONS, SCATTERING, Function
 from collectives.calls.tensor_checks import check_share, check_shares, check_tensor, check_writable
 from collectives.runtime import Work, home_of, resolve
@@ -348,7 +348,9 @@ def _start(
     outputs = checked(function.output, output, check_writable)
     inputs = outputs if function.is_in_place else checked(function.input, given, check_tensor)
     scatters = collective in SCATTERING
-    reduction, dtypes = reduction_of(op, (outputs if scatters else inputs)[0].dtype, wire)
+    sent = outputs if scatters else inputs
+    dtype = sent[0].dtype if sent else torch.get_default_dtype()  # an empty list is refused below
+    reduction, dtypes = reduction_of(op, dtype, wire) if collective.reduces else (None, ReductionDtypes(dtype, dtype))
     call = CollectiveCall(collective, algorithm, group, _root(resolve(group), function, *root) if function.root else 0)
     splits = None
     if not function.is_in_place:
@@ -359,13 +361,20 @@ def _start(
 
 
 def checked(name: str, given: Given, check: Callable[[str, torch.Tensor], None]) -> tuple[torch.Tensor, ...]:
-    """Return the tensors of an argument, each of them checked."""
-    if isinstance(given, torch.Tensor):
-        check(name, given)
-        return (given,)
-    for index, tensor in enumerate(given or ()):
-        check(f"{name}[{index}]", tensor)
-    return tuple(given or ())
+    """Return the tensors of an argument, each of them checked; none for None in place of the list of a root.
+
+    Raises ValueError for a list in place of a tensor, and the other way round.
+    """
+    if name.endswith(("_list", "tensors")):
+        if given is None and name in ("gather_list", "scatter_list"):
+            return ()
+        if not isinstance(given, list | tuple):
+            raise ValueError(f"{name} is a {type(given).__name__}: must be a list of tensors")
+        return tuple(tensor for index, one in enumerate(given) for tensor in checked(f"{name}[{index}]", one, check))
+    if not isinstance(given, torch.Tensor):
+        raise ValueError(f"{name} is a {type(given).__name__}: must be one tensor")
+    check(name, given)
+    return (given,)
 
 
 def _check_shares(share: tuple[str, Any], whole: tuple[str, Any], call: CollectiveCall) -> tuple[int, ...] | None:
@@ -397,7 +406,11 @@ def _root(group: dist.ProcessGroup, function: Function, rank: int | None, group_
         rank = 0
     if (rank is None) == (group_rank is None):
         raise ValueError(f"{name} {rank}, group_{name} {group_rank}: give exactly one of the two")
-    root = group_rank if rank is None else dist.get_group_rank(group, rank)
-    if root is None or not 0 <= root < group.size():
+    try:
+        root = group_rank if rank is None else dist.get_group_rank(group, rank)
+    except ValueError:
+        members = dist.get_process_group_ranks(group)
+        raise ValueError(f"{name} {rank}: must be a rank of the group, one of {members}") from None
+    if root is None or root not in range(group.size()):
         raise ValueError(f"group_{name} {root}: must be in 0..{group.size() - 1}")
     return root

@@ -102,16 +102,14 @@ def _has_range(dtype: torch.dtype) -> bool:
 @lru_cache
 def reduction_of(
     op: ReduceOp.RedOpType | ReduceOp | None, dtype: torch.dtype, wire: torch.dtype | None = None
-) -> tuple[Reduction | None, ReductionDtypes]:
-    """Return what `op` means for tensors of `dtype`, None for none, and in which dtypes it is done.
+) -> tuple[Reduction, ReductionDtypes]:
+    """Return what `op` means for tensors of `dtype`, and in which dtypes it is done.
 
     An AVG is the mean also where the sum does not fit: it divides first in float16 and float8, as
     DistributedDataParallel does, and adds integers in int64.
 
     Raises ValueError where torch.distributed has no meaning for it, or torch no sum.
     """
-    if op is None:
-        return None, ReductionDtypes(dtype, dtype)
     kind = next((known for known in _COMBINE if op == known), None)
     if kind is None:
         name = next((name for name, other in ReduceOp.RedOpType.__members__.items() if op == other), op)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import FakeProcessGroup, HashStore
 from torch.distributed import distributed_c10d
 
-from collectives.calls import FUNCTIONS, Function, imitate, name_of
+from collectives.calls import FUNCTIONS, Function, check_share, imitate, name_of
 from collectives.integrations import NAME as RING
 from collectives.integrations import BackendOptions, RingGroup, carries_out
 from collectives.runtime import RecordedGroup, Recorder, Work, is_lent, record_group
@@ -90,6 +90,10 @@ class RecordingGroup(dist.ProcessGroup):
         elif any(sizes):
             expected, sent = sizes
             pairs = [(output.split(expected) if expected else outputs, given.split(sent) if sent else inputs)]
+        elif isinstance(output, Tensor) and isinstance(given, Tensor):
+            operands = (function.output, output), (function.input, given)
+            share, whole = operands[::-1] if collective is Collective.ALL_GATHER else operands
+            check_share(*share, *whole, 1 if collective is Collective.ALL_TO_ALL else self.size())
         outputs = [tensor for one in outputs for tensor in _listed(one)]
         size_bytes = _bytes(outputs if collective in (Collective.ALL_GATHER, Collective.SCATTER) else inputs)
         size_bytes *= self.size() if collective in (Collective.GATHER, Collective.SCATTER) else 1

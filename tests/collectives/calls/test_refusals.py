@@ -44,6 +44,14 @@ REFUSALS = [
     "input_tensor_list[1] is torch.int32 and input_tensor_list[0] torch.float32: both must be the same",
     "gather_list has 2 tensors on rank 1: only rank 0 of the group has one",
     "group_src 5: must be in 0..1",
+    "src 9: must be a rank of the group, one of [0, 1]",
+    "op None: must be one of SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR",
+    "tensor is a list: must be one tensor",
+    "tensor is a NoneType: must be one tensor",
+    "input is a list: must be one tensor",
+    "tensor_list is a Tensor: must be a list of tensors",
+    "input_list[1] is a int: must be one tensor",
+    "output_tensor_list has 0 tensors: must have one for each of 2 ranks",
     "algorithm 7: must be a name, such as FILE.py:FUNCTION, of at most 256 bytes",
     f"algorithm 'no_such': all_reduce has {KNOWN}; or give your own as FILE.py:FUNCTION or FILE.xml",
     f"collective 'allgather': must be one of {', '.join(each.value for each in Collective)}",
@@ -82,6 +90,14 @@ def refusals(_: Group, backend: str) -> tuple[list[str], list[float]]:
         lambda: collectives.all_to_all([two, two.clone()], [two, two.int()], group),
         lambda: collectives.gather(three, [two, two], group=group),  # to the first rank
         lambda: collectives.scatter(three, group=group, group_src=5),
+        lambda: collectives.broadcast(three, src=9, group=group),
+        all_reduce(three, op=None),
+        all_reduce([three, two]),
+        all_reduce(None),
+        lambda: collectives.reduce_scatter_tensor(two, [two, two], group=group),  # type: ignore[arg-type]
+        lambda: collectives.all_gather(four, two, group),  # type: ignore[arg-type]
+        lambda: collectives.reduce_scatter(two, [two, 2], group=group),  # type: ignore[list-item]
+        lambda: collectives.all_to_all([], [], group),
         lambda: collectives.add_candidate(7, group=group),  # type: ignore[arg-type]
         lambda: collectives.add_candidate("no_such", group=group),
         lambda: collectives.add_candidate("ring", "allgather", group),

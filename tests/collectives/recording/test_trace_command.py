@@ -42,6 +42,7 @@ def test_a_program_is_ended_when_it_is_recorded(body: str, printed: str, tmp_pat
     assert ProgramTrace.load(tmp_path / "step.json").num_ranks == 2
 
 
+GATHERS = "dist.group.WORLD._allgather_base"
 AT, THREAD = f"train.py:{LINE}", "threading.Thread(target=never.wait)"
 CATCHES_ALL = """
 while True:
@@ -57,6 +58,7 @@ while True:
     [
         ("--fake -m train", "ctypes.string_at(0)", f"{AT}: its process was ended by SIGSEGV, from within "),
         ("-m train", f"{THREAD}.start(); [][1]", f"{AT}: IndexError: list index out of range"),
+        ("--ranks 4 train.py", f"{GATHERS}(torch.empty(5), torch.ones(3))", f"{AT}: ValueError: output_tensor has 5 "),
         ("train.py", "train(1); os._exit(0)", "it ended its process, as by os._exit, before it was recorded"),
         ("train.py", CATCHES_ALL, "it catches BaseException in each step, and so cannot be stopped"),
         ("-o - train.py", "", "trace: --output -: the program may print to stdout itself; name a file"),
