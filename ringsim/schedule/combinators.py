@@ -19,8 +19,9 @@ from ringsim.schedule.relay import Relay
 from ringsim.schedule.schedule import Schedule
 from ringsim.schedule.steps import Copies, Steps
 from ringsim.schedule.table import Ints, ScheduleError, TransferTable
-from ringsim.schedule.user_steps import require_count, whole_numbers
+from ringsim.schedule.user_steps import MAX_CHUNKS, require_count, whole_numbers
 
+MOST_HOPS = 2**20  # of a relay; what has more is listed when its table is asked for, if there is room for that
 _Rows = TypeVar("_Rows", TransferTable, Relay)
 
 
@@ -97,7 +98,8 @@ def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> S
 def _side_by_side(parts: list[Steps]) -> Steps:
     """Return the steps of several schedules, alternating: step 0 of each, then step 1 of each that has one, ..."""
     relays, count = [steps.relay for steps in parts if steps.relay], len(parts)
-    if len(relays) == count and len({(relay.reduces, relay.num_turns) for relay in relays}) == 1:
+    is_small = sum(len(relay.src) for relay in relays) <= MOST_HOPS
+    if len(relays) == count and is_small and len({(relay.reduces, relay.num_turns) for relay in relays}) == 1:
         turned = [replace(one, turn=one.turn * count + part) for part, one in enumerate(relays)]
         numbered = [_numbered(one, count, part) for part, one in enumerate(turned)]
         return Steps.relayed(replace(Relay.joined(numbered), num_turns=relays[0].num_turns * count))
@@ -118,7 +120,7 @@ def _side_by_side(parts: list[Steps]) -> Steps:
 
 def _numbered(rows: _Rows, count: int, part: int) -> _Rows:
     """Return the rows of one of `count` schedules that are merged with the numbers of its chunks and channels there."""
-    return replace(rows, chunk=rows.chunk * count + part, channel=rows.channel * count + part)
+    return replace(rows, chunk=_scaled(rows.chunk, count, part), channel=_scaled(rows.channel, count, part))
 
 
 def _copies(parts: list[Steps]) -> Copies | None:
@@ -161,7 +163,8 @@ def on_groups(
     ranks = np.atleast_2d(whole_numbers("groups", groups))
     start = np.zeros(len(ranks), np.int64) if first_chunk is None else whole_numbers("first_chunk", first_chunk)
     members = np.unique(ranks)
-    if ranks.shape[1] != schedule.num_ranks or len(members) != ranks.size or len(start) != len(ranks):
+    is_shaped = start.ndim == 1 and len(start) > 0 and ranks.shape == (len(start), schedule.num_ranks)
+    if not is_shaped or len(members) != ranks.size:
         raise ScheduleError(f"on_groups: {schedule}: each group must have {schedule.num_ranks} different ranks")
     if members[0] < 0 or members[-1] >= num_ranks or start.min() < 0 or start.max() + schedule.num_chunks > num_chunks:
         raise ScheduleError(f"on_groups: {schedule}: not within {num_ranks} ranks and {num_chunks} chunks")
@@ -170,7 +173,7 @@ def on_groups(
 
 
 def _in_groups(steps: Steps, ranks: Ints, first_chunk: Ints) -> Steps:
-    if steps.relay:
+    if steps.relay and len(steps.relay.src) * len(ranks) <= MOST_HOPS:
         relays = (_renamed(steps.relay, group, first) for group, first in zip(ranks, first_chunk, strict=True))
         return Steps.relayed(Relay.joined(list(relays)))
 
@@ -182,7 +185,7 @@ def _in_groups(steps: Steps, ranks: Ints, first_chunk: Ints) -> Steps:
 
 
 def _renamed(rows: _Rows, ranks: Any, first_chunk: int) -> _Rows:
-    return replace(rows, src=ranks[rows.src], dst=ranks[rows.dst], chunk=rows.chunk + first_chunk)
+    return replace(rows, src=ranks[rows.src], dst=ranks[rows.dst], chunk=_scaled(rows.chunk, 1, first_chunk))
 
 
 def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.integer]) -> Schedule:
@@ -250,10 +253,11 @@ def on_channel(schedule: Schedule, channel: int) -> Schedule:
     if not channel:
         return schedule
     if steps.relay:
-        return replace(schedule, steps=Steps.relayed(replace(steps.relay, channel=steps.relay.channel + channel)))
+        relay = replace(steps.relay, channel=_scaled(steps.relay.channel, 1, channel))
+        return replace(schedule, steps=Steps.relayed(relay))
 
     def make() -> TransferTable:
-        return replace(steps.table, channel=steps.table.channel + np.int32(channel))
+        return replace(steps.table, channel=_scaled(steps.table.channel, 1, channel))
 
     return replace(schedule, steps=Steps(len(steps), steps.num_transfers, make))
 
@@ -274,7 +278,7 @@ def split(schedule: Schedule, segments: int) -> Schedule:
     if _is_whole("split", schedule, segments):
         return schedule
     steps = schedule.steps
-    if steps.relay:
+    if steps.relay and len(steps.relay.src) * segments <= MOST_HOPS:
         relays = [
             replace(_segment(steps.relay, segments, j), turn=steps.relay.turn * segments + j) for j in range(segments)
         ]
@@ -327,4 +331,12 @@ def _is_whole(combinator: str, schedule: Schedule, segments: int) -> bool:
 
 
 def _segment(rows: _Rows, segments: int, j: int) -> _Rows:
-    return replace(rows, chunk=rows.chunk * segments + j)
+    return replace(rows, chunk=_scaled(rows.chunk, segments, j))
+
+
+def _scaled(numbers: Any, factor: int, offset: int) -> Any:
+    """Return `factor` times chunks or channels, and `offset` more; ScheduleError for what a table cannot hold."""
+    largest = int(numbers.max(initial=0)) * factor + int(offset)
+    if largest > MAX_CHUNKS:
+        raise ScheduleError(f"a chunk or channel would have the number {largest}: must be at most {MAX_CHUNKS}")
+    return numbers * factor + int(offset)

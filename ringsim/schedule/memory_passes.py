@@ -131,5 +131,7 @@ class _Reading:
 def _is_first(schedule: Schedule, rows: Flow) -> Bools:
     """Return whether no earlier transfer sends the same version of the chunk."""
     from_start = pair(rows.src, rows.chunk, schedule.num_ranks, schedule.num_chunks)
-    version = np.where(rows.reads == NO_ROW, from_start, schedule.num_ranks * schedule.num_chunks + rows.reads)
+    version = np.where(
+        rows.reads == NO_ROW, from_start, schedule.num_ranks * schedule.num_chunks + rows.reads.astype(np.int64)
+    )
     return np.equal(Occurrences(version, rows.step).previous(), NO_ROW)

@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 from itertools import zip_longest
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given
@@ -13,16 +14,19 @@ from ringsim import (
     Network,
     Schedule,
     Transfer,
+    algorithm,
     merge,
     on_channel,
     on_groups,
     permute_ranks,
     pipeline,
+    ring_all_reduce,
     split,
     then,
 )
-from ringsim.schedule import NO_ROW, TransferTable, dependencies
+from ringsim.schedule import NO_ROW, ScheduleError, TransferTable, dependencies
 from ringsim.simulation.engines.event_engine import run_events
+from tests.refusals import refused
 from tests.ringsim.strategies import relays, schedules, uniform_networks
 
 Rows = list[list[Transfer]]
@@ -206,3 +210,26 @@ def test_no_send_of_a_relay_is_waited_for(relay: Schedule, network: Network, in_
         run_events(dependencies(one, in_order=in_order), topology, sizes).applied_s.tolist() for one in (relay, listed)
     )
     assert relayed_s == listed_s
+
+
+def test_numbers_that_a_table_cannot_hold_are_refused() -> None:
+    """They must not come out negative, in a relay either."""
+    last = Schedule.from_transfers(Collective.BROADCAST, "b", 2, 2**30, [[Transfer(0, 1, 2**30 - 1, False)]])
+    many = "a chunk or channel would have the number {}: must be at most 2147483647"
+    with refused(many.format(2**32 - 4), ScheduleError):
+        assert split(last, 4).steps.table
+    with refused(many.format(2**32 - 4), ScheduleError):
+        assert merge(last, last, last, last).steps.table
+    with refused(many.format(2**40), ScheduleError):
+        on_channel(ring_all_reduce(2), 2**40)
+
+
+def test_a_round_of_many_hops_is_not_made_before_it_is_asked_for() -> None:
+    """Of more than a million it is listed, where that fits, with the same transfers."""
+    assert split(ring_all_reduce(2**16), 2**10).num_transfers == 2**10 * 2**17 * (2**16 - 1)
+    assert algorithm("torus", 2**16).steps.relay is None
+    with patch("ringsim.schedule.combinators.MOST_HOPS", 8):
+        listed = split(ring_all_reduce(4), 3)
+    assert listed.steps.relay is None
+    assert_same(split(ring_all_reduce(4), 3), written_out(listed))
+    assert split(ring_all_reduce(4), 3).steps.relay is not None
