@@ -192,4 +192,7 @@ def _inside(place: str, name: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    return shortened(json.dumps(value, ensure_ascii=False, default=str))
+    try:
+        return shortened(json.dumps(value, ensure_ascii=False, default=str))
+    except RecursionError:  # of hundreds of lists in each other
+        return "{...}" if isinstance(value, dict) else "[...]"

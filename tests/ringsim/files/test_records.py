@@ -89,6 +89,15 @@ def test_the_first_that_is_wrong_is_named(snapshot: SnapshotAssertion) -> None:
     assert said == snapshot
 
 
+def test_the_value_may_be_nested_deeply() -> None:
+    """More deeply than it can be shown."""
+    nested: Any = []
+    for _ in range(2000):
+        nested = [nested]
+    assert said_by(ValueError, decode, Model, DATA | {"num_ranks": nested}).startswith("num_ranks = [...]: must be a ")
+    assert said_by(ValueError, decode, Layer, {"width": {"a": nested}}).startswith("width = {...}: must be a ")
+
+
 def test_a_format_has_a_name_and_versions(snapshot: SnapshotAssertion) -> None:
     """Others are refused."""
     form = FileFormat("layers", 3, older=(1, 2), made_by="make layers")
