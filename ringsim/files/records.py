@@ -91,9 +91,7 @@ def _without_surrogates(value: Any) -> Any:
 def _refuse(error: msgspec.ValidationError, kind: Any, value: Any, place: str) -> NoReturn:
     """Raise the error of msgspec with the value there, and with all that the annotation says."""
     about_key = _ABOUT_KEY.match(str(error))
-    is_here = (
-        about_key and isinstance(value, dict) and about_key[2] in value
-    )  # a key may look like the end of a message
+    is_here = about_key and isinstance(value, dict) and about_key[2] in value  # though it may end as a path does
     path = None if is_here else _PATH.search(str(error))
     with suppress(LookupError, TypeError):
         kind, value, place = _followed(path[1] if path else "", kind, value, place)

@@ -86,7 +86,8 @@ WRONG: list[dict[str, Any]] = [
     {"layers": [{}]}, layer(width=9), layer(width=[1] * 99), layer(start_s=[0, "x"]), layer(widht=9),
     {"start": 3}, {"start": "3"}, {"start": {}}, {"unit": "sm"}, {"unit": 3}, {"unit": "s\n"}, {"costs": {"a": None}},
     {"x.y": 1}, {"a\nb` - at `$.layers[0]": 1}, {"a` - at `$.x[2]": 1}, {"a` - at `$.name": 1},
-    {"' - at `$.num_ranks": 1}, {"num_ranks": "\ud800"}, {"\ud800": 1}, {"colour": "\ud800"},
+    {"` - at `$.num_ranks": 1}, {"layers": [{"` - at `$.name": 1}]},
+    {"num_ranks": "\ud800"}, {"\ud800": 1}, {"colour": "\ud800"},
     {"costs": {"\ud800": "\ud800"}}, {"layers": None}, {"layers": {}}, {"colour": []}, {"notes": [], "name": {}},
 ]  # fmt: skip
 
