@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import Decimal, DecimalException
 
 _PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
              "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
@@ -94,7 +94,10 @@ def _quantity(
     match = pattern.fullmatch(text)
     if not match or match[2] not in prefixes:
         raise ValueError(f"{text!r} is not {rule}")
-    value = Decimal(match[1]) * prefixes[match[2]]
+    try:
+        value = Decimal(match[1]) * prefixes[match[2]]
+    except DecimalException:  # an exponent of many digits
+        raise ValueError(f"{text!r} is not {rule}") from None
     if abs(value) > MAX_VALUE:
         raise ValueError(f"{text!r} is too large a number")
     return value, match

@@ -36,12 +36,14 @@ def main() -> None:
     report = Path(sys.argv[2] if len(sys.argv) > 2 else os.devnull)
     faulthandler.enable(report.open("ab"), all_threads=False)
     faulthandler.enable = lambda *_, **__: None  # if the program asks for it, too, the report is still told
-    request = decode(TraceRequest, json.loads(sys.argv[1]))
+    program = ""
     try:
+        request = decode(TraceRequest, json.loads(sys.argv[1]))
+        program = request.program
         record_program(request, partial(_end, report, USER_MISTAKE)).save(Path(request.output))
     except Exception as error:
         is_told = isinstance(error, ValueError | OSError)  # else the recorder is wrong, which must not cost a traceback
-        _end(report, USER_MISTAKE, str(error) if is_told else f"{request.program}: {type(error).__name__}: {error}")
+        _end(report, USER_MISTAKE, str(error) if is_told else f"{program}: {type(error).__name__}: {error}")
     except KeyboardInterrupt as interrupt:
         _end(report, INTERRUPTED, str(interrupt) or "interrupted")
     _end(report, 0)

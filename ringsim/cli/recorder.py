@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from msgspec.structs import replace
 
 from ringsim.console import Progress, ended_once
-from ringsim.files import encode
+from ringsim.files import decode, encode
 from ringsim.traces import INTERRUPTED, ProgramTrace, TraceRequest
 
 GRACE_S = 10.0  # in which an interrupted program may end
@@ -99,6 +99,7 @@ def request_of(trace: ProgramTrace, file: Path, program: Sequence[str], run_reco
         is_module = program[0] == "-m"
         name, *arguments = program[is_module:] or [""]
         request = replace(request, program=name, arguments=tuple(arguments), is_module=is_module, folder=os.getcwd())
+        request = decode(TraceRequest, encode(request))  # as of a file
     elif not run_recorded:
         raise ValueError(
             f"{file}: --ranks would run what the file names, in {request.folder or '.'}: {request.command}; give "

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from inspect import ismethod
 from types import UnionType
 from typing import Annotated, Any, ClassVar, NoReturn, Self, TypeVar, Union, get_args, get_origin
 
@@ -41,7 +42,10 @@ def encode(record: Any) -> Any:
 
 def _without_subclass(value: Any) -> Any:
     """Return text or a number as a plain one: torch's version is of a class of torch's."""
-    return str(value) if isinstance(value, str) else float(value)
+    for plain in (str, int, float):
+        if isinstance(value, plain):
+            return plain(value)
+    raise TypeError(f"{value!r}: a file cannot hold a {type(value).__name__}")
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,17 +65,37 @@ def decode(kind: Callable[..., _Record], data: Any, place: str = "") -> _Record:
 def parsed(kind: Any, value: Any, place: str = "") -> Any:
     """Return a value as this annotation has it. Raises ValueError with place, value and rule."""
     try:
-        return msgspec.convert(value, kind, dec_hook=lambda by, given: by.parse(given))
+        return _converted(value, kind)
     except msgspec.ValidationError as error:
         _refuse(error, kind, value, place)
+    except UnicodeEncodeError:  # JSON may have one half of a pair of surrogates, which msgspec cannot compare
+        try:
+            return _converted(_without_surrogates(value), kind)
+        except msgspec.ValidationError as error:
+            _refuse(error, kind, value, place)
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    return msgspec.convert(value, kind, dec_hook=lambda by, given: by.parse(given))
+
+
+def _without_surrogates(value: Any) -> Any:
+    """Return a value of JSON with the escapes of surrogates in place of them."""
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_surrogates(inner) for inner in value]
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _refuse(error: msgspec.ValidationError, kind: Any, value: Any, place: str) -> NoReturn:
     """Raise the error of msgspec with the value there, and with all that the annotation says."""
-    path = _PATH.search(str(error))
-    with suppress(LookupError, TypeError):  # an unknown key may look like the end of a message
+    about_key = _ABOUT_KEY.match(str(error))
+    is_here = about_key and isinstance(value, dict) and about_key[2] in value  # though it may end as a path does
+    path = None if is_here else _PATH.search(str(error))
+    with suppress(LookupError, TypeError):
         kind, value, place = _followed(path[1] if path else "", kind, value, place)
-    if error.__cause__ and isinstance(value, dict):  # of a record's own rules, which name the fields
+    if error.__cause__ and isinstance(value, dict) and _has_fields(_bare(kind)):  # its rules name the fields
         raise ValueError(f"{place}: {error.__cause__}".removeprefix(": ")) from None
     if error.__cause__:
         raise refusal(place, value, str(error.__cause__)) from None
@@ -80,7 +104,7 @@ def _refuse(error: msgspec.ValidationError, kind: Any, value: Any, place: str) -
         raise ValueError(f"{place}: {about_key[2]} is missing".removeprefix(": ")) from None
     if about_key:
         raise unknown_key(place, about_key[2], getattr(_bare(kind), "__struct_encode_fields__", ())) from None
-    raise refusal(place, value, _rule(kind, value)) from None
+    raise refusal(place, value, _rule(kind, value, place)) from None
 
 
 def _followed(path: str, kind: Any, value: Any, place: str) -> tuple[Any, Any, str]:
@@ -98,6 +122,11 @@ def _followed(path: str, kind: Any, value: Any, place: str) -> tuple[Any, Any, s
     return kind, value, place
 
 
+def _has_fields(kind: Any) -> bool:
+    """Return whether this is a record, or `By` its `from_dict`."""
+    return hasattr(kind, "__struct_fields__") or ismethod(getattr(kind, "parse", None))
+
+
 def _bare(kind: Any) -> Any:
     """Return an annotation without bounds, and without None."""
     while get_origin(kind) in (Annotated, Union, UnionType):
@@ -105,7 +134,7 @@ def _bare(kind: Any) -> Any:
     return kind
 
 
-def _rule(kind: Any, value: Any) -> str:
+def _rule(kind: Any, value: Any, place: str) -> str:
     """Return the rule of an annotation that the value breaks."""
     while get_origin(kind) in (Union, UnionType):
         kind = next(inner for inner in get_args(kind) if inner is not type(None))
@@ -119,7 +148,7 @@ def _rule(kind: Any, value: Any) -> str:
         return f"must be one of {', '.join(known)}{suggestion(value, known) if isinstance(value, str) else ''}"
     inner = get_args(kind)[0] if get_origin(kind) is tuple else None
     if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
-        return "must be a list of tables"
+        return f"must be a list of tables{f', [[{place}]]' if isinstance(value, dict) else ''}"
     return f"must be {_RULES.get(get_origin(kind) or kind, 'a table of keys and values')}"
 
 
@@ -192,4 +221,7 @@ def _inside(place: str, name: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    return shortened(json.dumps(value, ensure_ascii=False, default=str))
+    try:
+        return shortened(json.dumps(value, ensure_ascii=False, default=str))
+    except RecursionError:  # of hundreds of lists in each other
+        return "{...}" if isinstance(value, dict) else "[...]"

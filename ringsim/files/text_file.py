@@ -7,6 +7,7 @@ import errno
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -93,8 +94,9 @@ def toml_text(table: Mapping[str, Any], place: str = "") -> str:
     """Return the TOML of a table: its values, a line each, then the tables in it; without None and empty lists.
 
     place: of the table in the file, with a dot, such as host.
+    Raises ValueError for None in a list, which TOML does not have.
     """
-    told = {key: value for key, value in table.items() if value not in (None, [], ())}
+    told = {_toml_key(key): value for key, value in table.items() if value not in (None, [], ())}
     inner = {key: value for key, value in told.items() if _holds_tables(value)}
     lines = [f"{key} = {_toml(value)}" for key, value in told.items() if key not in inner]
     for key, value in inner.items():
@@ -105,12 +107,25 @@ def toml_text(table: Mapping[str, Any], place: str = "") -> str:
 
 
 def _holds_tables(value: Any) -> bool:
-    return isinstance(value, dict) or (isinstance(value, list | tuple) and any(isinstance(one, dict) for one in value))
+    return isinstance(value, dict) or (isinstance(value, list | tuple) and all(isinstance(one, dict) for one in value))
 
 
 def _toml(value: Any) -> str:
-    """Return a single value, or a list of them, on one line; JSON's escapes are TOML's, which has one more."""
+    """Return a value on one line; JSON's escapes are TOML's, which has one more."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, dict):
+        inner = (f"{_toml_key(key)} = {_toml(one)}" for key, one in value.items() if one is not None)
+        return f"{{{', '.join(inner)}}}"
+    if value is None:
+        raise ValueError("a list with None in it: TOML has no such value")
+    if isinstance(value, float) and not math.isfinite(value):
+        return format(value)  # as in TOML: inf, -inf, nan
     return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml(key)
 
 
 def quoted(value: object, most: int = 60) -> str:

@@ -34,7 +34,11 @@ def read_network(text: str, file: str) -> Cluster:
         parsed(HostTable, template, "host")  # before its keys are those of others
         if isinstance(hosts := data.get("hosts"), list):
             data["hosts"] = [_host(template, host) for host in hosts]
-        return _cluster(decode(NetworkFile, data), file)
+        network = decode(NetworkFile, data)
+        for index, slow in enumerate(data.get("slow_link", ())):
+            if len(slow) == 1:  # its link
+                raise refusal(f"slow_link[{index}].link", slow["link"], "give its bandwidth, slowdown or latency")
+        return _cluster(network, file)
 
 
 def _merged(template: Any, given: Any) -> Any:
@@ -186,9 +190,6 @@ def _check_switch(switch: spec.Switch, hosts: Sequence[spec.Host]) -> None:
 
 
 def _check_faults(network: NetworkFile) -> None:
-    for place, slow in enumerate(network.slow_links):
-        if slow == spec.SlowLink(slow.link):
-            raise refusal(f"slow_link[{place}].link", slow.link, "give its bandwidth, slowdown or latency")
     for place, failure in enumerate(network.failures):
         if (failure.link is None) == (failure.rank is None):
             raise ValueError(f"failure[{place}]: give either link or rank")

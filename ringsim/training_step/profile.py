@@ -128,7 +128,7 @@ class _Model(Record, frozen=True):
     """All of the file."""
 
     optimizer: values.Time
-    layer: tuple[_Layer, ...]
+    layer: Annotated[tuple[_Layer, ...], values.AT_LEAST_ONE]
     source: str = ""
     buffers: values.By[int, _size] = 0
     dtype: _Dtype = "float32"

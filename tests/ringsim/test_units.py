@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim.units import format_rate, format_size, format_time, parse_rate, parse_size, parse_time
+from tests.refusals import said_by
 
 READ = {
     parse_size: {"1500": 1500, "64KiB": 65536, "64MB": 64 * 10**6, "1.5 GiB": 3 * 2**29, "0": 0, "2k": 2000, "7B": 7},
@@ -27,6 +28,14 @@ def test_what_is_printed_can_be_read_again(value: float) -> None:
     """To the digits that are shown."""
     assert math.isclose(parse_time(format_time(value)), value, rel_tol=1e-3)
     assert math.isclose(parse_rate(format_rate(value * 1e6)), value * 1e6, rel_tol=1e-2)
+
+
+@pytest.mark.parametrize("parse", READ)
+@pytest.mark.parametrize("exponent", [10**20, -(10**20)])
+def test_exponents_of_many_digits_are_refused(parse: Callable[[str], float], exponent: int) -> None:
+    """They are beyond what a decimal number holds."""
+    text = f"1e{exponent}{'us' if parse is parse_time else 'B'}"
+    assert said_by(ValueError, parse, text).startswith(f"{text!r} is not a ")
 
 
 def test_sizes_are_printed_in_powers_of_1024() -> None:

@@ -8,6 +8,7 @@ from click import argument, option
 
 from ringsim.cli.recorder import record
 from ringsim.console import FILE, STDOUT, Choice, IntRange, check_writable, command, require_torch, say_wrote
+from ringsim.files import decode, encode
 from ringsim.text_table import align_columns
 from ringsim.traces import Device, ProgramTrace, TraceRequest
 from ringsim.units import format_size, format_time, plural
@@ -70,7 +71,7 @@ def trace(
     told = Device(device) if device else Device.CUDA if fake else Device.CPU
     job = ranks, rank, ranks_per_host, steps
     request = TraceRequest(program, arguments, is_module, *job, str(output), fake, os.getcwd(), told)
-    recorded = record(request)
+    recorded = record(decode(TraceRequest, encode(request)))  # which refuses a name or argument that is no text
     click.echo(format_trace(recorded))
     say_wrote(output)
 

@@ -64,11 +64,14 @@ while True:
         ("-o - train.py", "", "trace: --output -: the program may print to stdout itself; name a file"),
         ("nowhere.py", "", "trace: nowhere.py: there is no such file; for a module, write -m before the name"),
         ("--ranks 4 --rank 4 train.py", "", ": rank 4: must be less than the 4 ranks"),
+        ("train.py a\x07b", "", 'ringsim: arguments[0] = "a\\u0007b": must be text of one line'),
+        ("train\udcff.py", "", 'ringsim: program = "train'),
     ],
 )
 def test_how_a_program_has_failed_is_told(arguments: str, body: str, message: str, tmp_path: Path) -> None:
     """In one line with the place, and exit code 2; no thread goes on, and an earlier trace is not taken for its own."""
     (tmp_path / "train.py").write_text(f"{HEAD}{body}\n")
+    (tmp_path / "train\udcff.py").touch()  # a byte that is no text
     (earlier := tmp_path / "step.trace.json").write_text(json.dumps(traced(TracedStep((), ())).as_dict()))
     before = earlier.read_text()
     done = ringsim(tmp_path, "trace", *arguments.split())

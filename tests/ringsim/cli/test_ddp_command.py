@@ -57,6 +57,7 @@ OPTIMIZER = 'optimizer = "1ms"\n'
 WRONG_LAYERS = (
     LAYER,
     OPTIMIZER,
+    OPTIMIZER + "layer = []\n",
     "optimizer = 1\n" + LAYER,
     OPTIMIZER + LAYER.replace('"3"', '"3x"'),
     OPTIMIZER + LAYER.replace('"3"', '"9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9"'),

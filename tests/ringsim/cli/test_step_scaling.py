@@ -161,6 +161,9 @@ def test_what_cannot_be_recorded_again_is_refused(file: Path, request_: TraceReq
     recorded(replace(request_, folder="/nowhere", is_module=True)).save(file)
     assert f"{file}: to be recorded of /nowhere, which does not exist" in refused(*command)
     recorded(request_).save(file)
+    assert 'arguments[0] = "a\\nb": must be text of one line' in refused(
+        *command[:4], *command[-2:], "--", "train.py", "a\nb"
+    )
     program = file.parent / "program" / "train.py"
     program.unlink()
     assert f"{file}: to be recorded of {program}, which does not exist" in refused(*command)

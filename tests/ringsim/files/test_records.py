@@ -3,9 +3,11 @@
 import json
 import math
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim.files import FileFormat, OpenRecord, Record, decode, encode, finite_or_none, values
@@ -63,7 +65,14 @@ def test_what_is_written_is_read() -> None:
     assert (encode(MODEL)["late_s"], encode(MODEL)["colour"]) == (None, "red")
     assert decode(Model, {**DATA, "start": "10us", "unit": "ms"}).start == 1e-5
     assert json.dumps(encode({"torch": type("Version", (str,), {})("2.6")})) == '{"torch": "2.6"}'
-    assert decode(Batch, {"size": 2, "other": [3]}) == Batch(2)
+    assert decode(Batch, {"size": 2, "other": [3], "\ud800": ["\ud800", {"\ud800": 3.0}]}) == Batch(2)
+
+
+def test_what_a_file_cannot_hold_is_not_written() -> None:
+    """A number of a class of numpy's would be read as another one; its own float is a float."""
+    assert encode({"time": np.float64(0.5)}) == {"time": 0.5}
+    for value in (np.int64(4), np.bool_(True), Path("a")):
+        assert said_by(TypeError, encode, {"value": value}).endswith(f"a file cannot hold a {type(value).__name__}")
 
 
 def layer(**changes: Any) -> dict[str, Any]:
@@ -77,7 +86,9 @@ WRONG: list[dict[str, Any]] = [
     {"layers": [{}]}, layer(width=9), layer(width=[1] * 99), layer(start_s=[0, "x"]), layer(widht=9),
     {"start": 3}, {"start": "3"}, {"start": {}}, {"unit": "sm"}, {"unit": 3}, {"unit": "s\n"}, {"costs": {"a": None}},
     {"x.y": 1}, {"a\nb` - at `$.layers[0]": 1}, {"a` - at `$.x[2]": 1}, {"a` - at `$.name": 1},
-    {"layers": None}, {"layers": {}}, {"colour": []}, {"notes": [], "name": {}},
+    {"` - at `$.num_ranks": 1}, {"layers": [{"` - at `$.name": 1}]},
+    {"num_ranks": "\ud800"}, {"\ud800": 1}, {"colour": "\ud800"},
+    {"costs": {"\ud800": "\ud800"}}, {"layers": None}, {"layers": {}}, {"colour": []}, {"notes": [], "name": {}},
 ]  # fmt: skip
 
 
@@ -87,6 +98,15 @@ def test_the_first_that_is_wrong_is_named(snapshot: SnapshotAssertion) -> None:
     said = [said_by(ValueError, decode, Model, data) for data in ([1], without, *(DATA | wrong for wrong in WRONG))]
     assert not [message for message in said if "\n" in message]
     assert said == snapshot
+
+
+def test_the_value_may_be_nested_deeply() -> None:
+    """More deeply than it can be shown."""
+    nested: Any = []
+    for _ in range(2000):
+        nested = [nested]
+    assert said_by(ValueError, decode, Model, DATA | {"num_ranks": nested}).startswith("num_ranks = [...]: must be a ")
+    assert said_by(ValueError, decode, Layer, {"width": {"a": nested}}).startswith("width = {...}: must be a ")
 
 
 def test_a_format_has_a_name_and_versions(snapshot: SnapshotAssertion) -> None:

@@ -1,11 +1,12 @@
 """Files of text, JSON and TOML: whatever is wrong with one is said in one line."""
 
+import math
 from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim.files.text_file import naming_place, parse_json, parse_toml, read_bytes, read_json, read_text
+from ringsim.files.text_file import naming_place, parse_json, parse_toml, read_bytes, read_json, read_text, toml_text
 from tests.refusals import refusal_of, said_by
 
 DEEP = '{"a":' * 10**5
@@ -21,6 +22,15 @@ def test_what_is_neither_json_nor_toml(snapshot: SnapshotAssertion) -> None:
     said = [said_by(ValueError, parse_json, text) for text in NO_JSON]
     said += [said_by(ValueError, parse_toml, text) for text in NO_TOML]
     assert [message.partition(" for integer string")[0] for message in said] == snapshot  # the rest is Python's
+
+
+def test_what_is_written_as_toml_is_read() -> None:
+    """What TOML writes unlike JSON as well; None is left out, but cannot be in a list."""
+    inner = {"x y": {"": [1, {"a": [math.inf], "ü.": {}}]}, "rows": [{"b": -math.inf}, {"c-1": 0.5}]}
+    table = {"a\n": 'b"\x7f', "mixed": [{"a": 1}, 2], "seen": True, "t.u": inner}
+    assert parse_toml(toml_text(table | {"left_out": None})) == table
+    assert toml_text({"rate": math.nan, "sizes": (1, 2)}) == "rate = nan\nsizes = [1, 2]\n"
+    assert "None" in said_by(ValueError, toml_text, {"sizes": [1, None]})
 
 
 def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion) -> None:

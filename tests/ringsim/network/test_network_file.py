@@ -12,7 +12,7 @@ from syrupy.assertion import SnapshotAssertion
 from ringsim.network.cluster import Calibration
 from ringsim.network.file_format import NetworkFile, quantities, scaled, value_of
 from ringsim.network.file_reader import load_network, read_network
-from ringsim.network.spec import FREE_BYTES_PER_S, with_free_bytes
+from ringsim.network.spec import FREE_BYTES_PER_S, SlowLink, with_free_bytes
 from tests.refusals import refusal_of, said_by
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -73,6 +73,13 @@ def test_a_burst_belongs_to_each_direction_of_a_link() -> None:
     nics = {f"host{host}.nic0.{way}": 5.0 for host in (0, 1) for way in ("out", "in")}
     ports = {f"rank{rank}.{way}": 0.0 for rank in range(4) for way in ("out", "in")}
     assert bursts == [nics | ports, {"a<->b": 7.0}]
+
+
+def test_a_slow_link_may_be_as_fast_as_the_others() -> None:
+    """As in a template of which only the figures change; what is refused is one that says nothing."""
+    for given in ("slowdown = 1", 'latency = "0us"'):
+        described = read_network(f'{HOST}[[slow_link]]\nlink = "host0.nic0.out"\n{given}\n', "my")
+        assert described.spec.slow_links == (SlowLink("host0.nic0.out"),)
 
 
 MISTAKES = (Path(__file__).parent / "wrong_files.txt").read_text().split("----\n")

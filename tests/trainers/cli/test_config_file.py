@@ -1,5 +1,6 @@
 """`--config`: what a TOML file may say, who wins, and that the file which a run leaves starts the same run."""
 
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -61,10 +62,10 @@ def test_every_option_comes_back_as_it_was(tmp_path: Path) -> None:
     """Of a user's task, too, with text that TOML has to escape; and with what a later version may have otherwise."""
     options = ["--clip-norm", "0.1", "--save-every", "2epochs", "--warmup-steps", "1", "--steps", "9", "--ranks", "2"]
     odd = 'a "b"\\ \x7f ü \n'
-    options += ["--task", POINTS, "--set", "dropout=1e-05", "--output", str(tmp_path / odd)]
+    options += ["--task", POINTS, "--set", "dropout=Infinity", "--output", str(tmp_path / odd)]
     first, _ = launched(tmp_path, "", *options)
     second, ranks = launched(tmp_path, first.options_file, "--task", POINTS)
     assert replace(second, resume=first.resume) == first
-    assert (second.options, second.config.output, ranks) == ({"dropout": 1e-05}, tmp_path / odd, 2)
+    assert (second.options, second.config.output, ranks) == ({"dropout": math.inf}, tmp_path / odd, 2)
     launch, _ = launched(tmp_path, "", "--task", "lm", "--heads", "2")
     assert 'data = "topics"\nlearning-rate = 0.003\nvocabulary = 256\nd-model = 128\nheads = 2\n' in launch.options_file
