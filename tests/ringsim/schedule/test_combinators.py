@@ -46,6 +46,12 @@ def written_out(schedule: Schedule) -> Rows:
     return [list(step) for step in schedule.steps]
 
 
+def listed(schedule: Schedule) -> Schedule:
+    """The same, as a list of transfers."""
+    shape = schedule.collective, "listed", schedule.num_ranks, schedule.num_chunks
+    return Schedule.from_transfers(*shape, written_out(schedule))
+
+
 def assert_same(made: Schedule, rows: Rows) -> None:
     """All that is known of its transfers is what is known of these: as a whole, step by step and rank by rank."""
     listed = Schedule.from_transfers(made.collective, made.algorithm, made.num_ranks, made.num_chunks, rows)
@@ -179,35 +185,24 @@ def test_relays_side_by_side(relays: list[Schedule]) -> None:
     """The same as what is listed, merged."""
     alike = [one for one in relays if one.num_chunks == relays[0].num_chunks and one.num_ranks == relays[0].num_ranks]
     alike = [replace(one, collective=Collective.ALL_REDUCE) for one in alike]
-    lists = [
-        Schedule.from_transfers(one.collective, "part", one.num_ranks, one.num_chunks, written_out(one))
-        for one in alike
-    ]
-    assert_same(merge(*alike), written_out(merge(*lists)))
+    assert_same(merge(*alike), written_out(merge(*map(listed, alike))))
 
 
 @given(relays(), st.permutations(range(5)))
 def test_relays_with_ranks_in_other_places(relay: Schedule, order: list[int]) -> None:
     """The same as what is listed, permuted."""
     own = [rank for rank in order if rank < relay.num_ranks]
-    listed = replace(
-        relay,
-        steps=Schedule.from_transfers(
-            relay.collective, "listed", relay.num_ranks, relay.num_chunks, written_out(relay)
-        ).steps,
-    )
-    assert_same(permute_ranks(relay, own), written_out(permute_ranks(listed, own)))
+    assert_same(permute_ranks(relay, own), written_out(permute_ranks(listed(relay), own)))
 
 
 @given(relays(), uniform_networks(), st.booleans())
 def test_no_send_of_a_relay_is_waited_for(relay: Schedule, network: Network, in_order: bool) -> None:
     """Before a chunk comes back, it has left for certain: the waits of rule 4 change no time."""
-    rows = written_out(relay)
-    listed = Schedule.from_transfers(relay.collective, "listed", relay.num_ranks, relay.num_chunks, rows)
     assert (dependencies(relay).buffer_dependency == NO_ROW).all()
     topology, sizes = network.topology(relay.num_ranks), np.full(relay.num_chunks, 100)
     relayed_s, listed_s = (
-        run_events(dependencies(one, in_order=in_order), topology, sizes).applied_s.tolist() for one in (relay, listed)
+        run_events(dependencies(one, in_order=in_order), topology, sizes).applied_s.tolist()
+        for one in (relay, listed(relay))
     )
     assert relayed_s == listed_s
 
@@ -229,7 +224,6 @@ def test_a_round_of_many_hops_is_not_made_before_it_is_asked_for() -> None:
     assert split(ring_all_reduce(2**16), 2**10).num_transfers == 2**10 * 2**17 * (2**16 - 1)
     assert algorithm("torus", 2**16).steps.relay is None
     with patch("ringsim.schedule.combinators.MOST_HOPS", 8):
-        listed = split(ring_all_reduce(4), 3)
-    assert listed.steps.relay is None
-    assert_same(split(ring_all_reduce(4), 3), written_out(listed))
-    assert split(ring_all_reduce(4), 3).steps.relay is not None
+        as_list = split(ring_all_reduce(4), 3)
+    assert as_list.steps.relay is None
+    assert_same(split(ring_all_reduce(4), 3), written_out(as_list))
