@@ -229,7 +229,8 @@ class RingGroup(dist.ProcessGroup):
 
     def _run(self, function: Function, opts: Any, output: Any, given: Any, *sizes: list[int] | None) -> Work:
         tensor = next((item for item in (output, given) if isinstance(item, Tensor)), None)
-        tensor = given[0] if tensor is None else tensor  # a list that is empty is for the function to refuse
+        if tensor is None:
+            tensor = next(iter(given), torch.empty(0))  # a list that is empty is for the function to refuse
         # Where it is a stream that waits, the call does not, since the Work must tell the stream for what.
         async_op = bool(opts.asyncOp) or tensor.is_cuda
         if function.name == "all_reduce" and opts.asyncOp:

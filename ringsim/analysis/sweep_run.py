@@ -151,7 +151,7 @@ class _Simulator:
         call = Call.on(on, self.collective, num_ranks, size_bytes)
         try:
             plan = LIBRARIES[LIBRARY].choose(on, call, self.max_transfers)
-            return plan.schedule, f"{plan.schedule.algorithm} {plan.protocol}", plan.time_s(), ""
+            return plan.schedule, f"{plan.schedule.algorithm} {plan.protocol.name}", plan.time_s(), ""
         except ValueError as error:
             return None, "", None, str(error)
 

@@ -189,7 +189,7 @@ def library_choice(
     require_priced(network, num_ranks)
     library = LIBRARIES[LIBRARY] if algorithm == LIBRARY else library_of(network)
     if algorithm != LIBRARY and (is_named or algorithm or num_ranks == 1 or not library.chooses):
-        return None if num_ranks == 1 else library.send(schedule, network, size, runtime=runtime)
+        return None if num_ranks == 1 else library.fastest_plan(schedule, network, size, runtime=runtime)
     chosen = library.choose(network, Call.on(network, schedule.collective, num_ranks, size), runtime=runtime)
     chosen = replace(chosen, schedule=in_given_places(chosen.schedule))
     chosen.require_known(MAX_TRANSFERS, runtime)
@@ -220,7 +220,7 @@ def drawn_as_library(
     if why := choice.why_by_formula(RULE):
         raise ValueError(f"there is no picture of {choice.schedule}: {why}; give fewer ranks")
     start = format_time(choice.start_s)
-    click.echo(f"over NCCL's protocol {choice.protocol}, without the {start} before its first message", err=True)
+    click.echo(f"over NCCL's protocol {choice.protocol.name}, without the {start} before its first message", err=True)
     return choice.schedule, choice.network
 
 

@@ -92,7 +92,7 @@ class Library:
         del schedule, network, size_bytes, per_host, measured
         return []
 
-    def send(
+    def fastest_plan(
         self,
         schedule: Schedule,
         network: AnyNetwork,

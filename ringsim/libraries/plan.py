@@ -147,15 +147,10 @@ class Plan:
 
     schedule: Schedule
     size_bytes: int
-    over: Protocol
+    protocol: Protocol
     described: AnyNetwork
     formula: Formula | None = None
     within: Estimate | None = None
-
-    @property
-    def protocol(self) -> str:
-        """The name of the protocol."""
-        return self.over.name
 
     @property
     def sent_bytes(self) -> int:
@@ -254,12 +249,12 @@ class Plan:
     @property
     def start_s(self) -> float:
         """Return the seconds that the library takes beside the schedule."""
-        return self._pace * _start_s(self.schedule, self.over, self.described)
+        return self._pace * _start_s(self.schedule, self.protocol, self.described)
 
     @cached_property
     def network(self) -> AnyNetwork:
         """The network of the hosts over the protocol."""
-        return _over(self.schedule, self.over, self.described, self._pace)
+        return _over(self.schedule, self.protocol, self.described, self._pace)
 
 
 def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int = 1) -> int:

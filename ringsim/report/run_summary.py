@@ -63,7 +63,7 @@ def summarise(
         "explained": as_dict(explanation) if explanation else None,
         "library": library
         and {
-            "protocol": library.protocol,
+            "protocol": library.protocol.name,
             "start_s": library.start_s if known_s is None or explanation else None,  # takes a simulation
         },
         **ends_of(within.map(lambda ratio: time_s * ratio) if within else None),

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from ringsim.schedule.flow import NO_ROW, FlowRow, flow_of_rank
 from ringsim.schedule.schedule import Schedule
-
-NEVER = -1  # in place of a step: there is none
+from ringsim.schedule.table import NEVER
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from ringsim.schedule.table import Step, Transfer
 
 
 class State(Protocol):
-    """What the ranks hold, as `run` changes it: numbers, or something that is counted instead."""
+    """The chunks of all ranks, as `run` changes them: numbers, or something that is counted instead."""
 
     def read(self, step: int, transfer: Transfer, /) -> Any:
         """Return what is sent, which later writes must not change."""

@@ -4,7 +4,7 @@ from __future__ import annotations  # so that help() shows the names of array ty
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import overload
 
 import numpy as np
@@ -66,15 +66,15 @@ class Steps(Sequence[Step]):
     @classmethod
     def listed(cls, num_steps: int, table: TransferTable) -> Steps:
         """Return the steps that have this table."""
-        steps = cls(num_steps, len(table), partial(TransferTable.joined, [table]))
+        steps = cls(num_steps, len(table), lambda: table)
         steps.table = table
         return steps
 
     @classmethod
-    def relayed(cls, relay: Relay, moved: tuple[Steps, Ints] | None = None) -> Steps:
+    def relayed(cls, relay: Relay) -> Steps:
         """Return the steps of a relay."""
         num_rounds = len(relay.reduces)
-        return cls(num_rounds * relay.num_turns, num_rounds * len(relay.src), relay.table, relay=relay, moved=moved)
+        return cls(num_rounds * relay.num_turns, num_rounds * len(relay.src), relay.table, relay=relay)
 
     @cached_property
     def table(self) -> TransferTable:

@@ -13,6 +13,7 @@ Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 AnyInts = npt.NDArray[np.signedinteger]
+NEVER = -1  # in place of the number of a step: there is none
 BYTES_LISTED = 100  # of memory for each transfer that is listed, while it is made, at most
 
 

@@ -20,14 +20,13 @@ from ringsim.schedule.memory import require_memory
 from ringsim.schedule.partition import UnevenShares
 from ringsim.schedule.replay import run
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.table import Ints, ScheduleError, Step, Transfer
+from ringsim.schedule.table import NEVER, Ints, ScheduleError, Step, Transfer
 from ringsim.schedule.user_steps import whole_numbers
 from ringsim.text_table import align_columns
 from ringsim.units import plural
 
 MAX_BYTES = 4 * 2**30
 MAX_NAMED = 4  # ranks whose counts are wrong, in a message
-NEVER = -1  # in place of a step: at the start
 MANY = 2**29  # counts stop here: that is wrong as it is, and must not wrap round to a right number
 
 

@@ -43,12 +43,6 @@ class Timeline:
     apply_s: Seconds
     applied_s: Seconds
 
-    @classmethod
-    def empty(cls, num_ranks: int, num_chunks: int, num_transfers: int) -> Timeline:
-        """Return a timeline whose columns are still to be filled in."""
-        types = (np.int32, np.int32, np.int32, np.int32, np.bool_, *[np.float64] * 5)
-        return cls(num_ranks, num_chunks, *(np.empty(num_transfers, dtype=dtype) for dtype in types))
-
     def __len__(self) -> int:
         return len(self.step)
 

@@ -100,7 +100,7 @@ class GroupCalls:
                 time_s = _formula_s(choice)
             if time_s is None:
                 queued = queued._replace(call_s=call_s + choice.start_s, network=choice.network)
-            return PlannedCall(choice.protocol, queued, time_s, channels)
+            return PlannedCall(choice.protocol.name, queued, time_s, channels)
         whole_bytes = -(-sent_bytes // element_bytes) * element_bytes
         copies = carrier.copies(_simulated_as(call.collective), self._size, whole_bytes)
         call_s += copy_s(self.network, self._num_ranks, *copies)
@@ -196,7 +196,7 @@ class GroupCalls:
         kind, name = self._built(collective, algorithm)
         if algorithm:
             schedule = build(kind, name, self._size, size_bytes)
-            return self.library.send(schedule, self.network, size_bytes, self._hosts)
+            return self.library.fastest_plan(schedule, self.network, size_bytes, self._hosts)
         return self.library.choose(self.network, Call.on_hosts(kind.value, size_bytes, self._hosts), math.inf)
 
     def _channels(self, schedule: Schedule) -> int:

@@ -1,4 +1,4 @@
-"""What keeps ranks together that hold shares, or step alone: whatever would train them apart is an error.
+"""Guards of ranks that hold shares, or step alone: whatever would train them apart is an error.
 
 `OwnOptimizer`: only the optimizer that `model.optimizer(...)` makes may step. `ShareGradient` and `Withheld`: tensors
 that stand where a rank has only a share, of a gradient or of the values of a parameter.

@@ -64,9 +64,8 @@ def with_rates(network: Cluster, link: float = 1e11, nics: float = 1.0) -> Clust
     """With a bandwidth within hosts, of which logs of several hosts say nothing, and NICs so many times as fast."""
     host = network.spec.host
     faster = structs.replace(host.nics, bandwidth_bytes_per_s=nics * host.nics.bandwidth_bytes_per_s)
-    return network.with_spec(
-        host=structs.replace(host, link=structs.replace(host.link, bandwidth_bytes_per_s=link), nics=faster)
-    )
+    linked = structs.replace(host.link, bandwidth_bytes_per_s=link)
+    return network.with_spec(host=structs.replace(host, link=linked, nics=faster))
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +156,7 @@ def test_what_is_simulated_takes_the_measured_steps(calibrated: Cluster, message
     assert [simulated_s] == pytest.approx(asked(known, Call("all_gather", size_bytes, 32, 8)))
     assert simulated_s > 1.2 * by_protocols.time_s() or message_bytes != 2**18
     assert NCCL.time_s(by_steps.schedule, known, size_bytes) == pytest.approx(by_steps.time_s())
-    sparse = [NCCL.send(by_steps.schedule, net, size_bytes, per_host=1) for net in (known, plain)]
+    sparse = [NCCL.fastest_plan(by_steps.schedule, net, size_bytes, per_host=1) for net in (known, plain)]
     assert len({choice.start_s for choice in sparse if choice}) == 1
 
 
@@ -236,7 +235,7 @@ def test_only_rings_within_a_host_fill() -> None:
     ring, call = build(Collective.ALL_GATHER, "ring", 4), (4, 2**30)
     for per_host, expected in ((4, factor), (1, 1.0)):
         chosen = [choose(net, Collective.ALL_GATHER, *call, ranks_per_host=per_host) for net in networks]
-        named = [NCCL.send(ring, net, 2**30, per_host=per_host) for net in networks]
+        named = [NCCL.fastest_plan(ring, net, 2**30, per_host=per_host) for net in networks]
         for pair in (chosen, named):
             filling_s, full_s = (choice.time_s() for choice in pair if choice)
             assert filling_s == pytest.approx(expected * full_s, rel=0.01)

@@ -25,7 +25,7 @@ def test_what_is_neither_json_nor_toml(snapshot: SnapshotAssertion) -> None:
 
 
 def test_what_is_written_as_toml_is_read() -> None:
-    """What TOML writes unlike JSON as well; None is left out, but cannot be in a list."""
+    """Also infinity, odd keys and mixed lists; None is left out, but cannot be in a list."""
     inner = {"x y": {"": [1, {"a": [math.inf], "ü.": {}}]}, "rows": [{"b": -math.inf}, {"c-1": 0.5}]}
     table = {"a\n": 'b"\x7f', "mixed": [{"a": 1}, 2], "seen": True, "t.u": inner}
     assert parse_toml(toml_text(table | {"left_out": None})) == table

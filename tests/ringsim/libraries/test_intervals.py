@@ -123,10 +123,7 @@ def test_nics_that_are_known_are_not_in_the_interval(tmp_path: Path) -> None:
         told = f"send from {known} of a host at a time; how fast {senders} ranks of a host can send is not known"
         assert told in nic_line(network, senders)
     of_one, of_three = by_both.calibration.cells
-    cells = (
-        structs.replace(of_one, collective="broadcast"),
-        of_three,
-    )  # of which one does not tell how many NICs there are
+    cells = structs.replace(of_one, collective="broadcast"), of_three  # of which one does not tell how many NICs it has
     assert nic_line(with_calibration(by_both, cells=cells), 1) == ""
 
 

@@ -55,7 +55,7 @@ def test_what_is_chosen(preset: str, snapshot: SnapshotAssertion) -> None:
     for call, num_ranks, size_bytes in CHOSEN:
         if num_ranks <= (network.spec.max_ranks or num_ranks):
             choice = choose(network, Collective(call), num_ranks, size_bytes)
-            taken = f"{choice.schedule.algorithm} {choice.protocol} {choice.time_s() * 1e6:.9g} us"
+            taken = f"{choice.schedule.algorithm} {choice.protocol.name} {choice.time_s() * 1e6:.9g} us"
             lines.append(f"{call} of {size_bytes} bytes on {num_ranks} ranks: {taken}")
     assert lines == snapshot
 
@@ -110,7 +110,7 @@ def test_schedules_of_nccl_take_the_formula(name: str, monkeypatch: pytest.Monke
     default, named = (build(Collective.ALL_REDUCE, name + hosts, 16, 2**20) for hosts in ("", "@4"))
     moved = permute_ranks(named, [*range(0, 16, 2), *range(1, 16, 2)])
     moved_s = NCCL.time_s(moved, network, 2**20)
-    assert NCCL.send(moved, network, 2**20).schedule is moved
+    assert NCCL.fastest_plan(moved, network, 2**20).schedule is moved
     monkeypatch.setattr("ringsim.libraries.plan.predict_time", None)
     assert NCCL.time_s(default, network, 2**20) == NCCL.time_s(named, network, 2**20) < moved_s
     with pytest.raises(TypeError):
@@ -196,7 +196,7 @@ def test_where_nothing_is_known_nothing_is_chosen() -> None:
         with pytest.raises(ValueError, match=too_many):
             choose(cluster, Collective.ALL_GATHER, 64, 8, max_transfers=1000, runtime=runtime)
     assert NCCL.why_unknown(preset, Call.on(preset, Collective.ALL_REDUCE, 1024, 8)) == ""
-    assert NCCL.send(build(Collective.ALL_REDUCE, "ring", 8), plain, 8) is None
+    assert NCCL.fastest_plan(build(Collective.ALL_REDUCE, "ring", 8), plain, 8) is None
 
 
 @pytest.mark.parametrize(("per_host", "num_nics"), [(8, 8), (8, 3), (6, 4), (4, 0)])
@@ -248,8 +248,8 @@ def test_a_ring_too_large_to_be_simulated_often_takes_a_protocol_by_its_size(mon
     cluster = load_network("dgx-h100-cluster")
     for size_bytes, protocol in ((2**18, "LL"), (2**32, "Simple")):
         schedule = build(Collective.ALL_REDUCE, "ring", 64, size_bytes)
-        choice = NCCL.send(schedule, cluster, size_bytes)
-        assert choice.protocol == protocol
+        choice = NCCL.fastest_plan(schedule, cluster, size_bytes)
+        assert choice.protocol.name == protocol
         assert NCCL.time_s(schedule, cluster, size_bytes) == choice.time_s()
 
 

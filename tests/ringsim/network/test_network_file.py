@@ -76,7 +76,7 @@ def test_a_burst_belongs_to_each_direction_of_a_link() -> None:
 
 
 def test_a_slow_link_may_be_as_fast_as_the_others() -> None:
-    """As in a template of which only the figures change; what is refused is one that says nothing."""
+    """Templates of which only the figures change have such links; one without any figure is refused."""
     for given in ("slowdown = 1", 'latency = "0us"'):
         described = read_network(f'{HOST}[[slow_link]]\nlink = "host0.nic0.out"\n{given}\n', "my")
         assert described.spec.slow_links == (SlowLink("host0.nic0.out"),)

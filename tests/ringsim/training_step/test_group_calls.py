@@ -35,7 +35,7 @@ def test_each_bucket_is_sent_as_nccl_would() -> None:
     assert [name for name, _ in taken] == ["nvls Simple", "nvls Simple", "nccl_tree LL"]
     for elements, (name, time_s) in zip((LARGE, MIDDLE, SMALL), taken, strict=True):
         choice = choose(CLUSTER, Collective.ALL_REDUCE, 16, 4 * elements)
-        assert name == f"{choice.schedule.algorithm} {choice.protocol}"
+        assert name == f"{choice.schedule.algorithm} {choice.protocol.name}"
         messages_s = predict_time(choice.schedule, choice.network, choice.sent_bytes)
         assert time_s == pytest.approx(choice.start_s + messages_s, rel=1e-9)
     small = structs.replace(profile, parameters=parameters[:1])
