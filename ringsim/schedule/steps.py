@@ -54,7 +54,7 @@ class Steps(Sequence[Step]):
         self,
         num_steps: int,
         num_transfers: int,
-        make: Callable[[], TransferTable],
+        make: Callable[[], TransferTable] | None,
         *,
         relay: Relay | None = None,
         copies: Copies | None = None,
@@ -66,7 +66,7 @@ class Steps(Sequence[Step]):
     @classmethod
     def listed(cls, num_steps: int, table: TransferTable) -> Steps:
         """Return the steps that have this table."""
-        steps = cls(num_steps, len(table), lambda: table)
+        steps = cls(num_steps, len(table), None)
         steps.table = table
         return steps
 
@@ -80,9 +80,15 @@ class Steps(Sequence[Step]):
     def table(self) -> TransferTable:
         """All transfers. Raises ValueError if there is no memory for them."""
         require_memory(f"a list of {self.num_transfers:,} transfers", self.num_transfers * BYTES_LISTED)
-        table = self._make()
-        del self._make  # and with it the tables that this one was made of
+        if make := self._make:
+            vars(self)["table"] = make()
+            self._make = None  # and with it go the tables that this one was made of
+        table: TransferTable = vars(self)["table"]  # of another thread, if one made it meanwhile
         return table
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the attributes for pickle, which cannot take the function that makes a table: have it made."""
+        return vars(self) if self.relay else vars(self) | {"table": self.table, "_make": None}
 
     def table_of(self, rank: int) -> TransferTable:
         """Return all that a rank sends and receives."""

@@ -1,9 +1,14 @@
 """Schedules written out, and their steps."""
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import numpy as np
 import pytest
 
 from ringsim import Collective, Schedule, Transfer
+from ringsim.algorithms import ALGORITHMS
 from tests.ringsim.strategies import listed
 
 
@@ -37,3 +42,24 @@ def test_columns_do_not_change_with_the_arrays_they_came_from() -> None:
     schedule = Schedule.from_columns(Collective.ALL_REDUCE, "mine", 3, 1, [(src, 2, 0, True)])
     src[0] = 1
     assert list(schedule.steps[0]) == [(0, 2, 0, True, 0)]
+
+
+@pytest.mark.parametrize("name", ["ring", "hierarchical", "halving_doubling"])
+def test_a_schedule_is_pickled_before_and_after_its_table_is_made(name: str) -> None:
+    """So it can be sent to another process: a relay as its rule, and the others as their table."""
+    made, schedule = (ALGORITHMS[Collective.ALL_REDUCE, name](4) for _ in range(2))
+    made.steps.table  # noqa: B018  # now it is made
+    for sent in (pickle.loads(pickle.dumps(each)) for each in (made, schedule)):
+        assert [list(step) for step in sent.steps] == [list(step) for step in schedule.steps]
+
+
+def test_threads_that_ask_for_a_table_at_once_get_the_same() -> None:
+    """What makes the table is forgotten when one of them has it."""
+    steps, together = ALGORITHMS[Collective.ALL_REDUCE, "halving_doubling"](64).steps, Barrier(4)
+
+    def asked(_: int) -> int:
+        together.wait()
+        return len(steps.table)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert set(threads.map(asked, range(4))) == {steps.num_transfers}
