@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from ringsim.calibration.doubts import contradiction_line, nic_line
 from ringsim.calibration.log_parameters import ANY, LogParameters, Posterior, assumptions, fit
 from ringsim.calibration.timings import FittedParameter, Timing, repeated
+from ringsim.calibration.warnings import contradiction_warning, implausible_warning, nic_warning, settings_warning
 from ringsim.libraries import (
     CallColumns,
     byte_shares,
@@ -51,6 +51,16 @@ class LogFit:
     parameters: tuple[FittedParameter, ...]
     cases: tuple[Timing, ...]
     errors: tuple[float, ...]
+
+    @property
+    def warnings(self) -> dict[str, str]:
+        """A line of each kind of warning, "" for none."""
+        return {
+            "contradictory": contradiction_warning(self.cases),
+            "guessed_nics": nic_warning(self.cluster, self.cluster.spec.ranks_per_host or 0),
+            "implausible": implausible_warning(self.parameters),
+            "not_followed": settings_warning(self.cluster, [case.call for case in self.cases]),
+        }
 
 
 def calibrate_logs(cases: Sequence[Timing], name: str, nics: Nics | None = None) -> LogFit:
@@ -169,8 +179,8 @@ def _cluster(name: str, fitted: _Fitted, cases: Sequence[Timing]) -> Cluster:
             draws=draw_ratios(posterior.covariance),
         ),
     )
-    doubts = "; ".join(filter(None, (contradiction_line(cases), nic_line(cluster, per_host))))
-    return replace(cluster, source=f"{cluster.source}; {doubts}") if doubts else cluster
+    warnings = filter(None, (contradiction_warning(cases), nic_warning(cluster, per_host)))
+    return replace(cluster, source="; ".join([cluster.source, *warnings]))
 
 
 def calibrated_cells(cases: Sequence[Timing]) -> tuple[CalibratedCells, ...]:

@@ -15,9 +15,10 @@ from functools import partial
 import numpy as np
 from msgspec import structs
 
-from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate_uniform
+from ringsim.calibration.host_costs import calibrate_host, calibrate_hosts, calibrate_uniform
 from ringsim.calibration.probe_times import exchange_s, shift_s
 from ringsim.calibration.timings import MISFIT
+from ringsim.calibration.warnings import warning_line
 from ringsim.estimates import Estimate
 from ringsim.files import parsed, values
 from ringsim.libraries import NUM_DRAWS, noises, rounded_ratios
@@ -36,7 +37,6 @@ from ringsim.network import (
     value_of,
     with_free_bytes,
 )
-from ringsim.units import format_size, format_time
 
 _RESAMPLED = 200
 _SEED = 0
@@ -289,14 +289,9 @@ class ProbeNoise:
         return max(map(abs, self.predicted.off_by))
 
     def line(self) -> str:
-        """Return one line for the user: how far the probes lie apart, and what to expect of predictions."""
-        low_s, high_s = p10_p90(self.probe.times_s)
-        low, high = self.predicted.off_by
-        return (
-            f"this machine was busy: a message of {format_size(self.probe.size_bytes)} took {format_time(low_s)} to "
-            f"{format_time(high_s)}; measure again; from the noise of the probes alone predictions may be off by "
-            f"{low:+.0%} to {high:+.0%}"
-        )
+        """Return the warning of a busy machine: how far the probes lie apart, and how far off predictions may be."""
+        (low_s, high_s), (low, high) = p10_p90(self.probe.times_s), self.predicted.off_by
+        return warning_line("busy", size_bytes=self.probe.size_bytes, low_s=low_s, high_s=high_s, low=low, high=high)
 
 
 def probe_noise(measurements: Measurements, fit: ProbeFit) -> ProbeNoise | None:
@@ -315,7 +310,7 @@ def probe_noise(measurements: Measurements, fit: ProbeFit) -> ProbeNoise | None:
     return max(map(noise_of, (probes[0], probes[-1])), key=lambda noise: noise.largest_error)
 
 
-def busy_line(measurements: Measurements, fit: ProbeFit) -> str:
-    """Return the line of a noise that is too wide for predictions; "" if it is not."""
+def busy_warning(measurements: Measurements, fit: ProbeFit) -> str:
+    """Warn of probes that lie too far apart for predictions."""
     noise = probe_noise(measurements, fit)
     return noise.line() if noise and noise.too_wide else ""

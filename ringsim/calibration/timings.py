@@ -102,7 +102,7 @@ def cases_of_tables(tables: Iterable[LogTable], known: NcclSettings = NOT_KNOWN)
     """Return a case for each collective, algorithm, size, number of ranks and hosts, and file, of all runs in it.
 
     known: settings of NCCL that the user gives, for logs that do not name them.
-    Times of several files are not put together: they may be of different settings, see `contradiction_line`.
+    Times of several files are not put together: they may be of different settings, see `contradiction_warning`.
     """
     rows_by_case: dict[_Key, list[tuple[LogTable, LogRow]]] = {}
     for table in tables:
@@ -179,7 +179,7 @@ def cases_of_measurements(measurements: Measurements, num_nodes: int, file: str)
                 f"{file}: collectives[{index}]: wrong is {times.wrong}: its results were wrong, so the times say "
                 f"nothing; find out why, and measure again"
             )
-        seconds = times.together_s if one_clock else times.times_s
+        seconds = times.times_without_skew_s if one_clock else times.times_s
         call = Call(times.collective.value, times.size_bytes, times.num_ranks, num_nodes)
         in_place_s = seconds if times.in_place else ()
         own = transport if times.algorithm != TORCH else ""

@@ -70,7 +70,7 @@ class CollectiveTimes(Record, frozen=True):
         return statistics.median(self.times_s)
 
     @property
-    def together_s(self) -> tuple[float, ...]:
+    def times_without_skew_s(self) -> tuple[float, ...]:
         """The times from when the last rank began, `times_s` less the arrival skew, so without waiting for it."""
         return tuple(
             time_s - skew_s if skew_s < time_s else time_s

@@ -36,7 +36,7 @@ def format_fit(fit: calibration.LogFit, wide: bool = False) -> str:
     shares_hosts = any(case.call.num_ranks > case.call.num_nodes for case in fit.cases)
     if shares_hosts and math.isinf(fit.cluster.spec.host.link.bandwidth_bytes_per_s):
         notes.append("no log of one host alone: within a host a byte takes no time on this network; add such a log")
-    notes += filter(None, [calibration.undecided_line(fit.parameters, fit.cases)])
+    notes += filter(None, [calibration.undetermined_warning(fit.parameters, fit.cases)])
     return "\n".join([*align_columns(rows, width=width), *(wrap_text(note, width, "  ") for note in notes)])
 
 
@@ -103,7 +103,7 @@ def format_probe_fit(fit: calibration.ProbeFit, wide: bool = False) -> str:
 def fit_dict(fit: calibration.LogFit) -> dict[str, Any]:
     """Return a fit to logs for JSON."""
     return {
-        "undecided": calibration.undecided_line(fit.parameters, fit.cases) or None,
+        "undecided": calibration.undetermined_warning(fit.parameters, fit.cases) or None,
         "parameters": [
             {"name": fitted.name, "value": fitted.value, "low": fitted.low, "high": fitted.high,
              "num_cells": len(fitted.seen_in)}
