@@ -7,14 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ringsim.files import parsed, values
-from ringsim.measurements.logs import gloo, nccl_tests, osu
-from ringsim.measurements.logs.gloo import Gloo
-from ringsim.measurements.logs.lines import NOT_SAID, LogShape, LogTable, read_lines
-from ringsim.measurements.logs.nccl_rows import ELEMENT_BYTES
-from ringsim.measurements.logs.nccl_tests import NcclTests
-from ringsim.measurements.logs.osu import Osu
-from ringsim.measurements.logs.shape import GIVEN, Shape
+from ringsim.measurements.log_lines import GIVEN, NOT_SAID, LogShape, LogTable, Shape, read_lines
 from ringsim.measurements.measurements import TESTS
+from ringsim.measurements.nccl_tests import ELEMENT_BYTES, NCCL_HEADER, NcclTests
+from ringsim.measurements.osu_gloo import GLOO_HEADER, OSU_TITLE, Gloo, Osu
 from ringsim.units import plural
 
 
@@ -54,7 +50,7 @@ def read_log(path: Path, own: LogShape = NOT_SAID, of_all: LogShape = NOT_SAID) 
     """Return the tables of one file; each reader takes the lines it knows. own, of_all: see `Shape`."""
     file = str(path)
     shape = Shape(own, of_all)
-    readers = NcclTests(file, shape=shape), Osu(file, shape=shape), Gloo(file, shape=shape)
+    readers = NcclTests(file, shape), Osu(file, shape), Gloo(file, shape)
 
     def end_runs() -> None:
         for reader in readers:
@@ -153,7 +149,7 @@ def _labels(lines: Iterable[str]) -> set[str]:
     return labels if len(labels) <= _MOST_LABELS else set()
 
 
-_HEADERS = (nccl_tests.HEADER, osu.TITLE, gloo.HEADER)
+_HEADERS = (NCCL_HEADER, OSU_TITLE, GLOO_HEADER)
 
 
 def _label(text: str) -> str:
