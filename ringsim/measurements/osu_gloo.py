@@ -66,10 +66,10 @@ class _TableReader:
     def _add_table(
         self, benchmark: str, place: tuple[int | None, int | None, str, str], environment: Mapping[str, str]
     ) -> None:
-        num_ranks, num_nodes, *places = place
+        num_ranks, num_nodes, ranks_from, hosts_from = place
         parts = (num_ranks or 1) if self._test == "all_gather" else 1  # both print the bytes of one rank
         rows = tuple(replace(row, size_bytes=row.size_bytes * parts) for row in self._rows)
-        read_from = f"line {self._named_in}", *places
+        read_from = f"line {self._named_in}", ranks_from, hosts_from
         self.tables.append(LogTable(self.file, benchmark, self._test, num_ranks, num_nodes, rows, read_from, (),
                                     environment, tuple(self._left_out)))  # fmt: skip
 
