@@ -236,9 +236,9 @@ def _message_probes(measurements: Measurements, is_shared: bool) -> Iterator[tup
     for probe in measurements.probes_of("shift", in_flight=1):
         yield probe, partial(shift_s, num_ranks=num_ranks, size_bytes=probe.size_bytes)
     for num_pairs in range(1, num_ranks // 2 + 1):
-        for probe in measurements.probes_of(f"exchange/{num_pairs}", in_flight=1):
+        for probe in measurements.probes_of("exchange", in_flight=1, subject=str(num_pairs)):
             yield probe, partial(exchange_s, num_ranks=num_ranks, num_pairs=num_pairs, size_bytes=probe.size_bytes)
-    for probe in measurements.probes_of("shm/shift") if is_shared else []:
+    for probe in measurements.probes_of("shift", transport="shm") if is_shared else []:
         yield probe, partial(_shared_shift_s, num_ranks=num_ranks, size_bytes=probe.size_bytes)
 
 

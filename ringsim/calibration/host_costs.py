@@ -103,8 +103,8 @@ def processor_of(measurements: Measurements, num_cores: int) -> Processor:
 
     Raises ValueError if probes are missing.
     """
-    messages, elapsed = (measurements.probes_of(kind, in_flight=1) for kind in ("shift_cpu", "shift"))
-    additions = measurements.probes_of("reduce_cpu")
+    messages, elapsed = (measurements.probes_of("shift", in_flight=1, clock=clock) for clock in ("cpu", ""))
+    additions = measurements.probes_of("reduce", clock="cpu")
     if len(messages) < 2 or not additions or not elapsed:
         raise ValueError(
             "the measurements have too few shift, shift_cpu and reduce_cpu probes: measure again with the benchmark's "
@@ -113,8 +113,8 @@ def processor_of(measurements: Measurements, num_cores: int) -> Processor:
     per_message_s, per_byte_s = fit_line(messages)
     per_message_s = max(per_message_s, _core_s(measurements, num_cores))
     _, reduce_s_per_byte = fit_line(additions)
-    fresh = measurements.probes_of("fresh_cpu")
-    calls, torch_calls = measurements.probes_of("call"), measurements.probes_of("call/dist")
+    fresh = measurements.probes_of("fresh", clock="cpu")
+    calls, torch_calls = measurements.probes_of("call"), measurements.probes_of("call", subject="dist")
     return Processor(
         send_overhead_s=per_message_s / 2,
         receive_overhead_s=per_message_s / 2,
@@ -123,8 +123,8 @@ def processor_of(measurements: Measurements, num_cores: int) -> Processor:
         first_touch_bytes_per_s=fresh[-1].size_bytes / fresh[-1].median_s if fresh else math.inf,
         call_s=max(calls[0].median_s - elapsed[0].median_s, 0.0) if calls else 0.0,
         torch_call_s=torch_calls[0].median_s if torch_calls else 0.0,
-        cold_call_s=cold_call_s(measurements, "call"),
-        cold_torch_call_s=cold_call_s(measurements, "call/dist"),
+        cold_call_s=cold_call_s(measurements),
+        cold_torch_call_s=cold_call_s(measurements, subject="dist"),
         async_call_s=async_call_s(measurements),
     )
 
@@ -214,7 +214,7 @@ def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
     rates = [0.0] * rank_hosts.num_hosts
     for rank, host in enumerate(rank_hosts.hosts):
         other = rank_hosts.hosts[rank_hosts.right_of(rank)]
-        pings = measurements.probes_of(f"ping/{rank}")
+        pings = measurements.probes_of("ping", subject=str(rank))
         if host == other or not pings:
             continue
         rate = _slope([probe for probe in pings if probe.size_bytes >= LONG] or pings)
@@ -228,7 +228,7 @@ def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
 def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
     """Return the link between the ranks of a host."""
     for rank in range(len(rank_hosts.hosts) - 1):
-        pings = measurements.probes_of(f"ping/{rank}")
+        pings = measurements.probes_of("ping", subject=str(rank))
         if pings and rank_hosts.hosts[rank] == rank_hosts.hosts[rank + 1]:
             return Link(bandwidth_bytes_per_s=_slope(pings))
     return Link()
@@ -265,7 +265,7 @@ def _with_burst(cluster: Cluster, measurements: Measurements) -> Cluster:
     counts, since ranks that pause also fall asleep. The fit uses the shortest message of more than twice its burst: a
     shorter one may fit into the burst whole, and a longer one says little of it.
     """
-    probes = measurements.probes_of("shift/rested")
+    probes = measurements.probes_of("shift", warmth="rested")
     busy_s = {probe.size_bytes: probe.median_s for probe in measurements.probes_of("shift", in_flight=1)}
     if len(probes) < 2 or not {probe.size_bytes for probe in probes} <= busy_s.keys():
         return cluster
@@ -296,43 +296,44 @@ LATE = 2.0  # times the median
 def with_late_calls(cluster: Cluster, measurements: Measurements) -> Cluster:
     """Return `cluster` with the late calls among the probed calls after a computation."""
     over_gloo = without_shared_memory(cluster)
-    is_shared = bool(measurements.probes_of("shm/call/async"))
-    asynchronous = ("shm/call/async", cluster) if is_shared else ("call/async", over_gloo)
+    through_memory = measurements.probes_of("call", warmth="async", transport="shm")
+    in_thread = through_memory or measurements.probes_of("call", warmth="async")
+    of_torch = measurements.probes_of("call", warmth="cold", subject="dist")
     processor = replace(
         cluster.spec.processor,
-        **_late(measurements, "call/cold", over_gloo, OURS),
-        **_late(measurements, "call/dist/cold", over_gloo, GLOO, prefix="torch_"),
-        **_late(measurements, *asynchronous, OURS, prefix="async_"),
+        **_late(measurements.num_ranks, measurements.probes_of("call", warmth="cold"), over_gloo, OURS),
+        **_late(measurements.num_ranks, of_torch, over_gloo, GLOO, prefix="torch_"),
+        **_late(measurements.num_ranks, in_thread, cluster if through_memory else over_gloo, OURS, prefix="async_"),
     )
     host = cluster.spec.host
     if host.shared_memory is not None:
-        late = _late(measurements, "shm/call/cold", cluster, OURS)
+        calls = measurements.probes_of("call", warmth="cold", transport="shm")
+        late = _late(measurements.num_ranks, calls, cluster, OURS)
         host = replace(host, shared_memory=replace(host.shared_memory, **late))
     return cluster.with_spec(host=host, processor=processor)
 
 
 def _late(
-    measurements: Measurements, kind: str, network: AnyNetwork, library: Library, prefix: str = ""
+    num_ranks: int, calls: Sequence[Probe], network: AnyNetwork, library: Library, prefix: str = ""
 ) -> dict[str, Any]:
-    """Return the share of the probed calls that took more than twice their median, and their mean excess over it.
+    """Return the share of the first probe's calls that took over twice their median, and their mean excess over it.
 
     prefix: of both fields; async_: of calls in another thread.
 
     The excess is reduced if simulated calls would take longer than the probed ones on average: where ranks outnumber
     cores, the probes of messages already contain waits.
     """
-    probe = next(iter(measurements.probes_of(kind)), None)
-    late = [time_s for time_s in probe.times_s if time_s > LATE * probe.median_s] if probe else []
-    if probe is None or not late:
+    late = [time_s for time_s in calls[0].times_s if time_s > LATE * calls[0].median_s] if calls else []
+    if not late:
         return {}
+    probe = calls[0]
     share = len(late) / len(probe.times_s)
     simulated_s = library.call_s(network, computed_s=math.inf, is_async=prefix == "async_")
-    num_ranks, size_bytes = measurements.num_ranks, probe.size_bytes
     if library is GLOO:
-        ring = library.schedule(Collective.ALL_REDUCE, num_ranks, size_bytes)
-        simulated_s += predict_time(ring, network, size_bytes, runtime=library.runtime)
+        ring = library.schedule(Collective.ALL_REDUCE, num_ranks, probe.size_bytes)
+        simulated_s += predict_time(ring, network, probe.size_bytes, runtime=library.runtime)
     else:
-        simulated_s += shift_s(library.runtime.network(network), num_ranks, size_bytes)
+        simulated_s += shift_s(library.runtime.network(network), num_ranks, probe.size_bytes)
     lacking_s = statistics.fmean(probe.times_s) - simulated_s
     late_s = min(statistics.fmean(late) - probe.median_s, lacking_s / share)
     return {f"{prefix}late_share": share, f"{prefix}late_s": late_s} if late_s > 0 else {}
@@ -350,7 +351,7 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
     with tensors from all over the memory, and with the same ones each time ("/cached"). The smallest message takes the
     latency longer if it is passed on, and the cost of a call longer if it has its own call ("shm/call").
     """
-    copies, shifts, calls = (measurements.probes_of(f"shm/{kind}") for kind in ("copy", "shift", "call"))
+    copies, shifts, calls = (measurements.probes_of(kind, transport="shm") for kind in ("copy", "shift", "call"))
     if not (copies and shifts):
         return None
     for name in (SLOT_BYTES, TOUCHED_BYTES):
@@ -364,7 +365,7 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
         send_overhead_s=overhead_s / 2,
         receive_overhead_s=overhead_s / 2,
         call_s=max(calls[0].median_s - shifts[0].median_s, 0.0) if calls else 0.0,
-        cold_call_s=cold_call_s(measurements, "shm/call"),
+        cold_call_s=cold_call_s(measurements, transport="shm"),
         rates=_memory_rates(measurements, waiting),
     )
     network = SharedMemoryNetwork(cluster.with_spec(host=replace(cluster.spec.host, shared_memory=costs)))
@@ -374,19 +375,22 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
 
 def _memory_rates(measurements: Measurements, waiting: float) -> tuple[MemoryRate, ...]:
     """Return the rates of each size but the smallest, which has overheads only."""
-    sizes = [probe.size_bytes for probe in measurements.probes_of("shm/copy")[1:]]
+    sizes = [probe.size_bytes for probe in measurements.probes_of("copy", transport="shm")[1:]]
     cold = _bytes_per_s(measurements, "", waiting)
-    cached = _bytes_per_s(measurements, "/cached", waiting) or cold
+    cached = _bytes_per_s(measurements, "cached", waiting) or cold
     rows = zip(sizes, cold, cached, strict=True)
     return tuple(MemoryRate(ROUNDS_PER_RUN * size, *row, *other) for size, row, other in rows) or (MemoryRate(1),)
 
 
-def _bytes_per_s(measurements: Measurements, suffix: str, waiting: float) -> list[tuple[float, ...]]:
+def _bytes_per_s(measurements: Measurements, warmth: str, waiting: float) -> list[tuple[float, ...]]:
     """Return for each size the bytes that a core copies, adds, and adds into another place, per second.
 
     Raises ValueError if probes of a size are missing.
     """
-    copies, additions, shifts = (measurements.probes_of(f"shm/{kind}{suffix}") for kind in ("copy", "add", "shift"))
+    copies, additions, shifts = (
+        measurements.probes_of(pattern, transport="shm", warmth=warmth) for pattern in ("copy", "add", "shift")
+    )
+    suffix = warmth and f"/{warmth}"
     for kind, probes in (("add", additions), ("shift", shifts)):
         if [probe.size_bytes for probe in copies] != [probe.size_bytes for probe in probes]:
             raise ValueError(f"the measurements have other sizes of shm/copy{suffix} than of shm/{kind}{suffix} probes")

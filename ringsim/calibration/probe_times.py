@@ -35,12 +35,17 @@ def _round(num_ranks: int, src: Ints, dst: Ints) -> Schedule:
     return Schedule.from_columns(Collective.ALL_GATHER, "round", num_ranks, num_ranks, columns)
 
 
-def cold_call_s(measurements: Measurements, kind: str) -> float:
-    """Return the additional time of a call of that kind ("call", "call/dist", "shm/call") after a walk through memory.
+def cold_call_s(measurements: Measurements, subject: str = "", transport: str = "") -> float:
+    """Return the additional time of a call after a walk through memory; 0 without such probes.
 
-    A computation evicts the code and data of a call from the caches, and its threads sleep. 0 without such probes.
+    A computation evicts the code and data of a call from the caches, and its threads sleep.
+
+    subject, transport: of the `ProbeKind` of these calls.
     """
-    cold, warm = (measurements.probes_of(f"{kind}/{state}") for state in ("cold", "warm"))
+    cold, warm = (
+        measurements.probes_of("call", subject=subject, transport=transport, warmth=warmth)
+        for warmth in ("cold", "warm")
+    )
     return max(cold[0].median_s - warm[0].median_s, 0.0) if cold and warm else 0.0
 
 
@@ -49,8 +54,10 @@ def async_call_s(measurements: Measurements) -> float:
 
     Shared memory comes first, as calls prefer it. 0 without such probes.
     """
-    for kind in ("shm/call", "call"):
-        cold, in_thread = (measurements.probes_of(f"{kind}/{state}") for state in ("cold", "async"))
+    for transport in ("shm", ""):
+        cold, in_thread = (
+            measurements.probes_of("call", warmth=warmth, transport=transport) for warmth in ("cold", "async")
+        )
         if cold and in_thread:
             return max(in_thread[0].median_s - cold[0].median_s, 0.0)
     return 0.0

@@ -1,9 +1,11 @@
 """The measurements of one machine: probes, times of collectives, and recorded runs, with the file that holds them."""
 
+import re
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Self
+from functools import cache
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -115,25 +117,55 @@ ROUNDS_PER_RUN = 8  # of a probe; even, so that what goes out in a ping-pong com
 SLOT_BYTES, TOUCHED_BYTES = "shared_memory_slot_bytes", "shared_memory_touched_bytes"
 
 
-class Probe(Record, frozen=True):
-    """The times of one small experiment, done on all ranks at once.
+_PROBE_KIND = re.compile(
+    r"(?:(?P<transport>shm)/)?(?P<pattern>[a-z]+)(?:/(?P<subject>(?!rested|cached|cold|warm|async)\w+?))?"
+    r"(?:/(?P<warmth>rested|cached|cold|warm|async))?(?:_(?P<clock>cpu))?"
+)
 
-    kind: "shift": every rank sends `in_flight` messages of `size_bytes` to its right neighbour while it receives as
-    many from its left one, and waits for all; "shift/rested": one such round after a pause, until each rank knows that
-    all have finished it; "ping/R": ranks R and R + 1 send each other a message alternately while the others are idle;
-    "exchange/K": K pairs of neighbours send each other a message simultaneously; "reduce": every rank adds what its
-    left neighbour has sent, in float32, and sends the sum on as in a shift, of which only the addition is timed
-    ("reduce/bfloat16" and others: in that dtype); "fresh": every rank copies `size_bytes` into memory that it has not
-    written before; "call": a shift in which each message is sent by a separate call, as collectives are; "call/dist":
-    every rank calls torch's all_reduce on a group that consists of this rank only. Through shared memory: "shm/shift":
-    every rank passes to its right neighbour the sum of a chunk and of the chunk that it has just received; "shm/copy",
-    "shm/add": every rank sends ROUNDS_PER_RUN of its chunks, which the neighbour copies or adds; "shm/call": as "call".
-    Suffixes: "/cached": with the same chunks in each run; "/cold": one call after walking through memory; "/warm": one
-    call without such a walk; "/async": one after such a walk, carried out by a thread of the group; "_cpu": CPU
-    seconds of all threads of a rank (of the adding thread, for additions) instead of elapsed seconds.
+
+class ProbeKind(NamedTuple):
+    """The experiment of a probe, which all ranks do at once; in files text such as "shm/call/cold_cpu".
+
+    pattern, through torch.distributed:
+        shift: every rank sends `in_flight` messages to its right neighbour while it receives as many from its left
+        one, and waits for all; ping: ranks R and R + 1 send each other a message alternately; exchange: K pairs of
+        neighbours send each other a message; reduce: every rank adds a received message and sends the sum on, of which
+        only the addition is timed; fresh: every rank copies into memory that it has not written before; call: a shift
+        in which every message has its own call, or (subject dist) an all_reduce of torch on a group of one rank.
+    pattern, through shared memory (transport shm):
+        shift: every rank passes on the sum of a chunk and of the chunk that it has received; copy, add: every rank
+        sends ROUNDS_PER_RUN of its chunks, which the neighbour copies or adds; call: as above.
+    subject: R of a ping, K of an exchange, the dtype of a reduction other than float32, or dist.
+    warmth: rested: one round after a pause; cached: the same chunks in each run; cold, warm, async: one call after a
+    walk through memory, without it, or after it in the thread of the group.
+    clock: cpu for the CPU seconds of all threads of a rank (for additions, of the adding one); "" for elapsed time.
+    """
+
+    pattern: str
+    subject: str = ""
+    warmth: str = ""
+    transport: str = ""
+    clock: str = ""
+
+    @classmethod
+    @cache
+    def read(cls, text: str) -> Self:
+        """Return the kind of this text; an unknown text is a pattern.
+
+        >>> ProbeKind.read("shm/call/cold")
+        ProbeKind(pattern='call', subject='', warmth='cold', transport='shm', clock='')
+        """
+        match = _PROBE_KIND.fullmatch(text)
+        return cls(**match.groupdict(default="")) if match else cls(text)
+
+
+class Probe(Record, frozen=True):
+    """The times of one small experiment.
+
+    kind: the text of a `ProbeKind`. size_bytes: of a message, or of what is added or copied.
     times_s: seconds per round, at least one value; each is the mean over the ranks that take part and over a block of
-    rounds without a pause, as a collective is also a sum over steps. Cold, warm and asynchronous calls are timed
-    individually, so that calls that wait for a core can be told from the others.
+    rounds without a pause, as a collective is also a sum over steps. Cold, warm and asynchronous calls are timed one by
+    one, so that calls that wait for a core stand out.
     """
 
     kind: values.Name
@@ -257,9 +289,13 @@ class Measurements(JsonFile, frozen=True):
         machine = self.provenance.get("machine")
         return f"Measurements({', '.join([f'{self.num_ranks} ranks', *parts])}{f', {machine}' if machine else ''})"
 
-    def probes_of(self, kind: str, in_flight: int | None = None) -> list[Probe]:
-        """Return the probes of a kind, sorted by size; in_flight: only those with this number of messages in flight."""
-        wanted = [p for p in self.probes if p.kind == kind and in_flight in (None, p.in_flight)]
+    def probes_of(self, pattern: str, in_flight: int | None = None, **fields: str) -> list[Probe]:
+        """Return the probes of a kind, sorted by size.
+
+        in_flight: only those with this number of messages in flight. fields: of `ProbeKind`, the others are empty.
+        """
+        kind = ProbeKind(pattern, **fields)
+        wanted = [p for p in self.probes if ProbeKind.read(p.kind) == kind and in_flight in (None, p.in_flight)]
         return sorted(wanted, key=lambda probe: probe.size_bytes)
 
     @classmethod
