@@ -1,8 +1,8 @@
-"""The lines of logs, the tables made of them, and the ranks and hosts of each run that the lines tell.
+"""The lines of logs, the tables made of them, and the ranks and hosts of each run.
 
-Ranks and hosts are told by the user, the list of ranks of nccl-tests, or the command. A command is read by the meaning
-that its launcher gives to an option: -N is the number of hosts for srun, and the ranks of each host for mpirun. Options
-behind the program are the program's: -n is then a number of iterations.
+Ranks and hosts come from the user, nccl-tests' list of ranks, or the command. The options of a command have the meaning
+that its launcher gives them: -N is the number of hosts for srun, and the ranks per host for mpirun. Options after the
+program are the program's: -n is then a number of iterations.
 """
 
 import math
@@ -40,7 +40,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def whole(text: str) -> int:
-    """Return the number of these digits. Raises ValueError for more digits than a quantity here can have."""
+    """Return the number of these digits. Raises ValueError for too many digits."""
     number = whole_number(text)
     if number is None:
         raise ValueError(f"{quoted(text)}: must be a whole number of at most {MAX_DIGITS} digits")
@@ -48,19 +48,19 @@ def whole(text: str) -> int:
 
 
 def clean(line: str) -> str:
-    """Return the line without colours and the time at which it was printed."""
+    """Return the line without colours and the time of printing."""
     return _TIME.sub("", _COLOUR.sub("", line)).strip()
 
 
 class LogShape(NamedTuple):
-    """The hosts of a log, and the ranks of each, as the user says; None where the log tells."""
+    """The hosts of a log, and the ranks of each, as given by the user; None: the log tells."""
 
     num_nodes: int | None = None
     ranks_per_node: int | None = None
 
     @property
     def num_ranks(self) -> int | None:
-        """All ranks; None unless both are said."""
+        """All ranks, if both are given."""
         return self.num_nodes * self.ranks_per_node if self.num_nodes and self.ranks_per_node else None
 
 
@@ -71,11 +71,11 @@ NOT_SAID = LogShape()
 class LogRow:
     """One size in a benchmark's table.
 
-    size_bytes: of the whole tensor (for all_gather the output, for reduce_scatter the input); of a message, where
-    there is no collective.
-    times_s: out of place first, then in place, as far as they were timed.
-    low_s, high_s: of the repetitions behind the time, if the benchmark tells; not what it calls a minimum over ranks.
-    line: where it stands, from 1.
+    size_bytes: of the whole tensor (for all_gather the output, for reduce_scatter the input); of a message for other
+    tests.
+    times_s: out of place, then in place, as far as timed.
+    low_s, high_s: range of the repetitions, if printed; not the minimum over ranks.
+    line: from 1.
     """
 
     size_bytes: int
@@ -89,12 +89,12 @@ class LogRow:
 class LogTable:
     """The rows of one run of a benchmark.
 
-    test: "all_reduce" and so on, or a name of `operations`; whatever else a benchmark times keeps its own name.
-    num_ranks, num_nodes: all ranks, and the hosts; None if neither the log nor the user tells.
-    read_from: where test, ranks and hosts were read, such as "line 1"; ranks and hosts may be `GIVEN` by the user.
-    devices: what the log says each rank runs on, without doubles.
-    environment: what else the log tells: versions, commands, what was forced.
-    left_out: a line for each row that is not among `rows`, with its place and the reason; of a table without rows, why.
+    test: one of `TESTS`, or the benchmark's own name.
+    num_ranks, num_nodes: of all hosts; None if neither the log nor the user tells.
+    read_from: the sources of test, ranks and hosts, such as "line 1" or `GIVEN`.
+    devices: of the ranks, without duplicates.
+    environment: other facts of the log: versions, commands, settings.
+    left_out: a line with place and reason for each row that is left out; for a table without rows, the reason.
     """
 
     file: str
@@ -110,7 +110,7 @@ class LogTable:
 
     @property
     def reading(self) -> str:
-        """The line that says as which collective the table was read, on which ranks and hosts, and from which lines."""
+        """A line with the collective, ranks and hosts as which the table was read, and the sources of these."""
         test_from, ranks_from, hosts_from = self.read_from
         place = f"{self.file}: line {self.rows[0].line}: {self.test} ({test_from})"
         if self.test not in TESTS:
@@ -152,7 +152,7 @@ _WITHOUT_MPI = "were nccl-tests built without MPI=1? Then each process runs alon
 
 
 class Told(NamedTuple):
-    """The numbers of ranks and hosts by one source, and where it stands."""
+    """The ranks and hosts by one source, and its lines."""
 
     num_ranks: int | None = None
     num_nodes: int | None = None
@@ -161,12 +161,12 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunShape:
-    """The ranks and hosts of one run, as far as they are told.
+    """The ranks and hosts of one run, by source.
 
-    own, of_all: by the user's word, for this log and for those that do not tell. listed: by the list of ranks, which is
-    believed before anything but `own`. started: by the command.
-    groups: how many communicators use the NICs of a host at once; 0 if no list of ranks names several.
-    doubt: why the run is none of these ranks; or "".
+    own, of_all: given by the user for this log, and for logs that do not tell. listed: by the list of ranks, which only
+    `own` overrides. started: by the command.
+    groups: communicators that share the NICs of a host; 0 if no list of ranks names several.
+    doubt: why the run cannot have these ranks; or "".
     """
 
     own: LogShape
@@ -178,7 +178,7 @@ class RunShape:
     doubt: str
 
     def place(self, by_law: int | None = None, pairs: int = 0) -> tuple[int | None, int | None, str, str]:
-        """Return the ranks and the hosts, None where nothing tells them, and where each of them was read.
+        """Return the ranks and the hosts, None if unknown, and the source of each.
 
         by_law: the ranks by the rates or counts of the table. pairs: of a test that sends between pairs of ranks.
         """
@@ -211,7 +211,7 @@ def _hosts(num_ranks: int | None, ranks_per_node: int | None) -> int | None:
 
 @dataclass(slots=True)
 class Shape:
-    """The ranks and hosts that the lines of one file tell, one line after the other."""
+    """The ranks and hosts that the lines of one file tell, in order."""
 
     own: LogShape = NOT_SAID
     of_all: LogShape = NOT_SAID
@@ -232,7 +232,7 @@ class Shape:
     _continued: str = ""
 
     def look_at(self, number: int, line: str, end_runs: Callable[[], None]) -> None:
-        """Read one line, and call `end_runs` before it changes what the rows so far were measured on."""
+        """Read one line; call `end_runs` before it changes the ranks of the rows so far."""
         if match := _RANK.search(line):
             end_runs()
             self._list(number, match)
@@ -289,9 +289,9 @@ class Shape:
             self._commands.append((program, _within_job(self._job, counts, launcher)))
 
     def run(self, programs: str, *, has_list: bool = False) -> RunShape:
-        """Return what is known where a run ends.
+        """Return the shape of the run that ends here.
 
-        programs: a pattern of the names of the program that made it. has_list: of a benchmark that lists its ranks.
+        programs: a pattern of the benchmark's program names. has_list: whether the benchmark lists its ranks.
         """
         self.is_used, self.has_rows = True, False
         self._used, self._commands = self._commands or self._used, []
@@ -315,14 +315,14 @@ class Shape:
         return shape
 
     def _of_command(self, programs: str) -> dict[str, int]:
-        """Return the counts of the last command of such a program; none if others of that program contradict it."""
+        """Return the counts of the program's last command; none if its other commands contradict it."""
         own = [(program, counts) for program, counts in self._used if re.fullmatch(programs, program)]
         last = own[-1][1] if own else {} if self._used else self._job
         others = [counts for program, counts in own if program]
         return {} if any(last[kind] != some[kind] for some in others for kind in last.keys() & some) else last
 
     def _listed(self, processes: int, per_process: int) -> tuple[Told, int, str]:
-        """Return what the list of ranks tells, of one of its groups; how many share a host; and a doubt about it."""
+        """Return the ranks and hosts of one listed group, the groups that share a host, and a doubt."""
         ranks, groups = {rank for _, rank in self._ranks}, [group for group, _ in self._ranks]
         num_listed = len(ranks) if self._doubt else -(-len(ranks) // per_process) * per_process  # of whole processes
         if missing := set(range(num_listed)) - ranks:
@@ -347,7 +347,7 @@ class Shape:
 
 
 def _command(line: str) -> tuple[str | None, str, dict[str, int]]:
-    """Return the launcher of a command ("" if it has none), its program and its counts; None if it is no command."""
+    """Return the launcher of a command ("" if none), its program and its counts; None for other lines."""
     before, *parts = _NAME.split(line)
     launcher, program, counts = "", "", dict[str, int]()
     for name, rest in zip(parts[::2], parts[1::2], strict=True):
@@ -376,7 +376,7 @@ def _value(options: str, words: str) -> re.Match[str] | None:
 
 
 def _within_job(job: Mapping[str, int], own: dict[str, int], launcher: str) -> dict[str, int]:
-    """Return the counts of a command within a job of Slurm, as far as it is sure that the job's hold for it."""
+    """Return the counts of a command within a Slurm job, as far as those of the job surely hold for it."""
     if not own.keys() & {"nodes", "ranks", "per_node"}:
         return {**job, **own} if launcher else own
     tasks = job.get("nodes", 0) * job.get("per_node", 0)
@@ -388,7 +388,7 @@ def _within_job(job: Mapping[str, int], own: dict[str, int], launcher: str) -> d
 
 
 def _statement(line: str) -> dict[str, int]:
-    """Return the counts that a line says in words, such as "16 processes on 2 nodes"."""
+    """Return the counts in words, such as "16 processes on 2 nodes"."""
     words = {"per_node": _PER_HOST, "ranks": _PROCESSES}
     said = {kind: pattern.search(line) for kind, pattern in words.items() if "process" in line}
     said["nodes"] = _ON_HOSTS.search(line) if line.startswith(("#", "Options")) or said.get("ranks") else None

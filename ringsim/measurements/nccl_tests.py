@@ -1,9 +1,8 @@
-"""nccl-tests' tables, of all versions; doc/PERFORMANCE.md there defines its bandwidths.
+"""nccl-tests' tables, of all versions; its doc/PERFORMANCE.md defines the bandwidths.
 
-Most versions do not name the test. It follows from the columns and from busbw over algbw, which is a law of each
-collective (`busbw_factor`), unless the log has the name of the program. The same law tells the number of ranks. One
-file may hold several runs, such as one for each size: what the bandwidths of one cannot tell, having too few digits,
-follows from the others.
+Most versions do not name the test. It follows from the columns and from busbw over algbw, a law of each collective
+(`busbw_factor`), unless the log contains the program's name. The same law tells the number of ranks. One file may hold
+several runs, such as one per size: where the bandwidths of one have too few digits, the others tell.
 """
 
 import math
@@ -32,9 +31,9 @@ _NONE = ("N/A", "NA")
 
 
 def busbw_factor(test: str, num_ranks: int) -> float:
-    """Return busbw over algbw of a test, which makes busbw comparable with the bandwidth of a link, whatever the ranks.
+    """Return busbw over algbw, which makes busbw comparable with a link's bandwidth for any number of ranks.
 
-    It is the share of the tensor that the busiest rank must send at least (doc/PERFORMANCE.md of nccl-tests).
+    It is the least share of the tensor that the busiest rank sends (doc/PERFORMANCE.md of nccl-tests).
 
     >>> busbw_factor("all_reduce", 4)
     1.5
@@ -46,11 +45,11 @@ def busbw_factor(test: str, num_ranks: int) -> float:
 class PrintedRow:
     """A row as it is printed.
 
-    op: the operation; "" if it is blank, as of hypercube.
-    sides: of each, out of place and in place: time (us; in version 1 ms), algbw and busbw (GB/s).
-    rounding: by how much each time may be off by its last digit, as a share of it, and each algbw (GB/s).
-    wrong: how many elements were wrong, as it is printed; "" if none were, or it was not looked at.
-    checks_in_place: whether the results in place are looked at, which alltoall and sendrecv cannot; None if unknown.
+    op: the operation; "" if blank, as for hypercube.
+    sides: time (us; in version 1 ms), algbw and busbw (GB/s), out of place and in place.
+    rounding: half a last digit of each time, as a share of it, and of each algbw (GB/s).
+    wrong: the number of wrong elements as printed; "" if none, or unchecked.
+    checks_in_place: whether results in place are checked, which alltoall and sendrecv cannot; None if unknown.
     """
 
     line: int
@@ -92,7 +91,7 @@ class PrintedRow:
     def as_row(self, file: str, test: str, num_ranks: int | None) -> LogRow:
         """Return its size and times. Raises ValueError if they contradict its rates.
 
-        Before June 2020 algbw of all_gather and reduce_scatter was its busbw: of the bytes that a rank sends.
+        Before June 2020 algbw of all_gather and reduce_scatter was its busbw.
         """
         size = self.size
         is_part = test in PER_RANK and num_ranks and self.count * self.element == size
@@ -107,7 +106,7 @@ class PrintedRow:
         return LogRow(size, times, self.line)
 
     def _bytes_by_rate(self, size: int) -> float:
-        """Bytes that the rate stands for, over `size`; 1 where the rate is too small to tell."""
+        """Bytes by the rate over `size`; 1 where the rate is too small to tell."""
         time, algbw, _ = self.sides[0]
         return algbw * 1e9 * time * 1e-6 / size if algbw >= _TELLS else 1.0
 
@@ -124,7 +123,7 @@ class PrintedRow:
 
 
 def _last_digit(text: str) -> float:
-    """Return half a unit of the last digit of a number, such as 0.05 of 1.5."""
+    """Return half a unit of the last digit of a number, such as 0.05 for 1.5."""
     digits, _, exponent = text.lower().partition("e")
     return 0.5 * 10.0 ** min(int(exponent or 0) - len(digits.partition(".")[2]), 300)
 
@@ -132,7 +131,7 @@ def _last_digit(text: str) -> float:
 def ratio_range(rows: Iterable[PrintedRow]) -> tuple[float, float]:
     """Return the lowest and the highest busbw over algbw that all rows, with their two digits, allow.
 
-    Low is above high if they contradict each other; 0 and infinity if no rate is large enough to tell.
+    Low is above high if they contradict each other; 0 and infinity if all rates are too small.
     """
     low, high = 0.0, math.inf
     for _, algbw, busbw in (side for row in rows for side in row.sides):
@@ -143,9 +142,9 @@ def ratio_range(rows: Iterable[PrintedRow]) -> tuple[float, float]:
 
 
 def ranks_by_counts(rows: Iterable[PrintedRow]) -> int | None:
-    """Return how many times as large as one rank's count the size is; None if it is as large, or rows contradict.
+    """Return the size over one rank's count; None if equal, or rows contradict each other.
 
-    Collectives whose count is one rank's have printed the size of all ranks since version 2.1, each row exactly.
+    Since version 2.1 collectives whose count is one rank's print the size of all ranks exactly.
     """
     ratios = {divmod(row.size, row.count * row.element) if row.count else (1, 0) for row in rows}
     ratio, rest = ratios.pop()
@@ -153,7 +152,7 @@ def ranks_by_counts(rows: Iterable[PrintedRow]) -> int | None:
 
 
 def ranks_by_rates(test: str, rows: Iterable[PrintedRow]) -> int | None:
-    """Return the number of ranks by busbw over algbw; None if several are possible, or the test has no such law."""
+    """Return the ranks by busbw over algbw; None if several are possible, or the test has no such law."""
     low, high = ratio_range(rows)
     limit = _BUSBW_LIMITS.get(test, 0.0)
     if not low <= high < limit:
@@ -194,7 +193,7 @@ _NEVER_CHECKED_IN_PLACE = ("alltoall", SENDRECV)
 class _PrintedRun:
     """The rows under one header, and what the log has told by their end.
 
-    program: the test by the name of the program; "" if the log does not name it.
+    program: the test by the program's name; "" if not in the log.
     """
 
     program: str
@@ -206,7 +205,7 @@ class _PrintedRun:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The tests that have such columns."""
+        """The tests with these columns."""
         tests = _BY_COLUMNS[self.rows[-1].reduces, self.rows[-1].has_root]
         checked = next((row.checks_in_place for row in self.rows if row.checks_in_place is not None), None)
         if checked is not None:
@@ -217,7 +216,7 @@ class _PrintedRun:
         return ("reduce_scatter",) if "reduce_scatter" in tests and ranks_by_counts(self.rows) else tests
 
     def test(self) -> str:
-        """Return the test by the program's name, the columns or the law of the bandwidths; "" if none tells."""
+        """Return the test by the program's name, the columns or the law of the bandwidths; "" if unknown."""
         num_ranks, *_ = self.shape.place()
         if self.program or len(self.candidates) == 1 or num_ranks == 1:
             return self.program or self.candidates[0]
@@ -233,7 +232,7 @@ class _PrintedRun:
 
 @dataclass(slots=True)
 class NcclTests:
-    """A reader of one file of nccl-tests, which gathers runs from its lines in order."""
+    """Reads the runs of one file of nccl-tests, line by line."""
 
     file: str
     shape: Shape = field(default_factory=Shape)
@@ -309,12 +308,12 @@ class NcclTests:
             self._rows.append(row)
 
     def end_run(self) -> None:
-        """End the run, and wait for the next header: what comes until then is no row."""
+        """End the run; rows count again after the next header."""
         self._end_process()
         self._columns = ()
 
     def _end_process(self) -> None:
-        """End the run: what is said from here on is of the next one, also what its process is told."""
+        """End the run and the settings of its process."""
         self.finish()
         self._environment.end_process()
 
@@ -338,9 +337,9 @@ class NcclTests:
 
     @property
     def tables(self) -> list[LogTable]:
-        """The tables of all runs; the first one, without rows, has what was left out of runs of which nothing remains.
+        """The tables of all runs; the first one, without rows, holds the lines left out of runs without rows.
 
-        Raises ValueError for a table that cannot be told, or that contradicts itself.
+        Raises ValueError for a table whose test is unknown, or that contradicts itself.
         """
         tests: dict[tuple[str, ...], set[str]] = {}
         for run in self._runs:
@@ -363,7 +362,7 @@ class NcclTests:
         return PrintedRow.read(number, named, [side for side in sides if len(side) >= 3], wrong_column)
 
     def _table(self, run: _PrintedRun, tests: Collection[str]) -> LogTable:
-        """Return the table of a run. tests: those that runs with such columns tell."""
+        """Return the table of a run. tests: of the runs with the same columns."""
         test = run.test() or self._only(tests, run)
         counted = ranks_by_counts(run.rows) if test in RING_TESTS[1:] else None
         num_ranks, num_nodes, ranks_from, hosts_from = run.shape.place(counted or ranks_by_rates(test, run.rows))
@@ -384,7 +383,7 @@ class NcclTests:
                         (named, ranks_from, hosts_from), run.shape.devices, run.environment, run.left_out)  # fmt: skip
 
     def _only(self, tests: Collection[str], run: _PrintedRun) -> str:
-        """Return the test that other runs tell. Raises ValueError if that is not one."""
+        """Return the one test of runs with these columns. Raises ValueError if it is not one."""
         if len(tests) == 1:
             return next(iter(tests))
         raise ValueError(
@@ -393,7 +392,7 @@ class NcclTests:
         )
 
     def _check_ranks(self, run: _PrintedRun, test: str, num_ranks: int, ranks_from: str) -> None:
-        """Raise ValueError if busbw / algbw, which is 2(n - 1)/n for all_reduce, is not that of these ranks."""
+        """Raise ValueError if busbw / algbw, which is 2(n - 1)/n for all_reduce, contradicts the ranks."""
         last, factor = run.rows[-1], busbw_factor(test, num_ranks)
         for _, algbw, busbw in last.sides if test in RING_TESTS else ():
             rounding = 0.006 * (1 + factor)  # both are printed with two digits
@@ -406,7 +405,7 @@ class NcclTests:
                 )
 
     def _told(self, ranks_from: str, run: _PrintedRun) -> str:
-        """Return what tells a number of ranks that the rates contradict, and what to do."""
+        """Return the source of ranks that the rates contradict, and what to do."""
         if ranks_from == GIVEN:
             return "that were given: give those that ran"
         if run.shape.listed.num_ranks:

@@ -1,4 +1,4 @@
-"""The tables of the OSU micro-benchmarks and of Gloo's own benchmark: a size and its times in each row."""
+"""Tables of the OSU micro-benchmarks and of Gloo's own benchmark: a size and its times in each row."""
 
 import re
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ _HALF = re.compile(r"--halfprecision|\bfp16\b|\bfloat16\b")
 
 @dataclass(slots=True)
 class _TableReader:
-    """Gathers the tables of one benchmark from the lines of one file, in order."""
+    """Gathers the tables of one benchmark from the lines of one file."""
 
     file: str
     shape: Shape
@@ -55,7 +55,7 @@ class _TableReader:
     _left_out: list[str] = field(default_factory=list)
 
     def end_run(self) -> None:
-        """Make a table of the rows so far, which another header, title or command ends."""
+        """Make a table of the rows so far."""
         if self._rows or self._left_out:
             self._end_table()
         self._rows, self._left_out = [], []
@@ -109,7 +109,7 @@ class Osu(_TableReader):
             self._is_left_out(number, line)
 
     def _add_row(self, number: int, line: str) -> None:
-        """Add a row, with bytes per second of all pairs in place of seconds if it has a bandwidth."""
+        """Add a row, of a bandwidth with bytes per second of all pairs in place of seconds."""
         self.shape.has_rows = True
         size_text, value_text, *others = line.split()
         size, value, self._num_values = whole(size_text), decimal_number(value_text), 2 + len(others)
