@@ -1,6 +1,6 @@
-"""The files that a report reads beside measurements: what training left, and what ringsim printed with --json.
+"""The files besides measurements that a report reads: results of training, and JSON output of ringsim.
 
-All of these may have more keys than a report needs.
+All may have more keys than a report needs.
 """
 
 from contextlib import suppress
@@ -21,11 +21,10 @@ UNIFORM = "uniform"  # the name of a network without one
 
 
 class StrategyResult(OpenRecord, frozen=True):
-    """The results of one strategy of gradient synchronisation in the strategy comparison; times in seconds.
+    """The results of one strategy in the strategy comparison; times in seconds.
 
-    tokens_per_s: None if the task has no tokens.
-    sync_s, steps_s: of each step measured. losses: of the whole batch, by step. rank_sync_s: of each rank, the median
-    of what it spent synchronising, waiting for others included; empty in older reports.
+    tokens_per_s: None for tasks without tokens. sync_s, steps_s: of each measured step. losses: of the whole batch, by
+    step. rank_sync_s: median synchronisation of each rank, including waits; empty in older reports.
     """
 
     strategy: values.Name
@@ -49,7 +48,7 @@ class StrategyResult(OpenRecord, frozen=True):
 
     @property
     def sync_p10_p90_s(self) -> tuple[float, float]:
-        """The 10th and the 90th percentile of `sync_s`; 0 if no step was measured."""
+        """The 10th and the 90th percentile of `sync_s`; 0 without measured steps."""
         return p10_p90(self.sync_s) if self.sync_s else (0.0, 0.0)
 
     @property
@@ -60,7 +59,7 @@ class StrategyResult(OpenRecord, frozen=True):
         return self.predicted_sync_s / self.measured_sync_s - 1
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for report.json, with what follows from them."""
+        """Return the fields for report.json, with derived ones."""
         (sync_low_s, sync_high_s), (step_low_s, step_high_s) = self.sync_p10_p90_s, p10_p90(self.steps_s)
         return {
             **encode(self),
@@ -75,7 +74,7 @@ class StrategyResult(OpenRecord, frozen=True):
 
 
 class JobReport(JsonFile, frozen=True, forbid_unknown_fields=False):
-    """The strategy comparison's report.json: probes of the machine, a step's profile, and how each strategy did."""
+    """The strategy comparison's report.json: probes, the profile of a step, and the strategies' results."""
 
     num_ranks: values.NumRanks
     num_parameters: values.Positive
@@ -106,7 +105,7 @@ class JobReport(JsonFile, frozen=True, forbid_unknown_fields=False):
 
 
 class LogEntry(OpenRecord, frozen=True):
-    """A line of a training run's log.jsonl; None for what it does not say."""
+    """A line of a training run's log.jsonl; None for missing values."""
 
     step: values.Positive
     loss: values.Number | None = None
@@ -116,7 +115,7 @@ class LogEntry(OpenRecord, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class TrainingLog:
-    """The good lines of a log.jsonl, and how many are damaged."""
+    """The good lines of a log.jsonl, and the number of damaged ones."""
 
     entries: tuple[LogEntry, ...]
     num_damaged: values.Whole = 0
@@ -128,7 +127,7 @@ class TrainingLog:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Return the log. Raises ValueError if no line is good, OSError if it cannot be read."""
+        """Return the log. Raises ValueError without a good line, OSError if it cannot be read."""
         lines = read_text(path).splitlines()
         entries: list[LogEntry] = []
         for line in lines:
@@ -148,14 +147,14 @@ class TrainedTask(OpenRecord, frozen=True):
 
 
 class TrainingSettings(OpenRecord, frozen=True):
-    """The settings of a training run that a report shows."""
+    """The settings of a training run in a report."""
 
     strategy: values.Name
     num_ranks: values.NumRanks
 
 
 class TrainingSession(JsonFile, frozen=True, forbid_unknown_fields=False):
-    """A finished run's result.json: what was trained, how, and its evaluation, with None for what is not finite."""
+    """A finished run's result.json: task, settings and evaluation, with None for values that are not finite."""
 
     task: TrainedTask
     training: TrainingSettings
@@ -195,9 +194,9 @@ class TrainingComparison(JsonFile, frozen=True, forbid_unknown_fields=False):
 
 
 class ComparedCell(OpenRecord, frozen=True):
-    """A measured collective and its prediction, if there is one: a cell of `ringsim compare`'s compare.json.
+    """A measured collective and its prediction, if any: a cell of `ringsim compare`'s compare.json.
 
-    spread: of the measured times, from their 10th to their 90th percentile, over the median.
+    spread: 10th to 90th percentile of the measured times, over the median.
     """
 
     collective: values.Name
@@ -228,7 +227,7 @@ class ComparedCells(OpenRecord, frozen=True):
 
 
 def _name(described: Any) -> str:
-    """Return the name that a network or a resource has in JSON; "" for none."""
+    """Return the name of a network or a resource in JSON; "" for none."""
     if not isinstance(described, dict | None):
         raise ValueError("must be an object")
     name = described.get("name", UNIFORM) if described is not None else ""
@@ -242,9 +241,9 @@ def _bottleneck(explained: Any) -> str:
 
 
 class SimulatedCollective(OpenRecord, frozen=True):
-    """A run that `ringsim simulate` or `explain` printed with --json. time_s: None if it never finishes.
+    """JSON output of `ringsim simulate` or `explain`. time_s: None if it never finishes.
 
-    bottleneck: the resource that is used most; "" if it is not known.
+    bottleneck: the most used resource; "" if unknown.
     """
 
     collective: Collective
@@ -260,7 +259,7 @@ class SimulatedCollective(OpenRecord, frozen=True):
 
 
 class PredictedDdpStep(OpenRecord, frozen=True):
-    """A training step with DDP. exposed_s, communication_s, step_s: None if it never ends; single_s: of one process."""
+    """A training step with DDP. Times are None if it never ends; single_s: of one process."""
 
     num_ranks: values.NumRanks
     cap_bytes: values.Positive
@@ -276,9 +275,9 @@ class PredictedDdpStep(OpenRecord, frozen=True):
 
 
 class DdpPrediction(OpenRecord, frozen=True):
-    """The output of `ringsim ddp --json`: the step that was asked for, with other caps, and on more ranks.
+    """The output of `ringsim ddp --json`: the requested step, with other caps, and on more ranks.
 
-    step: the one that was asked for; in the JSON its fields are keys of the outermost object.
+    step: the requested one, whose fields are keys of the outermost object.
     """
 
     step: PredictedDdpStep

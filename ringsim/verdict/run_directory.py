@@ -1,4 +1,4 @@
-"""`RunDirectory`: the files of a directory that measuring, predicting and training left there, each read once."""
+"""`RunDirectory`: the files in a directory that measuring, predicting and training left, each read once."""
 
 import os
 from collections.abc import Iterator
@@ -45,9 +45,10 @@ OTHER = (
 
 @dataclass(slots=True)
 class RunDirectory:
-    """The files of a directory that are read, by the name of each file in it.
+    """The files of a directory that a report reads, by name.
 
-    sessions, logs: of training runs, by their directory. refused: each file that is not read, and why, in one line.
+    sessions, logs: of training runs, by their directory. refused: the reason for each file that is not read, in one
+    line.
     """
 
     name: str
@@ -65,7 +66,7 @@ class RunDirectory:
     refused: dict[str, str] = field(default_factory=dict)
 
     def records(self) -> Iterator[tuple[str, str, Any]]:
-        """Yield the kind, the name and the record of all that was read."""
+        """Yield the kind, the name and the content of each file."""
         for kind in _RECORDS:
             for name, record in getattr(self, kind).items():
                 yield kind, name, record
@@ -87,9 +88,9 @@ _SHAPES = {
 
 
 def read_directory(folder: Path) -> RunDirectory:
-    """Return all files of a directory and those below it that ringsim and trainers wrote; or one such file alone.
+    """Return all files of ringsim and trainers in a directory and below it; or one such file alone.
 
-    Raises OSError if the directory cannot be read; a file that cannot is among `refused`.
+    Raises OSError if the directory cannot be read; unreadable files are in `refused`.
     """
     alone = folder.is_file()
     if not alone:
@@ -110,7 +111,7 @@ def read_directory(folder: Path) -> RunDirectory:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """In the order of their names, without hidden ones and those that repeat what others hold."""
+    """Yield the files by name, without hidden ones and by-products."""
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         by_products = BY_PRODUCTS | ({"log.jsonl"} if "report.json" in names else set())
@@ -142,7 +143,7 @@ def _read(path: Path, name: str, contents: RunDirectory) -> None:
 
 
 def _record(data: Any) -> tuple[str, object]:
-    """Return the record in a JSON file, and its field of `RunDirectory`: by the name of its format, or by its keys."""
+    """Return the record in a JSON file, and its field of `RunDirectory`: by its format, or by its keys."""
     form = data.get("format") if isinstance(data, dict) else ""
     if isinstance(form, str) and form in _FORMATS:
         kind = _FORMATS[form]
