@@ -23,8 +23,7 @@ from ringsim.network import Cluster, with_numbers
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective
 from ringsim.training_step import BucketCaps, DdpConfig, DdpStep, StepProfile, predict_ddp, recommend, sweep_caps
-from ringsim.verdict.records import JobReport
-from ringsim.verdict.run_directory import RunDirectory
+from ringsim.verdict.run_directory import JobReport, RunDirectory
 
 SMALLEST = 2**10  # of the sizes in tables and pictures
 MOST_SIZES = 10
@@ -283,12 +282,12 @@ def _choose_algorithm(
     times_s = {name: all_reduce_s(fit.cluster, name, num_ranks, size_bytes) for name in names}
     fastest = min(names, key=lambda name: times_s[name])
 
-    def gain(cluster: Cluster) -> float:
+    def gain_on(cluster: Cluster) -> float:
         return _ratio(*(all_reduce_s(cluster, name, num_ranks, size_bytes) for name in (BASELINE, fastest)))
 
-    is_likely = _ratio(times_s[BASELINE], times_s[fastest]) > least_gain
-    sure = _sure(_with_interval(fit, gain, num_ranks), least_gain) if is_likely else None
-    return AlgorithmChoice(size_bytes, dict(sorted(times_s.items(), key=lambda item: item[1])), sure)
+    by_time = dict(sorted(times_s.items(), key=lambda item: item[1]))
+    gain = _ratio(times_s[BASELINE], times_s[fastest])
+    return AlgorithmChoice(size_bytes, by_time, _sure_gain(gain, gain_on, fit, num_ranks, least_gain))
 
 
 def _choose_buckets(fit: calibration.ProbeFit, profile: StepProfile, num_ranks: int, least_gain: float) -> BucketChoice:
@@ -296,22 +295,30 @@ def _choose_buckets(fit: calibration.ProbeFit, profile: StepProfile, num_ranks: 
     steps = sweep_caps(profile, fit.cluster, num_ranks, config, [BucketCaps.from_mb(cap) for cap in CAPS_MB])
     best, default = recommend(steps), predict_ddp(profile, fit.cluster, num_ranks, config)
 
-    def gain(cluster: Cluster) -> float:
+    def gain_on(cluster: Cluster) -> float:
         drawn = ddp_config(cluster, num_ranks)
         configs = drawn, replace(drawn, caps=best.config.caps)
         return _ratio(*(predict_ddp(profile, cluster, num_ranks, config).step_s for config in configs))
 
-    is_likely = _ratio(default.step_s, best.step_s) > least_gain
-    sure = _sure(_with_interval(fit, gain, num_ranks), least_gain) if is_likely else None
-    return BucketChoice(best, default, tuple(steps), sure)
+    gain = _ratio(default.step_s, best.step_s)
+    return BucketChoice(best, default, tuple(steps), _sure_gain(gain, gain_on, fit, num_ranks, least_gain))
 
 
 def _ratio(slower_s: float, faster_s: float) -> float:
     return slower_s / faster_s if faster_s > 0 else 1.0
 
 
-def _sure(gain: Estimate, least_gain: float) -> Estimate | None:
-    return gain if gain.low > least_gain else None
+def _sure_gain(
+    gain: float, gain_on: Callable[[Cluster], float], fit: calibration.ProbeFit, num_ranks: int, least_gain: float
+) -> Estimate | None:
+    """Return a gain with its interval if both are above the least one; else None.
+
+    gain: on the fitted network. gain_on: on any.
+    """
+    if gain <= least_gain:
+        return None
+    estimate = _with_interval(fit, gain_on, num_ranks)
+    return estimate if estimate.low > least_gain else None
 
 
 def _on_ranks(subject: Subject, num_ranks: int) -> ScaledTime:

@@ -23,8 +23,7 @@ from ringsim.measurements import p95
 from ringsim.text_table import load_template
 from ringsim.units import format_rate, format_size, format_time, plural
 from ringsim.verdict.predictions import Forecast, Subject, find_subjects, make_forecast
-from ringsim.verdict.records import NONE, UNIFORM, ComparedCell, JobReport, StrategyResult
-from ringsim.verdict.run_directory import RunDirectory
+from ringsim.verdict.run_directory import NONE, UNIFORM, ComparedCell, JobReport, RunDirectory, StrategyResult
 
 
 class Topic(Enum):
