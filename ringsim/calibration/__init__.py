@@ -3,6 +3,8 @@
 from ringsim.calibration.comparison import (
     RECORD_NOTE,
     ComparedCase,
+    ComparedCell,
+    ComparedCells,
     ComparedRun,
     Comparison,
     compare,
@@ -26,7 +28,6 @@ from ringsim.calibration.host_costs import calibrate_host, calibrate_hosts, cali
 from ringsim.calibration.timings import MISFIT, FittedParameter, Timing, cases_of_measurements, cases_of_tables
 from ringsim.calibration.warnings import (
     contradiction_warning,
-    implausible_warning,
     nic_warning,
     one_host_warning,
     settings_warning,

@@ -13,8 +13,19 @@ from ringsim.analysis import RunView
 from ringsim.calibration.from_probes import num_hosts
 from ringsim.calibration.timings import Timing, cases_of_measurements, repeated
 from ringsim.estimates import Estimate, ends_of
+from ringsim.files import OpenRecord, encode, values
 from ringsim.libraries import GLOO, OURS, SimulatedDraws, copy_s, intervals, predict
-from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, RING_TESTS, TORCH, Measurements, RecordedRun, p95
+from ringsim.measurements import (
+    OPENMPI,
+    PLAIN_RING,
+    RAW_SOCKETS,
+    RING_TESTS,
+    TORCH,
+    Measurements,
+    RecordedRun,
+    busbw_factor,
+    p95,
+)
 from ringsim.network import AnyNetwork, Calibration, Cluster, shares_memory, uniform_of, without_shared_memory
 from ringsim.registry import build_recorded
 from ringsim.schedule import Collective, Schedule, dependencies
@@ -33,6 +44,40 @@ _WITHOUT_SCHEDULE = {
 
 # The prediction for a case: the fields predicted_s, how and interval of a `ComparedCase`.
 Expectation = tuple[float | None, str, Estimate | None]
+
+
+class ComparedCell(OpenRecord, frozen=True, kw_only=True):
+    """A measured collective and its prediction, if any: a cell of compare.json.
+
+    predicted_low_s, predicted_high_s: ends of the interval of the measured time. error: predicted over measured less 1.
+    spread: 10th to 90th percentile of the measured times, over the median.
+    """
+
+    collective: values.Name
+    algorithm: values.Name
+    size_bytes: values.Whole
+    num_ranks: values.NumRanks
+    num_nodes: values.NumRanks | None = None
+    predicted_s: values.Seconds | None = None
+    predicted_low_s: float | None = None
+    predicted_high_s: float | None = None
+    measured_s: values.Duration
+    error: values.Number | None = None
+    spread: values.Number
+    used_in_calibration: bool = False
+    predicted_by: str = ""
+
+    @property
+    def busbw_bytes_per_s(self) -> float:
+        """Bus bandwidth of the measured time, as nccl-tests define it."""
+        return busbw_factor(self.collective, self.num_ranks) * self.size_bytes / self.measured_s
+
+
+class ComparedCells(OpenRecord, frozen=True):
+    """The part of compare.json that a report reads. network: its name."""
+
+    network: values.Text
+    cells: tuple[ComparedCell, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +110,23 @@ class ComparedCase:
         low, high = self.case.spread_s
         return (high - low) / self.case.measured_s
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
-        shape = zip(("size_bytes", "num_ranks", "num_nodes"), self.case.call[1:4], strict=True)
-        return {
-            "collective": self.case.call.collective,
-            "algorithm": self.case.algorithm,
-            **dict(shape),
-            "predicted_s": self.predicted_s,
+    @property
+    def cell(self) -> ComparedCell:
+        """Its cell in compare.json."""
+        return ComparedCell(
+            collective=self.case.call.collective,
+            algorithm=self.case.algorithm,
+            size_bytes=self.case.call.size_bytes,
+            num_ranks=self.case.call.num_ranks,
+            num_nodes=self.case.call.num_nodes,
+            predicted_s=self.predicted_s,
             **ends_of(self.interval),
-            "measured_s": self.case.measured_s,
-            "error": self.error,
-            "spread": self.spread,
-            "used_in_calibration": self.used_in_calibration,
-            "predicted_by": self.how,
-        }
+            measured_s=self.case.measured_s,
+            error=self.error,
+            spread=self.spread,
+            used_in_calibration=self.used_in_calibration,
+            predicted_by=self.how,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +189,7 @@ class Comparison:
         """Return the fields for JSON."""
         return {
             "network": self.network,
-            "cells": [compared.as_dict() for compared in self.cases],
+            "cells": [encode(compared.cell) for compared in self.cases],
             "summary": self.summary(),
             "extrapolated": self.extrapolation() or None,
         }

@@ -20,7 +20,6 @@ from ringsim.measurements.measurements import (
     CollectiveTimes,
     Measurements,
     Probe,
-    ProbeKind,
     RecordedRun,
     p10_p90,
     p95,

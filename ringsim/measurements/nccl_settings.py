@@ -110,7 +110,7 @@ class LogEnvironment:
     """The versions and settings that the lines of a log tell, for the process that runs at a line.
 
     A setting belongs to the process that prints it, or to the next one if it stands between two, as in a command;
-    exports hold for all later processes. A version belongs to its process, too; other processes have the first version
+    exports hold for all later processes. A version also belongs to its process; other processes have the first version
     of the log.
     """
 

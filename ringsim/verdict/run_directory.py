@@ -14,9 +14,10 @@ from typing import Annotated, Any, ClassVar, Self, get_args, get_type_hints
 import msgspec
 
 from ringsim.analysis import Sweep
+from ringsim.calibration import ComparedCells
 from ringsim.console import in_one_line
 from ringsim.files import FileFormat, JsonFile, OpenRecord, decode, encode, parse_json, read_text, values
-from ringsim.measurements import Measurements, busbw_factor, p10_p90
+from ringsim.measurements import Measurements, p10_p90
 from ringsim.network import Cluster, load_network
 from ringsim.schedule import Collective
 from ringsim.training_step import StepProfile
@@ -197,39 +198,6 @@ class TrainingComparison(JsonFile, frozen=True, forbid_unknown_fields=False):
     provenance: dict[str, Any]
 
     FORMAT: ClassVar = FileFormat("ringsim-comparison", 1)
-
-
-class ComparedCell(OpenRecord, frozen=True):
-    """A measured collective and its prediction, if any: a cell of `ringsim compare`'s compare.json.
-
-    spread: 10th to 90th percentile of the measured times, over the median.
-    """
-
-    collective: values.Name
-    algorithm: values.Name
-    size_bytes: values.Whole
-    num_ranks: values.NumRanks
-    predicted_s: values.Seconds | None
-    measured_s: values.Duration
-    spread: values.Number
-    used_in_calibration: bool = False
-
-    @property
-    def error(self) -> float | None:
-        """The predicted time over the measured one, less 1."""
-        return None if self.predicted_s is None else self.predicted_s / self.measured_s - 1
-
-    @property
-    def busbw_bytes_per_s(self) -> float:
-        """Bus bandwidth of the measured time, as nccl-tests define it."""
-        return busbw_factor(self.collective, self.num_ranks) * self.size_bytes / self.measured_s
-
-
-class ComparedCells(OpenRecord, frozen=True):
-    """The compare.json of `ringsim compare`. network: its name."""
-
-    network: values.Text
-    cells: tuple[ComparedCell, ...]
 
 
 def _name(described: Any) -> str:

@@ -15,15 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ringsim.calibration import MISFIT, probe_noise
+from ringsim.calibration import MISFIT, ComparedCell, probe_noise
 from ringsim.console import in_one_line
 from ringsim.estimates import Estimate
-from ringsim.files import decode
 from ringsim.measurements import p95
 from ringsim.text_table import load_template
 from ringsim.units import format_rate, format_size, format_time, plural
 from ringsim.verdict.predictions import Forecast, Subject, find_subjects, make_forecast
-from ringsim.verdict.run_directory import NONE, UNIFORM, ComparedCell, JobReport, RunDirectory, StrategyResult
+from ringsim.verdict.run_directory import NONE, UNIFORM, JobReport, RunDirectory, StrategyResult
 
 
 class Topic(Enum):
@@ -195,12 +194,14 @@ class Verdict:
         """Yield each measured collective with its file, predicted from the probes there or by `ringsim compare`."""
         predicted = {subject.file: subject.comparison.cases for subject in self.subjects if subject.comparison}
         for file, cases in predicted.items():
-            yield from ((file, decode(ComparedCell, case.as_dict())) for case in cases)
+            yield from ((file, case.cell) for case in cases)
         for file, measurements in self.contents.measurements.items():
             for times in measurements.collectives if file not in predicted else ():
                 (low_s, high_s), median_s = times.p10_p90_s, times.median_s
-                key = times.collective.value, times.algorithm, times.size_bytes, times.num_ranks
-                yield file, ComparedCell(*key, None, median_s, (high_s - low_s) / median_s)
+                yield file, ComparedCell(
+                    collective=times.collective.value, algorithm=times.algorithm, size_bytes=times.size_bytes,
+                    num_ranks=times.num_ranks, measured_s=median_s, spread=(high_s - low_s) / median_s,
+                )  # fmt: skip
         for file, compared in self.contents.cells.items():
             yield from ((file, cell) for cell in compared.cells)
 

@@ -114,7 +114,7 @@ def _report(comparison: calibration.Comparison, text: str, told: str, output: Pa
     output.mkdir(parents=True, exist_ok=True)
     texts = {
         output / "compare.txt": text + "\n",
-        output / "compare.csv": records_csv([compared.as_dict() for compared in comparison.cases]),
+        output / "compare.csv": records_csv(comparison.as_dict()["cells"]),
         output / "compare.json": told,
     }
     for path, content in texts.items():

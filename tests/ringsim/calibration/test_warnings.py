@@ -12,14 +12,8 @@ from msgspec import structs
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import calibrate, calibrate_logs, cases_of_tables, read_logs
-from ringsim.calibration import (
-    FittedParameter,
-    Timing,
-    contradiction_warning,
-    implausible_warning,
-    nic_warning,
-    one_host_warning,
-)
+from ringsim.calibration import FittedParameter, Timing, contradiction_warning, nic_warning, one_host_warning
+from ringsim.calibration.warnings import implausible_warning
 from ringsim.libraries import Call
 from ringsim.network import network_text, read_network
 from ringsim.traces import Group, TracedStep
