@@ -266,7 +266,7 @@ class TensorFingerprint(NamedTuple):
 
 
 def fingerprints(model: nn.Module, buffers: bool = True, values: bool = True) -> list[TensorFingerprint]:
-    """Return the fingerprints of all parameters, then of all buffers. values: whether to hash the elements, too."""
+    """Return the fingerprints of all parameters, then of all buffers. values: whether to hash the elements as well."""
     return [
         TensorFingerprint(name, f"{tuple(tensor.shape)} {tensor.dtype}", _digest(tensor) if values else "")
         for name, tensor in named_tensors(model)
@@ -294,7 +294,7 @@ def _hash(tensors: list[TensorFingerprint]) -> bytes:
 def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True, values: bool = True) -> str | None:
     """Return the first tensor that differs between ranks, with the ranks and the difference; None if all are the same.
 
-    buffers, values: whether to compare these, too.
+    buffers, values: whether to compare these as well.
 
     Collective, with the same result on every rank. Raises CollectiveError when a peer fails.
     """
