@@ -28,7 +28,7 @@ from ringsim.console import (
     say_wrote,
     torchrun,
 )
-from ringsim.files import json_text, save_json
+from ringsim.files import json_text
 from ringsim.traces import RECORDING_ID
 from ringsim.units import plural
 from trainers.checkpoints.output import OPTIONS_FILE, locked, save_options
@@ -128,14 +128,15 @@ def main(
     print_result(format_report(report, result.comparison), result.as_dict(), as_json, profile)
     for line in busy_lines(verdict):
         click.echo(line, err=as_json)  # one object alone may stand on stdout
+    assert report.profile is not None
     if profile == STDOUT:
-        click.echo(json_text(report["profile"]), nl=False)
+        click.echo(json_text(report.profile.as_dict()), nl=False)
     elif profile is not None:
-        save_json(profile, report["profile"])
+        report.profile.save(profile)
         files.append(profile)
     for path in files:
         say_wrote(path)
-    sys.exit(not all(row["parameters_identical"] or row["strategy"] == "none" for row in report["strategies"]))
+    sys.exit(not all(result.parameters_identical for result in report.synchronising))
 
 
 def _run(config: JobConfig, environment: DistributedEnvironment, timeout_s: float) -> "JobResult | None":
