@@ -32,12 +32,21 @@ from ringsim.files import json_text
 from ringsim.traces import RECORDING_ID
 from ringsim.units import plural
 from trainers.checkpoints.output import OPTIONS_FILE, locked, save_options
-from trainers.cli.options import TrainersCommand, naming_options, rate_and_number_options, task_option, timeout_option
-from trainers.cli.rank_main import end_together, leave, say_failures_before_the_end
-from trainers.cli.settings import all_options, as_toml, config_option, task_options
+from trainers.cli.options import (
+    TrainersCommand,
+    all_options,
+    as_toml,
+    config_option,
+    naming_options,
+    rate_and_number_options,
+    task_option,
+    task_options,
+    timeout_option,
+)
 from trainers.comparison import ONE_PROCESS, RESULTS, JobConfig
 from trainers.launch.environment import DistributedEnvironment, read_environment
 from trainers.launch.rendezvous import init_process_group
+from trainers.launch.signals import end_together, leave, say_failures_before_the_end
 from trainers.loop.config import StepConfig
 from trainers.strategies import STRATEGIES
 from trainers.tasks import load_task
@@ -157,7 +166,8 @@ def _run(config: JobConfig, environment: DistributedEnvironment, timeout_s: floa
         except CollectiveError as error:
             leave(str(error))
         except DivergedError as error:
-            sys.exit(end_together(f"{click.get_current_context().find_root().command.name}: {error}", 1, group))
+            name = click.get_current_context().find_root().command.name
+            sys.exit(end_together(naming_options(f"{name}: {error}"), 1, group))
     is_first = group.rank() == 0
     dist.destroy_process_group()  # rank 0 goes on alone: nobody waits for it, nor fails with it
     return done if is_first else None

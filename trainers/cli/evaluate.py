@@ -7,9 +7,9 @@ import click
 
 from ringsim.console import FloatRange, IntRange, Name, examples, json_option, print_result
 from trainers.checkpoints.output import OPTIONS_FILE, CheckpointFolder
-from trainers.cli.settings import task_of_run
+from trainers.cli.options import task_of_run
 from trainers.tasks import TASK_NAMES, load_task
-from trainers.tasks.base import NUM_BYTE_VALUES, ModelConfig
+from trainers.tasks.base import NUM_BYTE_VALUES, ModelConfig, evaluate, format_figures
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,8 +34,6 @@ def evaluate_command(checkpoint: Path, task: str | None, as_json: bool) -> None:
     name, seed, options = task_of_run(path.with_name(OPTIONS_FILE), task)
     loaded = load_task(name, seed, **options)
     from trainers.checkpoints.checkpoint import load_checkpoint  # noqa: PLC0415  loads torch
-    from trainers.loop.log_line import format_figures  # noqa: PLC0415
-    from trainers.tasks.base import evaluate  # noqa: PLC0415
 
     read = load_checkpoint(path)
     saved, now = read.config.get("task"), loaded.config()

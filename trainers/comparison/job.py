@@ -21,8 +21,7 @@ from trainers.comparison import ONE_PROCESS, JobConfig
 from trainers.comparison.recording import RecordedRuns, common_profile
 from trainers.comparison.report import JobResult, RankNotes, compare_with_one, make_report
 from trainers.data_parallel import fingerprint
-from trainers.loop.log_line import format_milliseconds
-from trainers.loop.meter import measure_memory
+from trainers.loop.meter import format_milliseconds, measure_memory
 from trainers.loop.train_step import TrainStep, require_finite, require_finite_losses
 from trainers.strategies import strategy_info
 

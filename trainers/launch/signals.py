@@ -23,12 +23,17 @@ and `delay_termination` to SIGTERM in a rank of torchrun. Importing this loads n
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
 
-from ringsim.console import handling
+from ringsim.console import handling, is_under_torchrun, say
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 GRACE_S = 5.0  # longer than a rank needs to find the cause, and less than torchrun waits before it sends SIGKILL
 POLL_S = 0.02
@@ -100,3 +105,45 @@ def delay_termination(
         os._exit(128 + signal.SIGTERM)
 
     threading.Thread(target=watch, name="termination", daemon=True).start()
+
+
+def say_failures_before_the_end(
+    say_interrupted: Callable[[], None] = lambda: None, is_stopping: Callable[[], bool] = lambda: False
+) -> None:
+    """Let this rank say that a peer failed before torchrun ends it for that, or that the run was interrupted.
+
+    is_stopping: as `delay_termination` takes it.
+    """
+    from collectives.runtime import has_failed  # noqa: PLC0415
+
+    if is_under_torchrun():
+        delay_termination(has_failed, say_interrupted, is_stopping=is_stopping)
+
+
+def end_together(message: str, code: int, group: "dist.ProcessGroup") -> int:
+    """Let rank 0 say what all ranks know, before any of them ends: then whoever started them ends the rest."""
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    if group.rank() == 0:
+        say(message)
+    try:
+        dist.all_reduce(torch.zeros(1), group=group)
+    except RuntimeError:  # it was this rank alone, after all
+        if group.rank() != 0:
+            say(message)
+        leave("", code)
+    dist.destroy_process_group()
+    return code
+
+
+def leave(message: str, code: int = 1) -> NoReturn:
+    """End this rank at once.
+
+    Threads of a broken group may still be waiting, and would abort a process that takes leave in order.
+    """
+    if message:
+        say(message)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -17,8 +17,7 @@ from trainers.checkpoints.manager import CheckpointManager, first_decides, first
 from trainers.checkpoints.output import Mark
 from trainers.data_parallel import DriftError
 from trainers.loop.config import TrainConfig
-from trainers.loop.log_line import describe_evaluation, describe_line
-from trainers.loop.meter import Meter, ProfilerTrace, held_bytes
+from trainers.loop.meter import Meter, ProfilerTrace, describe_evaluation, describe_line, held_bytes
 from trainers.loop.train_step import (
     CANNOT_GO_ON,
     DivergedError,

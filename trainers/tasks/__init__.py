@@ -5,8 +5,7 @@ from typing import Any
 
 from ringsim.suggestions import suggestion
 from trainers.tasks.base import Task, check_seed
-from trainers.tasks.classifier import Mlp, Wine
-from trainers.tasks.docstrings import Docstrings
+from trainers.tasks.classifier import Docstrings, Mlp, Wine
 from trainers.tasks.lm import LanguageModel
 from trainers.tasks.user import load_user_task
 

@@ -4,7 +4,7 @@ The training loop knows no more of a task than this. Bad values are refused here
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -106,6 +106,11 @@ def evaluate(task: Task, model: "nn.Module") -> dict[str, float | None]:
     with evaluating(model):
         figures = task.evaluate(model)
     return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+
+
+def format_figures(figures: Mapping[str, float | None]) -> str:
+    """Format figures on held-out data; nan for one that is not finite."""
+    return ", ".join(f"{name} {'nan' if value is None else f'{value:.4f}'}" for name, value in figures.items())
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from tests.refusals import refusal_of
 from trainers.cli.group import main
-from trainers.cli.rank_main import Launch
+from trainers.cli.train import Launch
 
 POINTS = "tests.trainers.points:make_points"
 

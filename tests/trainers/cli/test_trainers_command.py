@@ -17,7 +17,7 @@ from tests.refusals import refusal_of, refusals_in
 from tests.trainers.commands import POINTS, command, launch, ranks_by_hand, read_until, result_of, start, without_log
 from trainers.checkpoints.output import read_log
 from trainers.cli.group import main
-from trainers.loop.log_line import describe_line
+from trainers.loop.meter import describe_line
 from trainers.strategies import STRATEGIES
 
 MISTAKES = Path(__file__).with_name("mistakes.txt")
