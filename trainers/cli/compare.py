@@ -1,7 +1,4 @@
-"""`trainers compare`, which is the strategy comparison: parse, check, start the process group, run, print.
-
-Everything a user can get wrong is checked before torch is imported, which takes seconds.
-"""
+"""`trainers compare`, the strategy comparison: check all options before torch is loaded, run it, print the result."""
 
 import os
 import sys
@@ -149,7 +146,7 @@ def main(
 
 
 def _run(config: JobConfig, environment: DistributedEnvironment, timeout_s: float) -> "JobResult | None":
-    """Return the answer of `run_job`; None on other ranks than the first. Exits with 1 if the job fails."""
+    """Return the result of `run_job`, None on ranks other than the first. Exits with 1 if the job fails."""
     progress = Progress(rank=int(os.environ["RANK"]))
     progress.begin(f"starting {plural(int(os.environ['WORLD_SIZE']), 'rank')}")
     import torch.distributed as dist  # noqa: PLC0415

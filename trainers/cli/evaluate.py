@@ -1,4 +1,4 @@
-"""`trainers evaluate` and `trainers sample`: what a model in a checkpoint has learned; in one process."""
+"""`trainers evaluate` and `trainers sample`: evaluate the model of a checkpoint in one process."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +83,6 @@ def newest(path: Path) -> Path:
 
 
 def _shape(path: Path, task: Any) -> ModelConfig:
-    """Return the shape of the transformer of a checkpoint. task: as the checkpoint has it."""
     names = ModelConfig.__dataclass_fields__
     if not isinstance(task, dict) or not all(isinstance(task.get(name), int) for name in names):
         name = task.get("task", "its own") if isinstance(task, dict) else "its own"

@@ -60,7 +60,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class TrainersCommand(TorchrunCommand):
-    """A command whose errors name options, where those of the library name parameters."""
+    """A command whose errors name options, where the library names parameters."""
 
     def refuse(self, message: str, command: str | None, exit_code: int = 2) -> NoReturn:
         super().refuse(naming_options(message), command, exit_code)
@@ -76,7 +76,7 @@ def naming_options(message: str) -> str:
 
 
 def config_options(config: type, *names: str) -> Callable[[_Command], _Command]:
-    """Declare an option for each of these fields of a config, with its name, type and default, in this order."""
+    """Declare an option for each of these fields of a config, in this order."""
     known = {field.name: field for field in fields(config)}
 
     def declare(command: _Command) -> _Command:
@@ -109,12 +109,12 @@ task_option = click.option(
 
 
 def task_options(task: str, settings: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the options of the task as `load_task` takes them: those of the file, and of the command line, which win.
+    """Return the options of the task, those of the file and of the command line, which take precedence.
 
-    settings: NAME=VALUE each, as --set gives them.
+    settings: NAME=VALUE each, of --set.
 
-    Raises ValueError and UsageError for anything that is no option of the task, for values of another type, for a name
-    given twice, and for a user's task that only the file names.
+    Raises ValueError and UsageError for unknown options, values of another type, an option given twice, and a user's
+    task that only the file names.
     """
     context = click.get_current_context()
     path, of_file = context.meta.get(_FILE, ("", {}))
@@ -136,7 +136,6 @@ def task_options(task: str, settings: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _unknown_options(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield options that are none of ours, and so the task's, as NAME=VALUE."""
     rest = iter(arguments)
     for argument in rest:
         if not argument.startswith("--") or argument == "--":
@@ -150,11 +149,11 @@ def _unknown_options(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _checked(task: str, given: Any, others: Iterable[str] = ()) -> dict[str, Any]:
-    """Return options, text or values of a file, as `load_task` takes them. A user's task may want any single value.
+    """Return options of the task in their types; a user's task may have any single value.
 
-    others: the options that are not the task's, one of which may have been meant.
+    others: options of the command, one of which may have been meant.
 
-    Raises ValueError for a value of another type, and for a name that a task of ours does not have.
+    Raises ValueError for a value of another type, and for an unknown name unless the task is a user's.
     """
     if not isinstance(given, dict):
         raise ValueError(f"{TASK_OPTIONS}: must be a table, [{TASK_OPTIONS}]")
@@ -184,7 +183,6 @@ def _as_it_reads(value: str) -> Any:
 
 
 def _type_of(task: str, name: str) -> type | None:
-    """Return the type of a task's option; None if the task is a user's, which may want anything."""
     made: Callable[..., Any] | None = TASKS.get(task)
     if made is None:
         return None
@@ -195,7 +193,7 @@ def _type_of(task: str, name: str) -> type | None:
 
 
 def all_options(name: str, task: Task, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all options of a task of ours, with those that were not given; of a user's only what was given."""
+    """Return all options of a task of ours, with defaults; of a user's only those that were given."""
     made = TASKS.get(name)
     if made is None:
         return dict(given)
@@ -205,7 +203,7 @@ def all_options(name: str, task: Task, given: Mapping[str, Any]) -> dict[str, An
 
 
 def config_option(command: _Command) -> _Command:
-    """Add --config, whose options give way to those on the command line."""
+    """Add --config, over whose options those on the command line take precedence."""
     return click.option(
         "--config",
         type=FILE,
@@ -231,14 +229,13 @@ def _read_config(context: click.Context, _: click.Parameter, path: Path | None) 
 
 
 def _in_files(command: click.Command) -> dict[str, click.Option]:
-    """Return the options that a file may have, by their flags without dashes."""
     options = (option for option in command.params if isinstance(option, click.Option))
     named = ((max(option.opts, key=len).removeprefix("--"), option) for option in options)
     return {flag: option for flag, option in named if option.name not in NOT_IN_FILES}
 
 
 def _read_value(context: click.Context, option: click.Option, name: str, value: Any) -> str:
-    """Return a value of a file as text, as the command line has it. Raises ValueError for one that it would refuse."""
+    """Return a value of a file as text. Raises ValueError for a value that the option would refuse."""
     if isinstance(value, dict | list):
         raise refusal(name, value, "must be a single value")
     try:
@@ -254,10 +251,10 @@ def is_of_file(context: click.Context, name: str) -> bool:
 
 
 def task_of_run(path: Path, task: str | None) -> tuple[str, int, dict[str, Any]]:
-    """Return name, seed and options of the task in the file that a run has left.
+    """Return name, seed and options of the task in the options file of a run.
 
-    Raises ValueError for a file that no run has written, if `task` is another one, and for a user's task that only the
-    file names; OSError if there is no such file.
+    Raises ValueError for another file, if `task` is another task, and for a user's task that only the file names;
+    OSError if there is no such file.
     """
     text = read_text(path)
     with naming_place(path):
@@ -273,13 +270,13 @@ def task_of_run(path: Path, task: str | None) -> tuple[str, int, dict[str, Any]]
 
 
 def _refuse_to_run(task: str) -> None:
-    """Raise ValueError for a user's task: whoever made a file that names it would run any code by that."""
+    """Raise ValueError for a user's task: a file must not run code."""
     if ":" in task:
         raise ValueError(f"task {task!r}: is Python code, which runs only if you name it: give --task {task}")
 
 
 def as_toml(context: click.Context, of_task: Mapping[str, Any], **others: Any) -> str:
-    """Return all options of a command as `--config` reads them. others: what differs from what was given."""
+    """Return all options of a command as a file for --config. others: values that replace those of the command line."""
     values = {**context.params, **others}
     table = {name: values[str(option.name)] for name, option in _in_files(context.command).items()}
     table[TASK_OPTIONS] = {name.replace("_", "-"): value for name, value in of_task.items()}

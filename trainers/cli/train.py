@@ -204,7 +204,6 @@ def _start(launch: Launch, task: Task, ranks: int | None) -> int:
 
 
 def _check_output(config: TrainConfig) -> None:
-    """Raise UsageError or ValueError before the work if the results could not be written."""
     check_writable(f"--output {config.output}", config.output)
     if config.profile is not None:
         check_writable(f"--profile {config.profile}", config.profile.parent)
@@ -273,7 +272,6 @@ def _run(
 def _train(
     launch: Launch, trainer: "Trainer", group: "dist.ProcessGroup", progress: Progress, asked: Callable[[], int]
 ) -> int:
-    """Return the exit code, 0 after the last step; otherwise rank 0 has printed the reason."""
     from trainers.data_parallel import DriftError  # noqa: PLC0415
     from trainers.loop.train_step import DivergedError, StoppedError  # noqa: PLC0415
 

@@ -177,7 +177,6 @@ def describe_steps(runs: Sequence[StrategyRun], done: int, num_steps: int) -> st
 
 
 def _range(values: Mapping[str, float], shown: Callable[[float], str]) -> str:
-    """Return a text such as "12 ms (none) to 31 ms (ring)", without a range if both ends look alike."""
     least, most = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
     texts = [shown(values[name]) for name in (least, most)]
     return texts[0] if texts[0] == texts[1] else f"{texts[0]} ({least}) to {texts[1]} ({most})"
@@ -196,7 +195,6 @@ def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tupl
 
 
 def _gather_notes(runs: Sequence[StrategyRun], group: dist.ProcessGroup) -> dict[str, list[RankNotes]]:
-    """Return the notes of every rank by strategy; of one process only that rank's."""
     own = {run.name: run.notes for run in runs if run.notes.results}
     notes = gather_objects(own, group, "gathering the results failed")
     return {run.name: [rank[run.name] for rank in notes if run.name in rank] for run in runs}

@@ -255,7 +255,6 @@ class RecordedRuns:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Destroy the groups that the runs have made."""
         for made in set(distributed_c10d._world.pg_map) - self._known:
             if isinstance(made, RecordingGroup):
                 dist.destroy_process_group(made)
@@ -303,7 +302,6 @@ class RecordedRuns:
 
     @contextmanager
     def _sending_nothing(self) -> Iterator[None]:
-        """Let process groups that are made in the block record instead of sending."""
         group = self._group
         with (
             naming_failures(f"rank {group.rank()}: recording steps failed"),

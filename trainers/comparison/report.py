@@ -15,8 +15,16 @@ from ringsim.report import report_page
 from ringsim.text_table import align_columns, wrap_text
 from ringsim.training_step import StepProfile
 from ringsim.units import plural
-from ringsim.verdict import JobReport, RunDirectory, StrategyResult, TrainingComparison, Verdict, judge
-from ringsim.verdict.records import ComparedTraining, TrainingRun
+from ringsim.verdict import (
+    ComparedTraining,
+    JobReport,
+    RunDirectory,
+    StrategyResult,
+    TrainingComparison,
+    TrainingRun,
+    Verdict,
+    judge,
+)
 from trainers.checkpoints.checkpoint import Checkpoint, save_checkpoint
 from trainers.comparison import COMPARISON, ONE_PROCESS, RESULTS, JobConfig
 from trainers.loop.config import describe_batch
@@ -214,8 +222,6 @@ def _run(name: str, ranks: Sequence[RankNotes]) -> TrainingRun:
 
 
 class _MemoryRow(NamedTuple):
-    """A row of the table of memory."""
-
     strategy: str
     predicted: Memory
     held: Memory

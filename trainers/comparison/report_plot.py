@@ -74,7 +74,6 @@ def _draw_steps(axes: Axes, results: Sequence[StrategyResult]) -> None:
 
 
 def _name_run(figure: Figure, job: JobReport) -> None:
-    """Give the picture its title: ranks, model, machine and date."""
     where = job.measurements.provenance
     figure.suptitle(
         f"{job.num_ranks} ranks, {job.num_parameters:,} parameters — {where['machine']}, "

@@ -22,12 +22,9 @@ class ShardingError(RuntimeError):
 
 
 class Strategy:
-    """A strategy as `DataParallel` uses it.
+    """A strategy as `DataParallel` uses it; overriding `synchronise` is enough.
 
-    Overriding `synchronise` is enough. Other methods let a strategy communicate during a backward pass, or give each
-    rank a share of the parameters, the gradients and the optimizer's state.
-
-    module: the module to call in place of the model: the model itself, or a wrapper of it.
+    module: the model, or a wrapper of it, which is called in its place.
     parameters: the trained parameters, in their order.
     param_sync: begin and end of gathering or averaging parameters in the optimizer's last step, in seconds of
     `time.perf_counter`; None if the strategy does neither.

@@ -113,7 +113,6 @@ class Fsdp(Sharded):
                 raise ShardingError(MOVED)
 
     def _iteration(self) -> Any:
-        """Return FSDP's state of the passes that are under way."""
         return self._root._get_fsdp_state()._state_ctx
 
     def on_backward_end(self) -> None:
@@ -176,7 +175,6 @@ class Fsdp(Sharded):
         self._is_whole = True
 
     def _reshard(self) -> None:
-        """Undo `unshard`, but keep changes to parameters."""
         if self._is_whole:
             self._hide_gradients()
             self._keep_written()
@@ -233,7 +231,6 @@ class Fsdp(Sharded):
 
 
 def _extend_zero_grad(owner: nn.Module | torch.optim.Optimizer, forget: Callable[[], None]) -> None:
-    """Let `owner.zero_grad` also call `forget`."""
     zero = owner.zero_grad
 
     def zero_grad(set_to_none: bool = True) -> None:

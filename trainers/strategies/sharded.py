@@ -187,7 +187,6 @@ class ShareGradient(torch.Tensor):
 
 
 def _combined(norm: torch.Tensor, order: float, group: dist.ProcessGroup) -> torch.Tensor:
-    """Return the norm over all ranks; collective. norm: of this rank's part, ()."""
     if not order > 0:
         raise ValueError(
             f"norm of order {order}: the order must be greater than 0 for gradients that are sharded among ranks"

@@ -50,13 +50,10 @@ class Examples(NamedTuple):
 
 
 class Classifier(SeededTask):
-    """A task whose model gives a score for each class, and which minimises the cross entropy.
-
-    A batch is a tuple: what the model is called with, and the labels.
-    """
+    """A task that minimises the cross entropy of classes; a batch is a tuple of the model's inputs and the labels."""
 
     def held_out(self) -> "tuple[Tensor, ...]":
-        """Return the data to test with as a batch."""
+        """Return the test data as a batch."""
         raise NotImplementedError
 
     def loss(self, model: Callable[..., Any], batch: "tuple[Tensor, ...]") -> "Tensor":
@@ -66,7 +63,7 @@ class Classifier(SeededTask):
         return functional.cross_entropy(model(*inputs), labels)
 
     def evaluate(self, model: "nn.Module") -> dict[str, float]:
-        """Return the mean cross entropy in nats, and the share of right answers, on the test data."""
+        """Return the mean cross entropy in nats, and the accuracy, on the test data."""
         from torch.nn import functional
 
         with evaluating(model) as device:
@@ -103,10 +100,7 @@ class Perceptron(Classifier):
 
 
 class Mlp(Perceptron):
-    """Ten classes, each two clusters on opposite sides of the origin: nothing linear can tell them apart.
-
-    The clusters overlap, so that no classifier is always right.
-    """
+    """Ten classes of two overlapping clusters each, on opposite sides of the origin, so that no linear model works."""
 
     name = "mlp"
     global_batch_size = 64
@@ -120,7 +114,7 @@ class Mlp(Perceptron):
 
 
 def draw_examples(seed: int, num_features: int, num_classes: int) -> tuple[Examples, Examples]:
-    """Return data to train on and to test with."""
+    """Return training and test data."""
     rng = np.random.default_rng(seed)
     directions = rng.standard_normal((num_classes, num_features), dtype=np.float32)
     lengths: npt.NDArray[np.float32] = np.linalg.norm(directions, axis=1, keepdims=True)
@@ -134,10 +128,7 @@ def draw_examples(seed: int, num_features: int, num_classes: int) -> tuple[Examp
 
 
 class Wine(Perceptron):
-    """The wine data set that scikit-learn brings with it.
-
-    Raises ValueError if scikit-learn is not installed.
-    """
+    """The wine data set of scikit-learn. Raises ValueError if scikit-learn is not installed."""
 
     name = "wine"
     global_batch_size = 16
@@ -160,9 +151,9 @@ def _load() -> Examples:
 
 
 def split(examples: Examples, seed: int) -> tuple[Examples, Examples]:
-    """Return data to train on and to test with, NUM_TEST_WINES of them, chosen by `seed`.
+    """Return training and test data, NUM_TEST_WINES of them, chosen by `seed`.
 
-    Features have mean 0 and deviation 1 over what is trained on: of the rest nothing is known before the test.
+    Features have mean 0 and deviation 1 over the training data.
     """
     order = np.random.default_rng(seed).permutation(len(examples.labels))
     own = examples.inputs[order[NUM_TEST_WINES:]]
@@ -174,8 +165,8 @@ def split(examples: Examples, seed: int) -> tuple[Examples, Examples]:
 class Padded(NamedTuple):
     """Docstrings of uneven lengths in one tensor.
 
-    words: (batch, longest) int64, 0 after the end of each. mask: of the same shape, True where there is a word.
-    labels: (batch,) int64, places in PACKAGES.
+    words: (batch, longest) int64, 0 after the end of each. mask: the same shape, True where there is a word.
+    labels: (batch,) int64, indices of PACKAGES.
     """
 
     words: "Tensor"
@@ -184,9 +175,9 @@ class Padded(NamedTuple):
 
 
 class Docstrings(Classifier):
-    """Real text of uneven lengths: batches are padded to their longest docstring, and the model sees a mask.
+    """From a docstring of the standard library to its package; batches are padded, and the model gets a mask.
 
-    Raises ValueError where Python comes without the source of its library.
+    Raises ValueError if Python has no source of its library.
     """
 
     name = "docstrings"
@@ -225,7 +216,7 @@ class Docstrings(Classifier):
 
 
 def docstrings(package: str) -> Iterator[str]:
-    """Yield the docstrings of a package of the standard library that have some words, file by file."""
+    """Yield the docstrings of at least MIN_WORDS words in a package of the standard library."""
     for path in sorted((_library() / package).rglob("*.py")):
         if "test" in path.parts:
             continue
@@ -235,7 +226,6 @@ def docstrings(package: str) -> Iterator[str]:
 
 
 def _of_definitions(node: Definition) -> Iterator[str]:
-    """Yield the docstrings of a module, a class or a function and of all that is defined directly in it."""
     yield ast.get_docstring(node) or ""
     for inner in node.body:
         if isinstance(inner, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -243,13 +233,13 @@ def _of_definitions(node: Definition) -> Iterator[str]:
 
 
 def word_numbers(text: str) -> Words:
-    """Return the first words of a text as numbers from 1, the same in every process: (at most MAX_WORDS,)."""
+    """Return the first words of a text as numbers from 1, (at most MAX_WORDS,), the same in every process."""
     words = WORD.findall(text.lower())[:MAX_WORDS]
     return np.array([1 + zlib.crc32(word.encode()) % (VOCABULARY - 1) for word in words], dtype=np.int64)
 
 
 def pad(rows: Sequence[Words]) -> Words:
-    """Return the rows below one another, with zeros after the end of each: (len(rows), longest)."""
+    """Return the rows with zeros after the end of each, (len(rows), longest)."""
     padded = np.zeros((len(rows), max(len(row) for row in rows)), dtype=np.int64)
     for place, row in zip(padded, rows, strict=True):
         place[: len(row)] = row

@@ -9,8 +9,7 @@ from msgspec import structs
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim.measurements import Measurements
-from ringsim.verdict import JobReport, TrainingComparison
-from ringsim.verdict.records import ComparedTraining, TrainingRun
+from ringsim.verdict import ComparedTraining, JobReport, TrainingComparison, TrainingRun
 from ringsim.verdict.verdict import Topic
 from tests.ringsim.commands import in_lines
 from tests.ringsim.made_probes import made_measurements
