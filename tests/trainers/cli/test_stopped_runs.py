@@ -16,7 +16,7 @@ from tests.processes import TIMEOUT_S, environment, kill_all
 from tests.trainers.commands import POINTS, command, launch, ranks_below, result_of, start, wait_for_steps
 from trainers.checkpoints.output import CheckpointFolder, read_log
 from trainers.cli.group import resume_command
-from trainers.cli.train import Launch
+from trainers.cli.train import Launch, _start
 from trainers.loop.config import TrainConfig
 from trainers.tasks import load_task
 
