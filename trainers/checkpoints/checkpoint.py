@@ -31,8 +31,7 @@ MAX_EXPANDED_BYTES = 2**26  # of a tensor of which the file has less than all el
 class Checkpoint:
     """A run after `step` steps; read back, its tensors are on the CPU.
 
-    config: numbers, strings and dicts of them. random_states: see `random_state`, by rank; empty if the run is not to
-    be resumed. notes: other state of the run, as `config`. strategy_states: by rank; empty if the strategy has none.
+    config, notes: numbers, strings and dicts of them. random_states, strategy_states: by rank; empty if there are none.
     """
 
     model_state: dict[str, Any]
@@ -49,10 +48,7 @@ KINDS = {"step": int, "random_states": list, "strategy_states": list}  # the oth
 
 
 def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
-    """Write `checkpoint`, and replace the one at `path` only when the new one is on disk.
-
-    Raises OSError if it cannot be written; an old checkpoint is then untouched.
-    """
+    """Write `checkpoint`, and replace the one at `path` only when it is on disk. Raises OSError."""
     parts = {name: getattr(checkpoint, name) for name in NAMES}
     with atomic_file(path) as file:
         try:
@@ -73,9 +69,9 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read a checkpoint, without running code that the file may contain.
+    """Read a checkpoint without running code in it.
 
-    Raises ValueError for a file that is missing, truncated, damaged, changed, or not a checkpoint of this version.
+    Raises ValueError for a file that is missing, damaged or of another kind.
     """
     return checkpoint_of(read_checkpoint(path), path)
 

@@ -25,11 +25,9 @@ _Decided = TypeVar("_Decided")
 class CheckpointManager:
     """The output directory, made on all ranks; rank 0 alone uses it, and locks it until `close`.
 
-    say: called on rank 0 with messages for the user.
     trouble: the first error, after which nothing more is written; the caller must tell all ranks.
 
-    Raises ValueError on every rank if the directory cannot be made, is used by another run, or has no room for a
-    checkpoint.
+    Raises ValueError on every rank if the directory cannot be made, is in use, or has no room for a checkpoint.
     """
 
     def __init__(self, output: Path, model: nn.Module, group: dist.ProcessGroup, say: Callable[[str], None]) -> None:
@@ -53,9 +51,9 @@ class CheckpointManager:
             raise
 
     def begin(self, step: int, mark: Mark | None = None, tensorboard: bool = False) -> None:
-        """Open the log after `step` steps; collective. Raises ValueError on every rank if that fails.
+        """Open the log after `step` steps; collective.
 
-        mark: of its lines at that step, if known. tensorboard: whether to write for TensorBoard as well.
+        mark: of its lines then. Raises ValueError on every rank if it fails.
         """
 
         def open_files() -> None:
@@ -167,11 +165,10 @@ def usable_checkpoints(
 ) -> Iterator[tuple[Path, Checkpoint]]:
     """Yield on every rank the checkpoints that are whole, the newest first; collective.
 
-    Only rank 0 reads files, and sends their content to the others, which need not see its directory.
-    wanted: see `StepConfig.identity`. warn: called with a message about each file that cannot be used.
+    Rank 0 alone reads the files. wanted: see `StepConfig.identity`. warn: called with a message about each bad file.
 
-    Raises ValueError on every rank when there are files but no usable one is left, if only a rank other than 0 sees
-    any, and for a checkpoint of a run with other settings.
+    Raises ValueError on every rank when all files are bad, if only a rank other than 0 sees any, and for a checkpoint
+    of other settings.
     """
     paths = first_decides(group, folder.newest_first)
     for path in paths:
@@ -207,10 +204,7 @@ def _content_of_rank_0(path: Path, group: dist.ProcessGroup) -> bytearray:
 
 
 def _refuse_other_disks(folder: CheckpointFolder, group: dist.ProcessGroup) -> None:
-    """Raise ValueError on every rank if one sees checkpoints that rank 0 does not; collective.
-
-    After a requeue rank 0 may be on another node, with another disk.
-    """
+    """Raise ValueError on every rank if one sees checkpoints that rank 0, perhaps on another node now, does not."""
     names: list[str] = []
     with suppress(OSError):  # a rank need not be allowed to look there
         names += [path.name for path in folder.newest_first()[:1]]

@@ -81,10 +81,7 @@ class CheckpointFolder:
 
 
 class OutputLock:
-    """A lock (lockf) on a file in the directory, which the system releases when the process ends.
-
-    say: called with a message if the file system has no locks; the run then continues without one.
-    """
+    """A lock (lockf) on a file in the directory; where the file system has none, `say` is called with a warning."""
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self.folder = folder
@@ -95,7 +92,7 @@ class OutputLock:
     def wait(self, deadline: float) -> bool:
         """Make the directory and try to lock it; return whether that succeeded, after a moment if it did not.
 
-        Raises ValueError if another run has the lock at the deadline, OSError if a file cannot be made.
+        Raises ValueError if another run has the lock at the deadline, or OSError.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._try_to_take():
@@ -143,9 +140,9 @@ class OutputLock:
 
 @contextmanager
 def locked(folder: Path, say: Callable[[str], None], wait_s: float = WAIT_S) -> Iterator[None]:
-    """Lock the directory for the block; it is made if it does not exist.
+    """Lock the directory for the block.
 
-    Raises ValueError if another run has it for longer than `wait_s`, OSError if it cannot be made.
+    Raises ValueError if another run has it for longer than `wait_s`, or OSError.
     """
     lock, deadline = OutputLock(folder, say), time.monotonic() + wait_s
     while not lock.wait(deadline):
@@ -167,10 +164,8 @@ class StepLog:
     """The log of one rank: each line is a JSON object with its "step", the number of steps done.
 
     begin: the first step of the run; lines after the last checkpoint are dropped. mark: of the file at that step; None:
-    begin a new file. say: called with a message if the file does not match the mark; it is then kept as DAMAGED, and
-    the run continues with the good lines.
-
-    Raises OSError if the file cannot be written.
+    begin a new file. If the file does not match, it is kept as DAMAGED, `say` is called with a message, and the run
+    continues with the good lines. Raises OSError if the file cannot be written.
     """
 
     def __init__(
@@ -244,9 +239,7 @@ def require_tensorboard() -> None:
 class TensorBoardLog:
     """Each number of a line is a scalar of that name at the line's "step"; in a dict, "evaluation/loss".
 
-    begin: the first step of the run; TensorBoard hides later steps of an earlier run in the same directory.
-
-    Raises ValueError if TensorBoard is not installed, OSError if the directory cannot be written.
+    begin: the first step of the run; TensorBoard hides later steps of an earlier run. Raises ValueError or OSError.
     """
 
     def __init__(self, folder: Path, begin: int) -> None:

@@ -111,10 +111,8 @@ task_option = click.option(
 def task_options(task: str, settings: Sequence[str] = ()) -> dict[str, Any]:
     """Return the options of the task, those of the file and of the command line, which take precedence.
 
-    settings: NAME=VALUE each, of --set.
-
-    Raises ValueError and UsageError for unknown options, values of another type, an option given twice, and a user's
-    task that only the file names.
+    settings: NAME=VALUE each. Raises ValueError and UsageError for wrong options, and a user's task that only the file
+    names.
     """
     context = click.get_current_context()
     path, of_file = context.meta.get(_FILE, ("", {}))
@@ -149,12 +147,7 @@ def _unknown_options(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _checked(task: str, given: Any, others: Iterable[str] = ()) -> dict[str, Any]:
-    """Return options of the task in their types; a user's task may have any single value.
-
-    others: options of the command, one of which may have been meant.
-
-    Raises ValueError for a value of another type, and for an unknown name unless the task is a user's.
-    """
+    """Return options in their types. others: options of the command that may have been meant. Raises ValueError."""
     if not isinstance(given, dict):
         raise ValueError(f"{TASK_OPTIONS}: must be a table, [{TASK_OPTIONS}]")
     options: dict[str, Any] = {}
@@ -251,11 +244,7 @@ def is_of_file(context: click.Context, name: str) -> bool:
 
 
 def task_of_run(path: Path, task: str | None) -> tuple[str, int, dict[str, Any]]:
-    """Return name, seed and options of the task in the options file of a run.
-
-    Raises ValueError for another file, if `task` is another task, and for a user's task that only the file names;
-    OSError if there is no such file.
-    """
+    """Return name, seed and options of the task in the options file of a run. Raises ValueError or OSError."""
     text = read_text(path)
     with naming_place(path):
         data = parse_toml(text)

@@ -70,8 +70,7 @@ AUTO = "auto"
 class Launch:
     """A training run as all ranks get it.
 
-    task: its name; options: of the task. resume: the command that resumes it. quiet: whether lines of the log are not
-    printed. options_file: the content of OPTIONS_FILE in the output directory.
+    options: of the task. resume: the command that resumes it. options_file: the content of OPTIONS_FILE.
     """
 
     task: str
@@ -180,10 +179,7 @@ def train(
 
 
 def _start(launch: Launch, task: Task, ranks: int | None) -> int:
-    """Return the exit code; raise Abort with the command that resumes after Ctrl-C, and print it after a failure.
-
-    It is not printed after a mistake of the user's, which would only be repeated.
-    """
+    """Return the exit code; after Ctrl-C or a failure, print the command that resumes."""
     if ranks is None:
         try:
             return run_rank(launch, task)
@@ -214,10 +210,7 @@ def _check_output(config: TrainConfig) -> None:
 
 
 def run_rank(launch: Launch, task: Task | None = None) -> int:
-    """Train on one rank, however it was started; rank 0 then evaluates the model. Returns the exit code.
-
-    task: the task of the launch, if it has been loaded.
-    """
+    """Train on one rank, however it was started; rank 0 then evaluates the model. Returns the exit code."""
     stop = StopRequest()
     started = read_environment(os.environ)
     progress = Progress(rank=started.rank)

@@ -17,10 +17,7 @@ RESULTS = ("checkpoint.pt", "report.png", "memory.png", "report.html", "report.j
 class JobConfig:
     """A training run with each strategy, all with the same model and batches; their steps are interleaved.
 
-    step: of all strategies, except for its `strategy`. one_process: whether rank 0 also trains alone on the batch of
-    all ranks.
-
-    Raises ValueError for a value out of range, a warm-up that is not shorter than `steps`, and if there is no strategy.
+    one_process: whether rank 0 also trains alone on the batch of all ranks. Raises ValueError for a value out of range.
     """
 
     task: Task

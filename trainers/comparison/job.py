@@ -82,8 +82,8 @@ class OneProcess(StrategyRun):
 def run_job(config: JobConfig, group: dist.ProcessGroup, progress: Progress) -> JobResult:
     """Do the whole job on every rank of `group`; collective.
 
-    Returns the same on every rank except for the provenance, with a checkpoint of the run of `ring`, or else of the
-    first. Raises CollectiveError when a peer fails, and DivergedError on all ranks when a loss is not finite.
+    The checkpoint is of the run of `ring`, or else of the first. Raises CollectiveError when a peer fails, and
+    DivergedError on all ranks when a loss is not finite.
     """
     progress.begin("making the models")
     runs = start_runs(config, group)
@@ -145,10 +145,7 @@ def take_turns(
 
 
 def take_step(runs: Sequence[StrategyRun], step: int, on_step: Callable[[str], object] = lambda _: None) -> None:
-    """Take a step with every strategy, so that all meet the same noise of the machine.
-
-    on_step: called after each step, with the strategy's name. Raises as `StrategyRun.take` does.
-    """
+    """Take a step with every strategy, so that all meet the same noise; call `on_step` with its name after each."""
     first = step % len(runs)  # so that no strategy always follows the same one
     for run in (*runs[first:], *runs[:first]):
         run.take(step)
@@ -183,10 +180,7 @@ def _range(values: Mapping[str, float], shown: Callable[[float], str]) -> str:
 
 
 def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tuple[Cluster, float]:
-    """Return the network, and the pace of computing and communicating at once (`pace_together`) on rank 0's host.
-
-    Its ranks share its cores even where each is in its own network namespace or container.
-    """
+    """Return the network, and the pace of computing and communicating at once (`pace_together`) on rank 0's host."""
     places = RankHosts.from_measurements(measurements)
     assert places is not None  # of our own probes
     pace = pace_together(measurements.provenance["cores"] or 1, places.physical_hosts.count(0))

@@ -88,8 +88,7 @@ class RecordedStep(NamedTuple):
 def together(ranks: Sequence[RecordedStep], typical: int) -> RecordedStep:
     """Return the step as the ranks take it together, in which ranks wait only for messages.
 
-    At a call all ranks wait for the last one, so that up to each call the slowest rank counts. After the last call, the
-    rank `typical` counts.
+    Up to each call the slowest rank counts, after the last call the rank `typical`.
     """
     events: list[TraceEvent] = []
     moments: list[int] = []
@@ -108,10 +107,10 @@ def together(ranks: Sequence[RecordedStep], typical: int) -> RecordedStep:
 def predict_steps(
     ranks: Sequence[Sequence[RecordedStep]], groups: Sequence[GroupCalls], pace: float, period: int
 ) -> StepPrediction:
-    """Return the medians over the steps, as for measured steps.
+    """Return the medians over the steps.
 
-    ranks: the steps of each rank, computed at the same time. groups: those of the calls. pace: as in `simulate_step`.
-    period: number of steps of which one communicates.
+    ranks: the steps of each rank, computed at the same time. pace: as in `simulate_step`. period: steps per
+    communication.
     """
     steps, calling = [], 0
     for number, of_ranks in enumerate(zip(*ranks, strict=True)):
@@ -153,10 +152,9 @@ def profile_of(model: nn.Module, steps: Sequence[tuple[StepMoments, Sequence[flo
 
 
 def common_profile(ranks: Sequence[RankProfile], overlaps: bool) -> StepProfile:
-    """Return rank 0's profile, stretched to the slowest rank's steps: all ranks wait for that one.
+    """Return rank 0's profile, stretched to the slowest rank's steps.
 
-    overlaps: whether a host has a core to spare for sending; otherwise every gradient counts as ready at the end of the
-    backward pass.
+    overlaps: whether a host has a core to spare for sending; otherwise every gradient counts as ready at the end.
     """
     slowest_s = statistics.median(max(steps) for steps in zip(*(rank.steps_s for rank in ranks), strict=True))
     first = ranks[0].profile
@@ -215,9 +213,8 @@ class _RecordedRun:
 def _gather_initial(weights: ShardedWeights, recorder: Recorder) -> None:
     """Let `weights.gather` restore the initial parameters, in time that is not recorded.
 
-    A group that sends nothing leaves this rank's share in the places of all others. With such parameters gradients
-    become subnormal numbers, which are slow: a backward pass took up to 1.8 times as long, and zero1 was predicted a
-    fifth too long on 2 ranks.
+    A group that sends nothing leaves this rank's share in the places of all others. Gradients then become subnormal
+    numbers, which are slow: zero1 was predicted a fifth too long on 2 ranks.
     """
     gather, initial = weights.gather, weights.home.vector.clone()
 
@@ -234,8 +231,7 @@ class RecordedRuns:
 
     num_steps: of all runs, with the warm-up. ranks: the recordings of all ranks, after `gather`.
 
-    The constructor, `take_until` and `gather` are collective. As in training, all ranks compute at once, and take a
-    step with every strategy before the next step, so that caches are as cold.
+    The constructor, `take_until` and `gather` are collective: all ranks compute at once, as in training.
     """
 
     def __init__(self, config: JobConfig, group: dist.ProcessGroup) -> None:
@@ -261,8 +257,6 @@ class RecordedRuns:
 
     def take_until(self, share: float, on_step: Callable[[str], object] = lambda _: None) -> None:
         """Take rounds of steps, after the warm-up, until this share of the recorded ones is taken.
-
-        on_step: called after each step, with the strategy's name.
 
         Raises CollectiveError if a peer fails, and DivergedError on all ranks if a loss is not finite.
         """

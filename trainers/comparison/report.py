@@ -81,9 +81,9 @@ COMPARED = (
 
 
 class StepPrediction(NamedTuple):
-    """sync_s: from the moment when the last gradient is ready, with gathering parameters. step_s: the whole step.
+    """sync_s: from the last gradient on, with gathering parameters.
 
-    Means over the steps of a period, for strategies that communicate every few steps only.
+    step_s: the whole step. Both are means over a period.
     """
 
     sync_s: float
@@ -92,11 +92,10 @@ class StepPrediction(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RankNotes:
-    """One rank's record of a strategy; the losses are of the whole batch, the same on all ranks.
+    """One rank's record of a strategy.
 
-    fingerprint: of the parameters after the last step. memory: held by this rank after it.
-    gradient_difference: largest difference of the gradients of the first step from those of one process, relative to
-    the largest gradient; None if not known.
+    fingerprint, memory: after the last step. gradient_difference: of the first step from one process, relative to the
+    largest gradient; None if not known.
     """
 
     results: list[StepResult] = field(default_factory=list)
@@ -178,18 +177,12 @@ def _counted(ranks: Sequence[RankNotes]) -> list[tuple[StepMoments, ...]]:
 
 
 def _steps_s(steps: Sequence[Sequence[StepMoments]], period: int) -> list[float]:
-    """Return the time of each step, the mean over the ranks.
-
-    A rank begins a step when its last one ends, and waits longer if it begins early: only means add up to the whole.
-    """
+    """Return the time of each step, the mean over the ranks: a rank that begins early waits longer."""
     return over_periods([statistics.mean(moments.step_s for moments in step) for step in steps], period)
 
 
 def over_periods(times_s: Sequence[float], period: int) -> list[float]:
-    """Return each step's time, or, where one step in `period` communicates, the mean over the period.
-
-    The steps after the last whole period get its mean.
-    """
+    """Return each step's time, or its mean over a period of `period` steps, with the rest in the last period."""
     num_periods = max(len(times_s) // period, 1)
     means = [statistics.mean(times_s[index * period : (index + 1) * period]) for index in range(num_periods)]
     return [means[min(index // period, num_periods - 1)] for index in range(len(times_s))]

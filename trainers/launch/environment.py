@@ -129,9 +129,7 @@ def tasks_by_node(text: str) -> list[int]:
 def slurm_meeting_point(environment: Mapping[str, str], one_node: bool = False) -> tuple[str, int]:
     """Return the address and port of rank 0, the same on all ranks; MASTER_ADDR and MASTER_PORT take precedence.
 
-    The port follows from the numbers of job and step, so that few jobs share one. one_node: whether loopback suffices.
-
-    Raises ValueError if Slurm's variables are missing or wrong.
+    The port follows from the numbers of job and step. one_node: whether loopback suffices. Raises ValueError.
     """
     address = environment.get("MASTER_ADDR") or ("127.0.0.1" if one_node else first_node(environment))
     if port := environment.get("MASTER_PORT"):

@@ -29,8 +29,7 @@ def init_process_group(environment: DistributedEnvironment, timeout_s: float) ->
 
     timeout_s: how long to wait for other ranks, now and later.
 
-    Under srun it sets MASTER_ADDR and MASTER_PORT, unless they are set. Raises ValueError if the environment has no
-    meeting point, and ConnectionError if the ranks do not meet.
+    Raises ValueError if the environment has no meeting point, and ConnectionError if the ranks do not meet.
     """
     if not timeout_s > 0:
         raise ValueError(f"a timeout of {timeout_s} s: must be greater than 0")
@@ -105,14 +104,11 @@ def _not_joined(environment: DistributedEnvironment, timeout_s: float, error: Ex
 def attempt_store(store: "Store", rank: int, num_ranks: int, timeout_s: float) -> "Store":
     """Return a part of torchrun's store that only the ranks of this attempt know; collective.
 
-    With --max-restarts torchrun keeps one store for all attempts, in which Gloo's addresses have the same names: a
-    restarted rank could find the address of a rank that has died. The number of restarts differs between nodes, so it
-    cannot name an attempt.
+    With --max-restarts torchrun keeps one store for all attempts, in which a restarted rank could find the address of
+    one that has died. The number of restarts differs between nodes, so it cannot name an attempt.
 
     Each rank therefore writes a random name, and rank 0 answers with the name of the attempt until the living rank has
-    confirmed it. torchrun ends all ranks of an attempt, on all nodes, before it starts new ones.
-
-    Raises RuntimeError, as torch does, if others do not come in time.
+    confirmed it. Raises RuntimeError, as torch does, if others do not come in time.
     """
     from torch.distributed.distributed_c10d import PrefixStore  # noqa: PLC0415
 
@@ -151,11 +147,7 @@ def loopback_store(port: int, timeout: timedelta) -> "TCPStore":
 
 
 def stay_on_loopback(environment: Mapping[str, str]) -> bool:
-    """Return whether loopback suffices for the ranks of one node.
-
-    Ranks that were started by hand may be in different containers or network namespaces, and reach each other by
-    MASTER_ADDR.
-    """
+    """Return whether loopback suffices for the ranks of one node, which may be in different containers."""
     by_agent = bool(environment.get("TORCHELASTIC_RUN_ID")) or not environment.get("RANK")  # torchrun; srun, or alone
     return by_agent or is_loopback(environment.get("MASTER_ADDR", ""))
 
@@ -170,8 +162,7 @@ def keep_gloo_on_loopback() -> None:
 def check_reachable(environment: Mapping[str, str]) -> None:
     """Raise ValueError if Gloo would listen where other nodes cannot connect.
 
-    Unless an interface is named, Gloo uses the address of the host's name, which is 127.0.1.1 in /etc/hosts on Debian
-    and others: ranks of other nodes would then connect to themselves.
+    Unless an interface is named, Gloo uses the address of the host's name, which Debian's /etc/hosts has as 127.0.1.1.
     """
     if environment.get("GLOO_SOCKET_IFNAME") or is_loopback(environment["MASTER_ADDR"]):
         return  # all "nodes" on one host, which has been asked for

@@ -77,13 +77,10 @@ def delay_termination(
 ) -> None:
     """From now on let SIGTERM end this process at once, or, while `is_failing()`, after at most GRACE_S.
 
-    torchrun ends the other ranks within a tenth of a second after one has died. They need a little longer to find out
-    which rank failed first.
+    torchrun ends the other ranks at once after one has died; they need a little longer to find out which.
 
     say_ended: called in another thread if SIGTERM ends the process while nothing is failing.
     is_stopping: while true and nothing is failing, the main thread itself ends the process.
-
-    Call it in the main thread.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

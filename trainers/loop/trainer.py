@@ -117,10 +117,7 @@ class Trainer:
         return mark
 
     def _load(self, checkpoint: Checkpoint) -> str:
-        """Load the checkpoint on this rank; return why it does not fit, or "".
-
-        Each rank has its own random state and state of the strategy, and one rank's alone may be bad.
-        """
+        """Load the checkpoint on this rank; return why it does not fit, perhaps on this rank alone, or ""."""
         rank, notes = self.group.rank(), checkpoint.notes
         try:
             if checkpoint.step > notes["skipped"]:
@@ -147,8 +144,8 @@ class Trainer:
         asked: returns the number of a signal that asks this rank to stop, or 0. All ranks then stop after the same
         step, with a checkpoint; `stopped_by` is the signal, `num_done` the number of steps.
 
-        Raises CollectiveError, with rank, step and strategy, when a peer fails; and on all ranks DivergedError if a
-        loss is not finite, DriftError if the ranks' models differ, StoppedError if rank 0 cannot write.
+        Raises CollectiveError when a peer fails; and on all ranks DivergedError, DriftError, or StoppedError if rank 0
+        cannot write.
         """
         path = self.config.profile if self.group.rank() == 0 else None
         trace = ProfilerTrace(path, self.first_step, self.num_steps)

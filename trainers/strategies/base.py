@@ -108,10 +108,7 @@ class Strategy:
 
 
 class OwnOptimizer(Strategy):
-    """A strategy that takes part in the steps of its optimizer; no other optimizer may step the model.
-
-    name: the name of the strategy, for messages.
-    """
+    """A strategy that takes part in the steps of its optimizer; no other optimizer may step the model."""
 
     name: str
     _is_stepping = False
@@ -179,8 +176,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 def all_alike(own: torch.Tensor, group: dist.ProcessGroup) -> bool:
     """Return whether all ranks have the same vector; collective.
 
-    By a collective of ours: a program often ends after this, and torch 2.13 aborts if the interpreter ends while Gloo's
-    thread still frees the tensors of a collective of torch's.
+    By a collective of ours: torch 2.13 aborts if the interpreter ends while Gloo's thread frees tensors of torch's.
     """
     everywhere = own.new_empty(group.size() * len(own))
     collectives.all_gather_into_tensor(everywhere, own, group)

@@ -42,8 +42,8 @@ def rows_like(value: Any, parameter: torch.Tensor | None) -> Any:
 class Fsdp(Sharded):
     """`fully_shard` for each layer of `layers_of`, and for the whole model.
 
-    The parameters are DTensors, of which a rank has some rows; an optimizer steps these. Its state and the model's are
-    saved whole, as with `ring`. After `unshard` the whole parameters are there, and changes to them count.
+    The optimizer steps a rank's rows of DTensors. After `unshard` the whole parameters are there, and changes to them
+    count.
 
     Raises ValueError for a layer of several dtypes, which `fully_shard` does not support.
     """

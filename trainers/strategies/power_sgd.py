@@ -18,8 +18,7 @@ SEED = 0  # of the first right factors, which must be the same on all ranks
 class LowRank:
     """One gradient as a matrix (rows, columns), approximated by left @ right.T; `error` is the rest.
 
-    left: (rows, rank), right: (columns, rank), parts of the vectors that are sent; right is kept, so that each step
-    continues the power iteration of the last one.
+    left: (rows, rank), right: (columns, rank), parts of the vectors that are sent; right is kept for the next step.
     """
 
     def __init__(self, parameter: nn.Parameter, left: torch.Tensor, right: torch.Tensor) -> None:

@@ -33,8 +33,8 @@ FORGOTTEN = (
 class ShardedWeights:
     """Parameters of one dtype, moved into one vector, of which each rank has an equal share.
 
-    home: the vector. share: this rank's part of it. share_gradient: the mean gradient of the share.
-    gradients: where gradients lie before they are reduced, if that memory is kept; `keeps_gradients` takes it at once.
+    home: the vector. share: this rank's part of it. share_gradient: its mean gradient. gradients: where gradients lie
+    before they are reduced, if `keeps_gradients`.
     """
 
     def __init__(

@@ -18,9 +18,8 @@ TASK_NAMES = tuple(TASKS)
 def load_task(name: str, seed: int, **options: Any) -> Task:
     """Return the task called `name`, one of TASK_NAMES or a user's own, `MODULE:FUNCTION`.
 
-    The user's function is called with seed=seed and the options. seed: of the data.
-
-    Raises ValueError, in one line, for a wrong name, seed or option, and for data that cannot be read.
+    The user's function is called with seed=seed and the options. Raises ValueError, in one line, for wrong arguments
+    and data that cannot be read.
     """
     check_seed(seed)
     if ":" in name:

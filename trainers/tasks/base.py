@@ -69,10 +69,7 @@ class Task(Protocol):
 
 
 class SeededTask:
-    """The parts that our own tasks have in common: a seed, a learning rate, and one of torch's optimizers.
-
-    options: the names of the options besides the seed. optimizer_name: of the class in torch.optim.
-    """
+    """The parts that our own tasks have in common. optimizer_name: of the class in torch.optim."""
 
     name: str
     options: tuple[str, ...] = ("learning_rate",)

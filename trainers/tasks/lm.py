@@ -35,8 +35,8 @@ def english_text() -> bytes:
 def read_tokens(source: str, config: ModelConfig, seed: int) -> Tokens:
     """Return tokens, shape (num_tokens,).
 
-    source: "topics", `english_text`; "random", drawn uniformly from the vocabulary; otherwise the path of a file, whose
-    bytes are the tokens (./random for a file called random).
+    source: "topics", `english_text`; "random", drawn uniformly; otherwise the path of a file, whose bytes are the
+    tokens.
 
     Raises ValueError if the source cannot be read or its bytes do not fit the vocabulary.
     """
@@ -49,14 +49,12 @@ def read_tokens(source: str, config: ModelConfig, seed: int) -> Tokens:
 
 
 class LanguageModel(SeededTask):
-    """Trained on windows of a text which do not overlap, and judged on the tenth of it at its end.
+    """Trained on windows of a text that do not overlap, and evaluated on its last tenth.
 
-    A sample is a window of sequence_length tokens and the one after them, so that every token is predicted once an
-    epoch.
+    A sample is a window of sequence_length tokens and the one after them. data: see `read_tokens`. sizes: see
+    `ModelConfig`.
 
-    data: as for `read_tokens`. sizes: of the model, as ModelConfig has them.
-
-    Raises ValueError as ModelConfig and `read_tokens` do, and for data shorter than two windows.
+    Raises ValueError for sizes or data that do not fit.
     """
 
     name = "lm"

@@ -15,8 +15,7 @@ _PARTS = {name: part for name, part in vars(Task).items() if not name.startswith
 def load_user_task(name: str, seed: int, options: dict[str, Any]) -> Task:
     """Return the task that the user's function returns, called with seed=seed and the options.
 
-    The module may be in the current directory. Raises ValueError, in one line, if there is no such module or function,
-    if either raises, and if the result is no Task.
+    The module may be in the current directory. Raises ValueError, in one line, for any failure.
     """
     function = _function(name)
     task: Task = _call(name, "it", lambda: function(seed=seed, **options))
