@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim import simulation
+from ringsim.analysis.blocked import BlockedRun, find_blocked, last_active_s
 from ringsim.analysis.critical_path import CriticalPath, critical_path
-from ringsim.analysis.stall import Stall, find_stall, last_active_s
 from ringsim.limits import free_bytes
 from ringsim.network import NONE, AnyNetwork, Floats, Ints, Topology, connection_ends, connection_keys
 from ringsim.schedule import Bools, Schedule, dependencies, stable_order
@@ -222,17 +222,17 @@ def among_most(values: Floats) -> Bools:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
-    """The parts of a run; `path` is None if it never finishes, and `stall` if it does."""
+    """The parts of a run; `path` is None if it never finishes, and `blocked` if it does."""
 
     timeline: simulation.Timeline
     ranks: RankUsage
     links: LinkUsage
     path: CriticalPath | None
-    stall: Stall | None
+    blocked: BlockedRun | None
 
     def __repr__(self) -> str:
-        if self.stall:
-            return f"Explanation({self.timeline!r}, {self.stall.num_unfinished} transfers never happen)"
+        if self.blocked:
+            return f"Explanation({self.timeline!r}, {self.blocked.num_unfinished} transfers never happen)"
         shares = sorted(self.path.shares().items(), key=lambda item: -item[1]) if self.path and self.path.time_s else []
         path = "".join(f", {kind.value} {share:.0%}" for kind, share in shares[:2])
         limit = "" if self.links.bottleneck is None else f", bottleneck {self.links.name(self.links.bottleneck)}"
@@ -269,11 +269,11 @@ def explain(
     timeline = simulation.simulate(schedule, network, size_bytes, runtime=runtime, on_progress=on_progress)
     topology = simulation.with_in_network_reduction([schedule], runtime.network(network).topology(schedule.num_ranks))
     chunk_bytes = schedule.chunk_bytes(size_bytes)
-    stall, rows = find_stall(timeline, topology), dependencies(schedule, in_order=runtime.in_order)
+    blocked, rows = find_blocked(timeline, topology), dependencies(schedule, in_order=runtime.in_order)
     return Explanation(
         timeline=timeline,
         ranks=rank_usage(timeline),
         links=link_usage(timeline, topology, chunk_bytes, rows.channel),
-        path=None if stall else critical_path(timeline, rows, topology, chunk_bytes),
-        stall=stall,
+        path=None if blocked else critical_path(timeline, rows, topology, chunk_bytes),
+        blocked=blocked,
     )

@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 
 from ringsim.analysis.candidates import cost_of
-from ringsim.analysis.holdings import HeldStep, find_phases, hosts_of_network, num_shares, walk_holdings
+from ringsim.analysis.contributions import (
+    ContributionStep,
+    find_phases,
+    hosts_of_network,
+    iterate_contributions,
+    num_shares,
+)
 from ringsim.network import AnyNetwork
 from ringsim.schedule import NO_ROW, Collective, Ints, Schedule, flow, verify
 from ringsim.text_table import load_template
@@ -65,16 +71,16 @@ def walk_through(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> di
         shares = f"the contributions of {num_ranks:,} ranks in {num_chunks:,} chunks are too many to examine"
         skipped = f"no step is listed, because {shares}: use fewer ranks"
     else:
-        phases = tell_phases(schedule, network)
+        phases = describe_phases(schedule, network)
     costs = _costs(schedule, size_bytes, phases)
     return {"goal": goal_sentence(schedule), "phases": phases, "costs": costs, "skipped": skipped}
 
 
-def tell_phases(schedule: Schedule, network: AnyNetwork) -> list[dict[str, Any]]:
+def describe_phases(schedule: Schedule, network: AnyNetwork) -> list[dict[str, Any]]:
     """Return the phases with their steps, see `walk_through`. Raises ScheduleError if the schedule is not correct."""
     verify(schedule)
-    steps = list(walk_holdings(schedule))
-    told = [dict(zip(_STEP_KEYS, (held.index, *tell_step(schedule, held)), strict=True)) for held in steps]
+    steps = list(iterate_contributions(schedule))
+    told = [dict(zip(_STEP_KEYS, (held.index, *describe_step(schedule, held)), strict=True)) for held in steps]
     return [
         phase._asdict() | {"rule": _rule(schedule, *phase[1:]), "steps": told[phase.first : phase.last + 1]}
         for phase in find_phases(schedule, steps, hosts_of_network(network, schedule.num_ranks)[1])
@@ -89,7 +95,7 @@ def goal_sentence(schedule: Schedule) -> str:
     return _GOALS[schedule.collective].format(ranks=schedule.num_ranks)
 
 
-def _actions(held: HeldStep) -> Ints:
+def _actions(held: ContributionStep) -> Ints:
     """Return the `Action` of each transfer of a step, (num_transfers,)."""
     adds = np.where(held.before == 1, int(Action.ADD_SHARE), int(Action.ADD_SUM))
     return np.where(held.step.reduce, adds, int(Action.COPY))
@@ -101,7 +107,7 @@ def templates(schedule: Schedule) -> tuple[str, ...]:
     return TRANSFER_TEMPLATES if reduces else tuple(text.removesuffix(COUNT) for text in TRANSFER_TEMPLATES)
 
 
-def tell_step(schedule: Schedule, held: HeldStep) -> tuple[str, str]:
+def describe_step(schedule: Schedule, held: ContributionStep) -> tuple[str, str]:
     """Return a sentence on a step, by a rule for all ranks or sender by sender, and an example where it needs one."""
     step, num_ranks = held.step, schedule.num_ranks
     if len(step) <= 1:
@@ -125,7 +131,7 @@ def tell_step(schedule: Schedule, held: HeldStep) -> tuple[str, str]:
     return subject + _does(schedule, held, ", which" if has_one_receiver else "; each receiver"), example
 
 
-def _transfer_sentence(schedule: Schedule, held: HeldStep) -> str:
+def _transfer_sentence(schedule: Schedule, held: ContributionStep) -> str:
     """Return such as "rank 2 adds its contribution to chunk 0 from rank 1: 3 of 4", for a step of one transfer."""
     (src, dst, chunk, *_), template = next(iter(held.step)), templates(schedule)[int(_actions(held)[0])]
     sentence = template.format(src=src, dst=dst, chunk=chunk, held=held.after[0], needed=num_shares(schedule))
@@ -181,7 +187,7 @@ def _listed(clauses: Sequence[str], most: int) -> str:
     return ", ".join([*clauses[:most], *more])
 
 
-def _does(schedule: Schedule, held: HeldStep, receiver: str) -> str:
+def _does(schedule: Schedule, held: ContributionStep, receiver: str) -> str:
     """Return what happens to the chunks, and how many shares are in them then, if it is the same number in all."""
     present, counts, num_added = set(_actions(held).tolist()), set(held.after.tolist()), int(held.step.reduce.sum())
     does = f"{receiver} {_DOES[min(present) if len(present) == 1 else Action.ADD_SUM]}"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ringsim.analysis import Explanation, RankUsage, algbw_bytes_per_s, among_most, busbw_bytes_per_s, format_stall
+from ringsim.analysis import Explanation, RankUsage, algbw_bytes_per_s, among_most, busbw_bytes_per_s, format_blocked
 from ringsim.estimates import INSIDE, NOT_BOUNDED, Estimate, ends_of
 from ringsim.libraries import Plan
 from ringsim.network import AnyNetwork, Floats
@@ -59,7 +59,7 @@ def summarise(
         "closed_form_s": formula_s,
         "algbw_bytes_per_s": algbw_bytes_per_s(size_bytes, time_s),
         "busbw_bytes_per_s": busbw_bytes_per_s(collective, num_ranks, size_bytes, time_s),
-        "stalled": explanation.stall.as_dict() if explanation and explanation.stall else None,
+        "stalled": explanation.blocked.as_dict() if explanation and explanation.blocked else None,
         "explained": as_dict(explanation) if explanation else None,
         "library": library
         and {
@@ -159,7 +159,7 @@ def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
         busy, sending, applying = (_percent(times_s[ranks.busiest] / ranks.until_s) for times_s in kinds)
         which = _which(ranks.busiest, ranks.busy_s)
         yield "busiest", f"{which}, busy {busy}: sending {sending}, applying {applying}"
-        if explanation.stall is None:
+        if explanation.blocked is None:
             done_s = format_time(ranks.last_active_s[ranks.slowest])
             yield "slowest", f"{_which(ranks.slowest, ranks.last_active_s)}, last active at {done_s}"
     if links.bottleneck is not None:
@@ -167,8 +167,8 @@ def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
         also = f", as {'is one' if others == 1 else f'are {others}'} more" if others else ""
         used = _percent(links.utilisation[links.bottleneck])
         yield "bottleneck", f"{links.name(links.bottleneck)}, {used} used{also}"
-    if explanation.stall:
-        stalled, *more = format_stall(explanation.stall)
+    if explanation.blocked:
+        stalled, *more = format_blocked(explanation.blocked)
         yield "stalled", stalled
         yield from (("", line) for line in more)
 

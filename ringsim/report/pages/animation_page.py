@@ -43,10 +43,10 @@ def animation_page(views: Sequence[analysis.RunView], note: str = "") -> str:
     runs = [_run(view, first_s, last_s) for view in views]
     data = {"firstS": first_s, "lastS": last_s, "unit": time_unit(last_s), "runs": runs}
     script = "\n".join(asset(f"animation/{name}") for name in _SCRIPTS)
-    troubles = dict.fromkeys(analysis.format_troubles(run.troubles) for run in views)
+    slow_parts = dict.fromkeys(analysis.format_slow_parts(run.slow_parts) for run in views)
     return page(
         "animation.j2", _title(views), asset("animation.css"), script, data,
-        lines=[*_subtitles(views), note], troubles=troubles,
+        lines=[*_subtitles(views), note], slow_parts=slow_parts,
     )  # fmt: skip
 
 
@@ -139,8 +139,8 @@ def _faults(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, A
     def tick(time_s: float | None) -> int | None:
         return None if time_s is None else _ticks(np.array([time_s]), first_s, last_s)[0]
 
-    pairs = [[pair.src, pair.dst, round(pair.slowdown, 2), tick(pair.fails_at_s)] for pair in run.troubles.pairs]
-    ranks = [[rank.rank, round(rank.slowdown, 2), tick(rank.fails_at_s)] for rank in run.troubles.ranks]
-    stuck = [[rank.rank, rank.doing, rank.peer] for rank in run.stall.ranks] if run.stall else []
-    stalled = analysis.format_stall(run.stall) if run.stall else []
+    pairs = [[pair.src, pair.dst, round(pair.slowdown, 2), tick(pair.fails_at_s)] for pair in run.slow_parts.pairs]
+    ranks = [[rank.rank, round(rank.slowdown, 2), tick(rank.fails_at_s)] for rank in run.slow_parts.ranks]
+    stuck = [[rank.rank, rank.doing, rank.peer] for rank in run.blocked.ranks] if run.blocked else []
+    stalled = analysis.format_blocked(run.blocked) if run.blocked else []
     return {"troubledPairs": pairs, "troubledRanks": ranks, "stalled": stalled, "stuck": stuck}

@@ -1,4 +1,4 @@
-"""`Stall`: what can no longer happen in a run where something has failed, and who waits for what."""
+"""`BlockedRun`: what can no longer happen in a run where something has failed, and who waits for what."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,7 +14,7 @@ MAX_RANKS_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class BlockedTransfer:
     """A transfer that is never applied."""
 
     step: int
@@ -24,7 +24,7 @@ class Stuck:
 
 
 @dataclass(frozen=True, slots=True)
-class StalledRank:
+class BlockedRank:
     """A rank that never finishes.
 
     last_active_s: when it did the last thing that it did; 0 if it did nothing.
@@ -36,12 +36,12 @@ class StalledRank:
     last_active_s: float
     doing: str
     peer: int
-    transfer: Stuck
+    transfer: BlockedTransfer
     failed: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class BlockedRun:
     """How a run came to a stop: nothing happens after `until_s`.
 
     first: the first few of the transfers that are never applied, in step order.
@@ -51,37 +51,37 @@ class Stall:
     until_s: float
     num_transfers: int
     num_unfinished: int
-    first: tuple[Stuck, ...]
+    first: tuple[BlockedTransfer, ...]
     failed: tuple[tuple[str, float], ...]
-    ranks: tuple[StalledRank, ...]
+    ranks: tuple[BlockedRank, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self) | {"failed": [{"name": name, "failed_at_s": at_s} for name, at_s in self.failed]}
 
 
-def find_stall(timeline: Timeline, topology: Topology) -> Stall | None:
+def find_blocked(timeline: Timeline, topology: Topology) -> BlockedRun | None:
     """Return where a run has come to a stop; None if it has finished."""
     never = np.flatnonzero(~np.isfinite(timeline.applied_s))
     if not len(never):
         return None
-    ranks, resources = _stalled_ranks(timeline, topology), topology.resources
+    ranks, resources = _blocked_ranks(timeline, topology), topology.resources
     names = dict.fromkeys(name for rank in ranks if rank.doing != "waits" for name in rank.failed)
-    return Stall(
+    return BlockedRun(
         until_s=timeline.until_s,
         num_transfers=len(timeline),
         num_unfinished=len(never),
-        first=tuple(_stuck(timeline, row) for row in never[:MAX_TRANSFERS].tolist()),
+        first=tuple(_transfer(timeline, row) for row in never[:MAX_TRANSFERS].tolist()),
         failed=tuple((name, float(resources.fails_at_s[resources.names.index(name)])) for name in names),
         ranks=ranks,
     )
 
 
-def _stuck(timeline: Timeline, row: int) -> Stuck:
-    return Stuck(*(int(getattr(timeline, name)[row]) for name in ("step", "src", "dst", "chunk")))
+def _transfer(timeline: Timeline, row: int) -> BlockedTransfer:
+    return BlockedTransfer(*(int(getattr(timeline, name)[row]) for name in ("step", "src", "dst", "chunk")))
 
 
-def _stalled_ranks(timeline: Timeline, topology: Topology) -> tuple[StalledRank, ...]:
+def _blocked_ranks(timeline: Timeline, topology: Topology) -> tuple[BlockedRank, ...]:
     """Return each rank that never finishes, with the first thing that it is stuck in, or else waits for."""
     last_active = last_active_s(timeline)
     unended = ~np.isfinite(timeline.applied_s)
@@ -97,10 +97,10 @@ def _stalled_ranks(timeline: Timeline, topology: Topology) -> tuple[StalledRank,
             activities.setdefault(int(its_rank[row]), (doing, row))
     stalled = []
     for rank, (doing, row) in sorted(activities.items()):
-        transfer = _stuck(timeline, row)
+        transfer = _transfer(timeline, row)
         peer = transfer.dst if doing == "sends" else transfer.src
         failed = _failed(topology, transfer, timeline.until_s)
-        stalled.append(StalledRank(rank, float(last_active[rank]), doing, peer, transfer, failed))
+        stalled.append(BlockedRank(rank, float(last_active[rank]), doing, peer, transfer, failed))
     return tuple(stalled)
 
 
@@ -115,7 +115,7 @@ def last_active_s(timeline: Timeline) -> Floats:
     return latest
 
 
-def _failed(topology: Topology, transfer: Stuck, until_s: float) -> tuple[str, ...]:
+def _failed(topology: Topology, transfer: BlockedTransfer, until_s: float) -> tuple[str, ...]:
     """Return what on its path, or of the cores of its ends, had failed when nothing could happen any more."""
     resources, cores = topology.resources, topology.processors.cores
     path = topology.paths(np.array([transfer.src]), np.array([transfer.dst])).resource[0].tolist()
@@ -126,15 +126,15 @@ def _failed(topology: Topology, transfer: Stuck, until_s: float) -> tuple[str, .
     return tuple(resources.names[number] for number, at_s in fails_at.items() if at_s <= max(until_s, first_s) < np.inf)
 
 
-def format_stall(stall: Stall) -> list[str]:
+def format_blocked(blocked: BlockedRun) -> list[str]:
     """Return a few lines for people, who count steps from 1."""
-    first = stall.first[0]
-    shown = stall.ranks[:MAX_RANKS_SHOWN]
-    more = len(stall.ranks) - len(shown)
+    first = blocked.first[0]
+    shown = blocked.ranks[:MAX_RANKS_SHOWN]
+    more = len(blocked.ranks) - len(shown)
     return [
-        f"{stall.num_unfinished} of {stall.num_transfers} transfers cannot happen, from step {first.step + 1}, "
-        f"rank {first.src} -> {first.dst}, chunk {first.chunk}; nothing finishes after {format_time(stall.until_s)}",
-        *(f"{name} failed at {format_time(at_s)}" for name, at_s in stall.failed),
+        f"{blocked.num_unfinished} of {blocked.num_transfers} transfers cannot happen, from step {first.step + 1}, "
+        f"rank {first.src} -> {first.dst}, chunk {first.chunk}; nothing finishes after {format_time(blocked.until_s)}",
+        *(f"{name} failed at {format_time(at_s)}" for name, at_s in blocked.failed),
         *(
             f"rank {rank.rank} was last active at {format_time(rank.last_active_s)} and {hanging_text(rank)}"
             for rank in shown
@@ -150,7 +150,7 @@ _HANGING = {
 }
 
 
-def hanging_text(rank: StalledRank, first_step: int = 1) -> str:
+def hanging_text(rank: BlockedRank, first_step: int = 1) -> str:
     """Return what a rank that never finishes does without end, or waits for; the first step has the number given."""
     transfer = rank.transfer
     return _HANGING[rank.doing].format(peer=rank.peer, chunk=transfer.chunk, step=transfer.step + first_step)

@@ -1,4 +1,4 @@
-"""`find_troubles`: which of a schedule's pairs of ranks, and which ranks, are slower than the others or fail.
+"""`find_slow_parts`: which of a schedule's pairs of ranks, and which ranks, are slower than the others or fail.
 
 Slow is what a network file declares to be (`[[slow_link]]`, `[[slow_rank]]`), and what by its own rate is slower than
 most others of its kind.
@@ -44,7 +44,7 @@ class SlowPart:
         return f"{self.name} gives {format_rate(self.bytes_per_s)}, {others}"
 
 
-def _find_slow_parts(spec: Spec) -> list[SlowPart]:
+def _slow_links(spec: Spec) -> list[SlowPart]:
     """Return the parts that are slower than the typical one of their kind, the slowest first.
 
     Typical is the median, of an even number the upper one: of two NICs the slower one is the slow one. Only hosts that
@@ -82,7 +82,7 @@ def _replaced(items: tuple[Any, ...], place: int, **changes: Any) -> tuple[Any, 
 
 
 @dataclass(frozen=True, slots=True)
-class TroubledPair:
+class AffectedPair:
     """A pair of ranks whose path is slower than it would be on the sound network, or fails.
 
     slowdown: the time of one of the schedule's chunks over that on the sound network, all of whose NICs and links are
@@ -96,7 +96,7 @@ class TroubledPair:
 
 
 @dataclass(frozen=True, slots=True)
-class TroubledRank:
+class AffectedRank:
     """A straggler, or a rank that fails; the fields are as above, the slowdown that of its computing."""
 
     rank: int
@@ -105,39 +105,39 @@ class TroubledRank:
 
 
 @dataclass(frozen=True, slots=True)
-class Troubles:
+class SlowParts:
     """All that is wrong with a network, as far as a schedule meets it.
 
     parts: NICs and links that are slow by their own rates.
     """
 
-    pairs: tuple[TroubledPair, ...] = ()
-    ranks: tuple[TroubledRank, ...] = ()
+    pairs: tuple[AffectedPair, ...] = ()
+    ranks: tuple[AffectedRank, ...] = ()
     parts: tuple[SlowPart, ...] = ()
 
 
-def find_troubles(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Troubles:
+def find_slow_parts(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> SlowParts:
     """Return what is slow or fails of what the schedule uses. Raises ValueError as `network.topology` does."""
-    parts = _find_slow_parts(network.spec)
+    parts = _slow_links(network.spec)
     sound = reduce(_evened_out, parts, network)
     if network.spec.slow_links or network.spec.slow_ranks or network.spec.failures:
         sound = sound.with_spec(slow_links=(), slow_ranks=(), failures=())
     if network == sound:
-        return Troubles()
+        return SlowParts()
     topology = network.topology(schedule.num_ranks)
 
-    def troubled_pairs(better: AnyNetwork) -> tuple[TroubledPair, ...]:
-        return _troubled_pairs(schedule, topology, better.topology(schedule.num_ranks), size_bytes)
+    def affected_pairs(better: AnyNetwork) -> tuple[AffectedPair, ...]:
+        return _affected_pairs(schedule, topology, better.topology(schedule.num_ranks), size_bytes)
 
     def is_met(part: SlowPart) -> bool:
         """Return whether some transfer would be faster if this part alone were as fast as the others."""
-        return any(pair.slowdown > SLOW for pair in troubled_pairs(_evened_out(network, part)))
+        return any(pair.slowdown > SLOW for pair in affected_pairs(_evened_out(network, part)))
 
-    ranks = _troubled_ranks(network, schedule.num_ranks)
-    return Troubles(troubled_pairs(sound), ranks, tuple(filter(is_met, parts)))
+    ranks = _affected_ranks(network, schedule.num_ranks)
+    return SlowParts(affected_pairs(sound), ranks, tuple(filter(is_met, parts)))
 
 
-def _troubled_pairs(schedule: Schedule, topology: Topology, sound: Topology, size: int) -> tuple[TroubledPair, ...]:
+def _affected_pairs(schedule: Schedule, topology: Topology, sound: Topology, size: int) -> tuple[AffectedPair, ...]:
     src, dst = pairs_of(schedule).T
     if not len(src):
         return ()
@@ -145,7 +145,7 @@ def _troubled_pairs(schedule: Schedule, topology: Topology, sound: Topology, siz
     slowdown = _message_s(topology, src, dst, chunk_bytes) / _message_s(sound, src, dst, chunk_bytes)
     fails_at_s = _fails_at_s(topology, src, dst)
     return tuple(
-        TroubledPair(int(src[row]), int(dst[row]), float(slowdown[row]), finite_or_none(float(fails_at_s[row])))
+        AffectedPair(int(src[row]), int(dst[row]), float(slowdown[row]), finite_or_none(float(fails_at_s[row])))
         for row in np.flatnonzero((slowdown > 1 + _ROUNDING) | np.isfinite(fails_at_s)).tolist()
     )
 
@@ -163,33 +163,33 @@ def _fails_at_s(topology: Topology, src: Ints, dst: Ints) -> Floats:
     return np.asarray(fails_at_s[np.where(resource == NONE, -1, resource)].min(axis=1, initial=np.inf))
 
 
-def _troubled_ranks(network: AnyNetwork, num_ranks: int) -> tuple[TroubledRank, ...]:
+def _affected_ranks(network: AnyNetwork, num_ranks: int) -> tuple[AffectedRank, ...]:
     slowdowns = {slow.rank: slow.slowdown for slow in network.spec.slow_ranks}
     fails = {failure.rank: failure.at_s for failure in network.spec.failures if failure.rank is not None}
     ranks = sorted(rank for rank in slowdowns.keys() | fails.keys() if rank < num_ranks)
-    return tuple(TroubledRank(rank, slowdowns.get(rank, 1.0), fails.get(rank)) for rank in ranks)
+    return tuple(AffectedRank(rank, slowdowns.get(rank, 1.0), fails.get(rank)) for rank in ranks)
 
 
-def slow_pairs(troubles: Troubles) -> set[tuple[int, int]]:
+def slow_pairs(slow_parts: SlowParts) -> set[tuple[int, int]]:
     """Return sender and receiver of each pair whose messages take noticeably longer than they should."""
-    return {(pair.src, pair.dst) for pair in troubles.pairs if pair.slowdown > SLOW}
+    return {(pair.src, pair.dst) for pair in slow_parts.pairs if pair.slowdown > SLOW}
 
 
-def format_troubles(troubles: Troubles) -> str:
+def format_slow_parts(slow_parts: SlowParts) -> str:
     """Return what is slow or fails as a sentence, of pairs the first few; empty if all is well."""
-    slow = [pair for pair in troubles.pairs if pair.slowdown > SLOW]
+    slow = [pair for pair in slow_parts.pairs if pair.slowdown > SLOW]
     slowest = max((pair.slowdown for pair in slow), default=1.0)
     parts = [f"chunks take up to {slowest:.3g} times as long {_ways(slow)}"] if slow else []
-    parts += [str(part) for part in troubles.parts[:_NAMED]]
-    parts += [f"{len(troubles.parts) - _NAMED} more are slow"] if len(troubles.parts) > _NAMED else []
-    for rank in troubles.ranks:
+    parts += [str(part) for part in slow_parts.parts[:_NAMED]]
+    parts += [f"{len(slow_parts.parts) - _NAMED} more are slow"] if len(slow_parts.parts) > _NAMED else []
+    for rank in slow_parts.ranks:
         if rank.slowdown > 1:
             parts.append(f"rank {rank.rank} takes {rank.slowdown:g} times as long to compute as the others")
         if rank.fails_at_s is not None:
             parts.append(f"rank {rank.rank} fails at {format_time(rank.fails_at_s)}")
-    dead = {rank.rank for rank in troubles.ranks if rank.fails_at_s is not None}
+    dead = {rank.rank for rank in slow_parts.ranks if rank.fails_at_s is not None}
     # What a rank that fails takes with it need not be said again.
-    failing = [pair for pair in troubles.pairs if pair.fails_at_s is not None and not dead & {pair.src, pair.dst}]
+    failing = [pair for pair in slow_parts.pairs if pair.fails_at_s is not None and not dead & {pair.src, pair.dst}]
     if failing:
         first_s = min(pair.fails_at_s for pair in failing if pair.fails_at_s is not None)
         parts.append(f"after {format_time(first_s)} nothing gets {_ways(failing)}")
@@ -197,7 +197,7 @@ def format_troubles(troubles: Troubles) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
-def _ways(pairs: Sequence[TroubledPair]) -> str:
+def _ways(pairs: Sequence[AffectedPair]) -> str:
     named = ", ".join(f"from rank {pair.src} to rank {pair.dst}" for pair in pairs[:_NAMED])
     others = len(pairs) - _NAMED
     return named + (f", and on {others} more ways" if others > 0 else "")

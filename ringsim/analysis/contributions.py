@@ -16,7 +16,7 @@ MAX_STATES = 15  # all of an 8-rank all-reduce; odd, so that the state half-way 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeldStep:
+class ContributionStep:
     """One step of a schedule, and how many shares the receiver holds of each chunk that it is sent.
 
     sent, result: how often each rank's share is in what is sent, and in the receiver's chunk then, (num_transfers,
@@ -34,17 +34,17 @@ class HeldStep:
     finished: Bools
 
 
-def walk_holdings(schedule: Schedule) -> Iterator[HeldStep]:
+def iterate_contributions(schedule: Schedule) -> Iterator[ContributionStep]:
     """Yield every step, carried out one after the other as `replay` does."""
     complete, _ = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)
-    holdings = _Holdings(schedule)
-    for index, step in run(schedule, holdings):
-        sent, result, before = holdings.take_written()
+    contributions = _Contributions(schedule)
+    for index, step in run(schedule, contributions):
+        sent, result, before = contributions.take_written()
         finished = (result == complete[step.chunk]).all(axis=1)
-        yield HeldStep(index, step, sent, result, before, result.sum(axis=1), finished)
+        yield ContributionStep(index, step, sent, result, before, result.sum(axis=1), finished)
 
 
-class _Holdings:
+class _Contributions:
     """The state of `run` that counts contributions, and keeps what was written since that was taken last."""
 
     def __init__(self, schedule: Schedule) -> None:
@@ -65,7 +65,7 @@ class _Holdings:
         self._result.append(held.copy())
 
     def take_written(self) -> tuple[Counts, Counts, Ints]:
-        """Return the columns `sent`, `result` and `before` of a `HeldStep`."""
+        """Return the columns `sent`, `result` and `before` of a `ContributionStep`."""
         shape = len(self._before), len(self._counts)
         sent, result = (np.array(column, np.int32).reshape(shape) for column in (self._sent, self._result))
         before = np.array(self._before, np.int64)
@@ -84,14 +84,14 @@ class ChunkStates:
 
     states: how many steps have been run in each state that is kept, shape (num_states,): all of them if there
     are at most MAX_STATES, else evenly chosen, the first and the last included.
-    holdings: the counts in those states, shape (num_states, rank, chunk, contributor).
+    contributions: the counts in those states, shape (num_states, rank, chunk, contributor).
     finished: where a rank holds all that the collective asks of a chunk, shape (num_states, rank, chunk).
     """
 
     num_ranks: int
     num_chunks: int
     states: Ints
-    holdings: Counts
+    contributions: Counts
     finished: Bools
 
     @classmethod
@@ -105,15 +105,15 @@ class ChunkStates:
         is_applied = np.ones(schedule.num_transfers, np.bool_) if timeline is None else np.isfinite(timeline.applied_s)
         counts = initial_counts(schedule.collective, schedule.num_ranks, schedule.num_chunks)
         kept, first = [counts.copy()], 0
-        for held in walk_holdings(schedule):
+        for held in iterate_contributions(schedule):
             applied = is_applied[first : (first := first + len(held.step))]
             counts[held.step.dst[applied], held.step.chunk[applied]] = held.result[applied]
             if held.index + 1 in states:
                 kept.append(counts.copy())
-        holdings = np.stack(kept)
+        contributions = np.stack(kept)
         due, _ = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)
-        finished = (holdings == due).all(axis=-1)
-        return cls(schedule.num_ranks, schedule.num_chunks, states, holdings, finished)
+        finished = (contributions == due).all(axis=-1)
+        return cls(schedule.num_ranks, schedule.num_chunks, states, contributions, finished)
 
 
 class SchedulePhase(NamedTuple):
@@ -125,12 +125,12 @@ class SchedulePhase(NamedTuple):
 
 
 def find_phases(
-    schedule: Schedule, steps: Sequence[HeldStep], host_of_rank: Ints | None = None
+    schedule: Schedule, steps: Sequence[ContributionStep], host_of_rank: Ints | None = None
 ) -> tuple[SchedulePhase, ...]:
-    """Return the phases in their order: steps that add, that copy, or do both, side by side.
+    """Return the phases in their order: steps that add, copy, or do both.
 
-    steps: those of `walk_holdings`. host_of_rank: where ranks share hosts, the host of each, (num_ranks,): then steps
-    that stay within hosts are their own phase.
+    steps: of `iterate_contributions`.
+    host_of_rank: (num_ranks,), if ranks share hosts; then steps that stay within hosts are their own phase.
     """
     adding, copying = _names(schedule, steps)
     named = []
@@ -142,7 +142,7 @@ def find_phases(
     return tuple(SchedulePhase(run[0][0], run[0][1], run[-1][1]) for run in runs)
 
 
-def _names(schedule: Schedule, steps: Sequence[HeldStep]) -> tuple[str, str]:
+def _names(schedule: Schedule, steps: Sequence[ContributionStep]) -> tuple[str, str]:
     """Return the names of what adds and of what copies, by where the sum of each chunk first appears."""
     if not schedule.collective.reduces:
         return "reduce", schedule.collective.value.replace("_", "-")
