@@ -2,8 +2,8 @@
 
 from ringsim.analysis.advice import Advice, Alternative, advise, better_networks
 from ringsim.analysis.blocked import BlockedRun, find_blocked, format_blocked, hanging_text
-from ringsim.analysis.candidates import Cost, algbw_bytes_per_s, busbw_bytes_per_s, candidates, cost_of
 from ringsim.analysis.contributions import ChunkStates, SchedulePhase
+from ringsim.analysis.costs import Cost, algbw_bytes_per_s, busbw_bytes_per_s, candidates, cost_of
 from ringsim.analysis.explanation import (
     Explanation,
     RankUsage,
@@ -19,6 +19,5 @@ from ringsim.analysis.network_bound import BOUNDED, Links, NetworkBound, bound_o
 from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_placement
 from ringsim.analysis.run_view import RunView, check_animated, check_few_ranks
 from ringsim.analysis.slow_parts import SlowParts, format_slow_parts, slow_pairs
-from ringsim.analysis.sweep import BASELINE, Sweep, Winner
-from ringsim.analysis.sweep_run import MAX_TRANSFERS, run_sweep
+from ringsim.analysis.sweep import BASELINE, MAX_TRANSFERS, Sweep, Winner, run_sweep
 from ringsim.analysis.walkthrough import COMPLETE, goal_sentence, templates, walk_through

@@ -1,4 +1,4 @@
-"""`BlockedRun`: what can no longer happen in a run where something has failed, and who waits for what."""
+"""`BlockedRun`: the transfers that a failure keeps from happening, and which rank waits for which."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from ringsim.network import NONE, Floats, Topology
 from ringsim.simulation import Timeline
 from ringsim.units import format_time
 
-MAX_TRANSFERS = 8  # of those that never happen, that are named
+MAX_TRANSFERS = 8  # that are named
 MAX_RANKS_SHOWN = 8
 
 
@@ -27,9 +27,9 @@ class BlockedTransfer:
 class BlockedRank:
     """A rank that never finishes.
 
-    last_active_s: when it did the last thing that it did; 0 if it did nothing.
-    doing: "sends", "adds" (or copies) what never ends, or "waits" for what never arrives; `transfer` is which.
-    peer: the rank at the other end of that transfer. failed: resources on its path that have failed.
+    last_active_s: the end of its last activity; 0 if there is none.
+    doing: "sends" or "adds" (or copies) `transfer` without end, or "waits" for it.
+    peer: the other rank of the transfer. failed: resources on its path that have failed.
     """
 
     rank: int
@@ -42,10 +42,10 @@ class BlockedRank:
 
 @dataclass(frozen=True, slots=True)
 class BlockedRun:
-    """How a run came to a stop: nothing happens after `until_s`.
+    """A run that never finishes: nothing happens after `until_s`.
 
-    first: the first few of the transfers that are never applied, in step order.
-    failed: the resources that keep a transfer from ending which had begun, and when each failed.
+    first: the first few transfers that are never applied, in step order.
+    failed: the resources that keep transfers from ending, and when they failed.
     """
 
     until_s: float
@@ -56,12 +56,12 @@ class BlockedRun:
     ranks: tuple[BlockedRank, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the fields for JSON."""
         return asdict(self) | {"failed": [{"name": name, "failed_at_s": at_s} for name, at_s in self.failed]}
 
 
 def find_blocked(timeline: Timeline, topology: Topology) -> BlockedRun | None:
-    """Return where a run has come to a stop; None if it has finished."""
+    """Return why a run never finishes; None if it does."""
     never = np.flatnonzero(~np.isfinite(timeline.applied_s))
     if not len(never):
         return None
@@ -82,7 +82,7 @@ def _transfer(timeline: Timeline, row: int) -> BlockedTransfer:
 
 
 def _blocked_ranks(timeline: Timeline, topology: Topology) -> tuple[BlockedRank, ...]:
-    """Return each rank that never finishes, with the first thing that it is stuck in, or else waits for."""
+    """Return each rank that never finishes, with the first transfer that it cannot end, or else waits for."""
     last_active = last_active_s(timeline)
     unended = ~np.isfinite(timeline.applied_s)
     begun_to_send = np.isfinite(timeline.start_s) & ~np.isfinite(timeline.sent_s)
@@ -95,13 +95,13 @@ def _blocked_ranks(timeline: Timeline, topology: Topology) -> tuple[BlockedRank,
     ):
         for row in np.flatnonzero(rows).tolist():
             activities.setdefault(int(its_rank[row]), (doing, row))
-    stalled = []
+    ranks = []
     for rank, (doing, row) in sorted(activities.items()):
         transfer = _transfer(timeline, row)
         peer = transfer.dst if doing == "sends" else transfer.src
         failed = _failed(topology, transfer, timeline.until_s)
-        stalled.append(BlockedRank(rank, float(last_active[rank]), doing, peer, transfer, failed))
-    return tuple(stalled)
+        ranks.append(BlockedRank(rank, float(last_active[rank]), doing, peer, transfer, failed))
+    return tuple(ranks)
 
 
 def last_active_s(timeline: Timeline) -> Floats:
@@ -116,7 +116,7 @@ def last_active_s(timeline: Timeline) -> Floats:
 
 
 def _failed(topology: Topology, transfer: BlockedTransfer, until_s: float) -> tuple[str, ...]:
-    """Return what on its path, or of the cores of its ends, had failed when nothing could happen any more."""
+    """Return the resources of its path, and cores of its ends, that had failed when the run stopped."""
     resources, cores = topology.resources, topology.processors.cores
     path = topology.paths(np.array([transfer.src]), np.array([transfer.dst])).resource[0].tolist()
     used = dict.fromkeys([*path, int(cores[transfer.src]), int(cores[transfer.dst])])
@@ -127,7 +127,7 @@ def _failed(topology: Topology, transfer: BlockedTransfer, until_s: float) -> tu
 
 
 def format_blocked(blocked: BlockedRun) -> list[str]:
-    """Return a few lines for people, who count steps from 1."""
+    """Return a few lines for people, with steps from 1."""
     first = blocked.first[0]
     shown = blocked.ranks[:MAX_RANKS_SHOWN]
     more = len(blocked.ranks) - len(shown)
@@ -151,6 +151,6 @@ _HANGING = {
 
 
 def hanging_text(rank: BlockedRank, first_step: int = 1) -> str:
-    """Return what a rank that never finishes does without end, or waits for; the first step has the number given."""
+    """Return what a rank does without end, or waits for, with steps from `first_step`."""
     transfer = rank.transfer
     return _HANGING[rank.doing].format(peer=rank.peer, chunk=transfer.chunk, step=transfer.step + first_step)

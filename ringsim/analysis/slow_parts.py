@@ -1,13 +1,12 @@
-"""`find_slow_parts`: which of a schedule's pairs of ranks, and which ranks, are slower than the others or fail.
+"""`find_slow_parts`: the ranks, and pairs of ranks of a schedule, that are slow or fail.
 
-Slow is what a network file declares to be (`[[slow_link]]`, `[[slow_rank]]`), and what by its own rate is slower than
-most others of its kind.
+Slow are links and ranks that the network file declares to be (`[[slow_link]]`, `[[slow_rank]]`), and NICs and links
+with a lower rate than most others of their kind.
 """
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,18 +16,17 @@ from ringsim.analysis.graph_layout import pairs_of
 from ringsim.files import finite_or_none
 from ringsim.network import NONE, AnyNetwork, Floats, Spec, Topology
 from ringsim.schedule import Ints, Schedule
-from ringsim.units import format_rate, format_time
+from ringsim.text_table import as_sentence, text_template
 
-SLOW = 1.05  # times as long: less is not worth a word
+SLOW = 1.05  # times as long, from which a part is called slow
 _ROUNDING = 1e-9
-_NAMED = 3  # pairs of ranks in a sentence, and slow parts
 
 
 @dataclass(frozen=True, slots=True)
 class SlowPart:
-    """A part of a cluster with its rate, and the typical one of its kind.
+    """A NIC or link with its rate, and the typical one of its kind.
 
-    kind: the field of a host, or `cables`. place: the number of its host or cable, in the order of the description.
+    kind: the field of a host, or `cables`. place: the index of its host or cable in the network file.
     """
 
     kind: str
@@ -37,18 +35,11 @@ class SlowPart:
     bytes_per_s: float
     typical_bytes_per_s: float
 
-    def __str__(self) -> str:
-        """Such as "the NIC of host c gives 125 MB/s, most give 1.25 GB/s"."""
-        typical = self.typical_bytes_per_s
-        others = "most have no limit" if math.isinf(typical) else f"most give {format_rate(typical)}"
-        return f"{self.name} gives {format_rate(self.bytes_per_s)}, {others}"
-
 
 def _slow_links(spec: Spec) -> list[SlowPart]:
-    """Return the parts that are slower than the typical one of their kind, the slowest first.
+    """Return the parts that are slower than the (upper) median of their kind, the slowest first.
 
-    Typical is the median, of an even number the upper one: of two NICs the slower one is the slow one. Only hosts that
-    are described one by one, and links between them, can differ.
+    Only hosts that are described one by one, and links between them, can differ.
     """
     hosts = [(placed.name, placed.host) for placed in spec.placed_hosts]
     kinds: dict[str, list[tuple[str, Any]]] = {
@@ -68,7 +59,7 @@ def _slow_links(spec: Spec) -> list[SlowPart]:
 
 
 def _evened_out(network: AnyNetwork, part: SlowPart) -> AnyNetwork:
-    """Return the same cluster with this part as fast as the typical one of its kind."""
+    """Return the network with this part as fast as the typical one of its kind."""
     rate, spec = {"bandwidth_bytes_per_s": part.typical_bytes_per_s}, network.spec
     if part.kind == "cables":
         return network.with_spec(cables=_replaced(spec.cables, part.place, **rate))
@@ -83,10 +74,9 @@ def _replaced(items: tuple[Any, ...], place: int, **changes: Any) -> tuple[Any, 
 
 @dataclass(frozen=True, slots=True)
 class AffectedPair:
-    """A pair of ranks whose path is slower than it would be on the sound network, or fails.
+    """A pair of ranks whose path is slower than it would be without slow parts, or fails.
 
-    slowdown: the time of one of the schedule's chunks over that on the sound network, all of whose NICs and links are
-    as fast as most of them. fails_at_s: None: never.
+    slowdown: the time of one of the schedule's chunks over its time without slow parts. fails_at_s: None: never.
     """
 
     src: int
@@ -97,7 +87,7 @@ class AffectedPair:
 
 @dataclass(frozen=True, slots=True)
 class AffectedRank:
-    """A straggler, or a rank that fails; the fields are as above, the slowdown that of its computing."""
+    """A straggler, or a rank that fails. slowdown: of its computing. fails_at_s: None: never."""
 
     rank: int
     slowdown: float
@@ -106,10 +96,7 @@ class AffectedRank:
 
 @dataclass(frozen=True, slots=True)
 class SlowParts:
-    """All that is wrong with a network, as far as a schedule meets it.
-
-    parts: NICs and links that are slow by their own rates.
-    """
+    """The slow and failing parts of a network that a schedule uses. parts: slow by their own rates."""
 
     pairs: tuple[AffectedPair, ...] = ()
     ranks: tuple[AffectedRank, ...] = ()
@@ -117,7 +104,7 @@ class SlowParts:
 
 
 def find_slow_parts(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> SlowParts:
-    """Return what is slow or fails of what the schedule uses. Raises ValueError as `network.topology` does."""
+    """Return the slow and failing parts that the schedule uses. Raises ValueError as `network.topology` does."""
     parts = _slow_links(network.spec)
     sound = reduce(_evened_out, parts, network)
     if network.spec.slow_links or network.spec.slow_ranks or network.spec.failures:
@@ -130,7 +117,7 @@ def find_slow_parts(schedule: Schedule, network: AnyNetwork, size_bytes: int) ->
         return _affected_pairs(schedule, topology, better.topology(schedule.num_ranks), size_bytes)
 
     def is_met(part: SlowPart) -> bool:
-        """Return whether some transfer would be faster if this part alone were as fast as the others."""
+        """Return whether a transfer would be faster if this part alone were as fast as the others."""
         return any(pair.slowdown > SLOW for pair in affected_pairs(_evened_out(network, part)))
 
     ranks = _affected_ranks(network, schedule.num_ranks)
@@ -153,11 +140,11 @@ def _affected_pairs(schedule: Schedule, topology: Topology, sound: Topology, siz
 def _message_s(topology: Topology, src: Ints, dst: Ints, num_bytes: float) -> Floats:
     paths = topology.paths(src, dst)
     seconds: Floats = paths.latency_s + num_bytes / paths.alone_bytes_per_s(topology.resources)
-    return np.maximum(seconds, 1e-15)  # on a network where nothing takes time nothing is slow
+    return np.maximum(seconds, 1e-15)  # where nothing takes time nothing is slow
 
 
 def _fails_at_s(topology: Topology, src: Ints, dst: Ints) -> Floats:
-    """Return the time of the first failure on each path; infinite if there is none."""
+    """Return the time of the first failure on each path, or infinity."""
     resource = topology.paths(src, dst).resource
     fails_at_s = np.append(topology.resources.fails_at_s, np.inf)
     return np.asarray(fails_at_s[np.where(resource == NONE, -1, resource)].min(axis=1, initial=np.inf))
@@ -171,33 +158,16 @@ def _affected_ranks(network: AnyNetwork, num_ranks: int) -> tuple[AffectedRank, 
 
 
 def slow_pairs(slow_parts: SlowParts) -> set[tuple[int, int]]:
-    """Return sender and receiver of each pair whose messages take noticeably longer than they should."""
+    """Return sender and receiver of each slow pair."""
     return {(pair.src, pair.dst) for pair in slow_parts.pairs if pair.slowdown > SLOW}
 
 
 def format_slow_parts(slow_parts: SlowParts) -> str:
-    """Return what is slow or fails as a sentence, of pairs the first few; empty if all is well."""
-    slow = [pair for pair in slow_parts.pairs if pair.slowdown > SLOW]
-    slowest = max((pair.slowdown for pair in slow), default=1.0)
-    parts = [f"chunks take up to {slowest:.3g} times as long {_ways(slow)}"] if slow else []
-    parts += [str(part) for part in slow_parts.parts[:_NAMED]]
-    parts += [f"{len(slow_parts.parts) - _NAMED} more are slow"] if len(slow_parts.parts) > _NAMED else []
-    for rank in slow_parts.ranks:
-        if rank.slowdown > 1:
-            parts.append(f"rank {rank.rank} takes {rank.slowdown:g} times as long to compute as the others")
-        if rank.fails_at_s is not None:
-            parts.append(f"rank {rank.rank} fails at {format_time(rank.fails_at_s)}")
+    """Return what is slow or fails as a sentence, of pairs the first few; empty if nothing is."""
     dead = {rank.rank for rank in slow_parts.ranks if rank.fails_at_s is not None}
-    # What a rank that fails takes with it need not be said again.
+    # The pairs of a rank that fails are not named again.
     failing = [pair for pair in slow_parts.pairs if pair.fails_at_s is not None and not dead & {pair.src, pair.dst}]
-    if failing:
-        first_s = min(pair.fails_at_s for pair in failing if pair.fails_at_s is not None)
-        parts.append(f"after {format_time(first_s)} nothing gets {_ways(failing)}")
-    text = "; ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
-
-
-def _ways(pairs: Sequence[AffectedPair]) -> str:
-    named = ", ".join(f"from rank {pair.src} to rank {pair.dst}" for pair in pairs[:_NAMED])
-    others = len(pairs) - _NAMED
-    return named + (f", and on {others} more ways" if others > 0 else "")
+    slow = [pair for pair in slow_parts.pairs if pair.slowdown > SLOW]
+    template = text_template(Path(__file__).with_name("slow_parts.j2"))
+    clauses = template.render(slow=slow, parts=slow_parts.parts, ranks=slow_parts.ranks, failing=failing).splitlines()
+    return as_sentence("; ".join(clauses)) if clauses else ""

@@ -28,10 +28,8 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the simulated time of one collective and figures to compare it with, for JSON.
 
-    explanation: of the same collective, if there is one; then nothing is simulated again.
-    on_progress, runtime: as of `simulate`.
-    library: what it takes beside the schedule is part of the time.
-    `time_s` is None if something fails and the collective never finishes.
+    explanation: of the same collective; then it is not simulated again. on_progress, runtime: as of `simulate`.
+    library: its start is part of the time. `time_s` is None if the collective never finishes.
     """
     collective, num_ranks = schedule.collective, schedule.num_ranks
     known_s = library.formula_s(runtime) if library else None
@@ -71,15 +69,12 @@ def summarise(
 
 
 def how_timed(result: Mapping[str, Any]) -> str:
-    """Return how the time of `summarise` was found, and what the user is to know of it."""
+    """Return how the time of `summarise` was found, and its notes."""
     return "; ".join([result["timed"], *result["notes"]])
 
 
 def describe(result: dict[str, Any], explanation: Explanation | None = None, width: int | None = WIDTH) -> str:
-    """Return the summary of `summarise` for people, and the explanation if there is one.
-
-    width: in characters; None for any.
-    """
+    """Return the summary of `summarise` and the explanation for people. width: in characters; None: any."""
     rows = [("timed", how_timed(result))] if result["library"] else []
     rows += [("transfers", f"{result['num_transfers']} in {plural(result['num_steps'], 'step')}"), *_times(result)]
     rows += lines(explanation) if explanation else ()
@@ -93,7 +88,7 @@ def describe(result: dict[str, Any], explanation: Explanation | None = None, wid
 
 
 def expected_rows(expected: Estimate | None) -> list[tuple[str, str]]:
-    """Return the interval of a prediction with its name, in a row; no row where it is not known."""
+    """Return a row with the interval of a prediction; none where it is not known."""
     if expected is None:
         return []
     between = f"{format_time(expected.low)} .. {format_time(expected.high)}" if expected.is_bounded else NOT_BOUNDED
@@ -120,7 +115,7 @@ _RANK_COLUMNS = {"busy_s": "busy", "sending_s": "sending", "applying_s": "applyi
 
 
 def as_dict(explanation: Explanation) -> dict[str, Any]:
-    """Return an explanation for JSON; each rank's times are left to `ranks_as_dicts`."""
+    """Return an explanation for JSON, without the times of `ranks_as_dicts`."""
     path, ranks, links = explanation.path, explanation.ranks, explanation.links
     spent = {f"{kind.value}_s": seconds for kind, seconds in path.seconds().items()} if path else {}
     link = links.bottleneck
@@ -148,7 +143,7 @@ def _rank_as_dict(ranks: RankUsage, rank: int) -> dict[str, Any]:
 
 
 def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
-    """Yield the sentences of an explanation, each after its subject."""
+    """Yield the subjects and sentences of an explanation."""
     path, ranks, links = explanation.path, explanation.ranks, explanation.links
     if path is not None and path.time_s > 0:
         shares = sorted(path.shares().items(), key=lambda item: -item[1])
@@ -174,7 +169,7 @@ def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
 
 
 def _which(rank: int, values: Floats) -> str:
-    """Return the rank whose value is the largest, and how many others have as much."""
+    """Return the rank with the largest value, and how many others have as much."""
     num_as_large = int(among_most(values).sum())
     if num_as_large == len(values) > 1:
         return "all ranks alike"

@@ -12,6 +12,7 @@ from ringsim.report.network_table import network_facts
 from ringsim.report.pages.page import asset, page
 from ringsim.schedule import Ints, Schedule, held_at_start
 from ringsim.simulation import Seconds
+from ringsim.text_table import as_sentence
 from ringsim.units import format_size, format_time, plural, time_unit
 
 _TICKS = 10**6  # into which the whole time is divided: a pixel is a hundred of them or more
@@ -67,7 +68,7 @@ def _title(views: Sequence[analysis.RunView]) -> str:
 def _subtitles(views: Sequence[analysis.RunView]) -> list[str]:
     goal = analysis.goal_sentence(views[0].schedule)
     networks = ("  ·  ".join(network_facts(run.network.as_dict())) or f"network {run.network.name}" for run in views)
-    return [f"{goal[0].upper()}{goal[1:]}.", *dict.fromkeys(networks)]
+    return [as_sentence(goal), *dict.fromkeys(networks)]
 
 
 def _run(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 
 from ringsim import Cluster, Collective, Schedule, Transfer, load_network
 from ringsim.analysis.blocked import BlockedRun, find_blocked, format_blocked
-from ringsim.analysis.slow_parts import find_slow_parts
+from ringsim.analysis.slow_parts import find_slow_parts, format_slow_parts
 from ringsim.network.file_reader import read_network
 from ringsim.registry import build
 from ringsim.simulation import simulate
@@ -58,16 +58,16 @@ def test_as_text_and_json() -> None:
 def test_slow_is_what_most_others_are_not(rates: tuple[float, ...], slow: str) -> None:
     """Of two NICs the slower one; not all others where one is faster; the slowest first, with its rate and theirs."""
     schedule = build(Collective.ALL_REDUCE, "direct", len(rates))
-    parts = find_slow_parts(schedule, network_of_nics(*rates), 2**22).parts
-    assert [part.name for part in parts] == [f"the NIC of host {name}" for name in slow]
-    assert all(str(part).endswith("MB/s, most give 1.25 GB/s") for part in parts)
+    slow_parts = find_slow_parts(schedule, network_of_nics(*rates), 2**22)
+    assert [part.name for part in slow_parts.parts] == [f"the NIC of host {name}" for name in slow]
+    assert format_slow_parts(slow_parts).count("MB/s, most give 1.25 GB/s") == len(slow)
 
 
 def test_a_slow_cable_is_named_if_a_transfer_takes_it() -> None:
     """A ring over two pairs of hosts does; a schedule within one of them does not."""
     network = load_network(Path(__file__).parents[3] / "docs" / "networks" / "cables.toml")
     ring = find_slow_parts(build(Collective.ALL_REDUCE, "ring", 4), network, 2**22)
-    assert [str(part) for part in ring.parts] == ["the link between left and right gives 125 MB/s, most give 1.25 GB/s"]
+    assert "; the link between left and right gives 125 MB/s, most give 1.25 GB/s" in format_slow_parts(ring)
     assert [(pair.src, pair.dst) for pair in ring.pairs] == [(1, 2), (3, 0)]
     steps = [[Transfer(0, 1, 0, False)], [Transfer(1, 0, 0, False)]]
     within = Schedule.from_transfers(Collective.BROADCAST, "within", 4, 1, steps)
