@@ -15,8 +15,9 @@ import torch
 
 from collectives import calls
 from collectives.calls import AUTO, FIRST
+from ringsim.limits import require_installed_memory
 from ringsim.registry import ALGORITHMS, base_name, build
-from ringsim.schedule import Collective, require_installed_memory
+from ringsim.schedule import Collective
 
 _DTYPE_NAMES = "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _DTYPE_NAMES}

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from ringsim.schedule import BYTES_LISTED, Collective, Columns, Ints, Schedule, require_memory, then
+from ringsim.limits import require_memory
+from ringsim.schedule import BYTES_LISTED, Collective, Columns, Ints, Schedule, then
 
 
 def direct_reduce_scatter(num_ranks: int) -> Schedule:

@@ -17,7 +17,8 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from ringsim.schedule import BYTES_LISTED, Collective, Columns, Ints, Schedule, on_groups, require_memory, then
+from ringsim.limits import require_memory
+from ringsim.schedule import BYTES_LISTED, Collective, Columns, Ints, Schedule, on_groups, then
 
 
 def recursive_doubling_all_reduce(num_ranks: int) -> Schedule:

@@ -9,13 +9,14 @@ from typing import Any
 from ringsim.analysis.costs import candidates
 from ringsim.files import finite_or_none
 from ringsim.libraries import library_of
+from ringsim.limits import estimated_transfers, format_count, transfers_in
 from ringsim.network import AnyNetwork, uniform_of, with_numbers
 from ringsim.registry import ALGORITHMS, build
-from ringsim.schedule import Schedule, ScheduleError, estimated_transfers, format_count
+from ringsim.schedule import Schedule, ScheduleError
 from ringsim.simulation import has_contention
 
-MAX_TRANSFERS = 2**18  # of a schedule whose messages share things: a second or so
-MAX_TRANSFERS_UNSHARED = 2**21
+MAX_TRANSFERS = transfers_in(1.0)  # of a schedule whose messages share things
+MAX_TRANSFERS_UNSHARED = 8 * MAX_TRANSFERS
 SEGMENTS = 4
 
 _LATENCIES = frozenset(

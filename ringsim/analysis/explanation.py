@@ -8,11 +8,11 @@ import numpy.typing as npt
 from ringsim import simulation
 from ringsim.analysis.blocked import BlockedRun, find_blocked, last_active_s
 from ringsim.analysis.critical_path import CriticalPath, critical_path
-from ringsim.limits import free_bytes
+from ringsim.limits import free_bytes, transfers_in
 from ringsim.network import NONE, AnyNetwork, Floats, Ints, Topology, connection_ends, connection_keys
 from ringsim.schedule import Bools, Schedule, dependencies, stable_order
 
-MAX_TRANSFERS = 2**21  # which take a few seconds; a ring of 1,024 ranks has not quite as many
+MAX_TRANSFERS = transfers_in(8.0)  # a ring of 1,024 ranks has not quite as many
 _BYTES_PER_TRANSFER = 500  # of memory, at most
 _ROUNDING = 1e-9  # of the whole time: what begins that little before the other's end begins with it
 SAME_USE = 1e-6  # what differs by less than this fraction is called equally busy: rounding must not choose

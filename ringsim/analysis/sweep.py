@@ -25,10 +25,11 @@ from ringsim.files import (
     values,
 )
 from ringsim.libraries import LIBRARIES, LIBRARY, LIBRARY_ALGORITHMS, MESSAGES, Call, library_of, why_not
+from ringsim.limits import estimated_transfers, format_count
 from ringsim.measurements import provenance
 from ringsim.network import AnyNetwork, require_priced
 from ringsim.registry import Algorithm, base_name, build, size_variant
-from ringsim.schedule import Collective, Schedule, estimated_transfers, format_count
+from ringsim.schedule import Collective, Schedule
 from ringsim.text_table import records_csv
 from ringsim.units import decimal_number, format_size, plural, whole_number
 from ringsim.workers import Workers

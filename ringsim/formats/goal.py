@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ringsim.schedule import NO_ROW, RankOperation, Schedule, dependencies, operations_of_ranks, require_memory
+from ringsim.limits import require_memory
+from ringsim.schedule import NO_ROW, RankOperation, Schedule, dependencies, operations_of_ranks
 
 BYTES_PER_TRANSFER = 250  # of memory, while it is written, at most
 MAX_NICS = 256  # txt2bin keeps the number of a nic in one byte

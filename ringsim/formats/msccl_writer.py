@@ -19,15 +19,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ringsim.formats.msccl_program import COLLECTIVES, PLACED, Types, buffer_chunks, buffers_of
-from ringsim.schedule import (
-    Dependencies,
-    RankOperation,
-    Schedule,
-    ScheduleError,
-    dependencies,
-    operations_of_ranks,
-    require_memory,
-)
+from ringsim.limits import require_memory
+from ringsim.schedule import Dependencies, RankOperation, Schedule, ScheduleError, dependencies, operations_of_ranks
 
 NAMES = {collective: name for name, collective in COLLECTIVES.items()}
 BYTES_PER_TRANSFER = 600  # of memory, while it is written

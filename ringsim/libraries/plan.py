@@ -31,6 +31,7 @@ from ringsim.algorithms import (
 from ringsim.estimates import Estimate
 from ringsim.libraries.call import Call
 from ringsim.libraries.nccl_model import algorithm_times
+from ringsim.limits import transfers_in
 from ringsim.measurements import CHAIN_TESTS
 from ringsim.network import AnyNetwork, Cluster, Host, Link, Nics, PlacedHost, Protocol, Spec, lay_out
 from ringsim.registry import base_name, build
@@ -38,7 +39,7 @@ from ringsim.schedule import Collective, Schedule, same_transfers
 from ringsim.simulation import RULE, OnProgress, Runtime, ignore_progress, lists_more_than, predict_time
 from ringsim.units import plural
 
-MAX_TRANSFERS = 2**19  # of a schedule that is simulated without having been asked for by name
+MAX_TRANSFERS = transfers_in(2.0)  # of a schedule that is simulated without having been asked for by name
 _PACES_KEPT = 1024
 _RINGS = {
     Collective.ALL_REDUCE: nccl_ring_all_reduce,

@@ -2,22 +2,13 @@
 
 from ringsim.schedule.collective import Collective, Counts, held_at_end, held_at_start, initial_counts, required
 from ringsim.schedule.combinators import merge, on_channel, on_groups, permute_ranks, pipeline, split, then
-from ringsim.schedule.dependencies import Dependencies, RankOperation, dependencies, operations_of_ranks
-from ringsim.schedule.flow import NO_ROW, Flow, flow
-from ringsim.schedule.memory import (
-    estimated_transfers,
-    format_count,
-    require_few_transfers,
-    require_installed_memory,
-    require_memory,
-)
+from ringsim.schedule.flow import NO_ROW, Dependencies, Flow, RankOperation, dependencies, flow, operations_of_ranks
 from ringsim.schedule.memory_passes import MemoryPasses, memory_passes, most_published, stays_until_read
 from ringsim.schedule.partition import UnevenShares, gloo_partition, partition
 from ringsim.schedule.program import RankProgram, Receive, Send, rank_program
-from ringsim.schedule.relay import Relay
 from ringsim.schedule.replay import replay, run
 from ringsim.schedule.schedule import Columns, Schedule
-from ringsim.schedule.steps import Copies, Steps
+from ringsim.schedule.steps import Copies, Relay, Steps
 from ringsim.schedule.table import (
     BYTES_LISTED,
     AnyInts,

@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from ringsim.files import quoted
 from ringsim.schedule.collective import Collective
-from ringsim.schedule.relay import Relay
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.steps import Copies, Steps
+from ringsim.schedule.steps import Copies, Relay, Steps
 from ringsim.schedule.table import Ints, ScheduleError, TransferTable
 from ringsim.schedule.user_steps import MAX_CHUNKS, require_count, whole_numbers
 

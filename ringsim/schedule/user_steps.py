@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.files import quoted
-from ringsim.schedule.memory import require_memory
+from ringsim.limits import require_memory
 from ringsim.schedule.steps import Steps
 from ringsim.schedule.table import BYTES_LISTED, ScheduleError, Transfer, TransferTable
 

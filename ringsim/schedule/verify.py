@@ -15,8 +15,8 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
+from ringsim.limits import require_memory
 from ringsim.schedule.collective import Collective, Counts, initial_counts, required
-from ringsim.schedule.memory import require_memory
 from ringsim.schedule.partition import UnevenShares
 from ringsim.schedule.replay import run
 from ringsim.schedule.schedule import Schedule

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ringsim.limits import require_memory
 from ringsim.network import NONE, Floats, Ints, Topology
-from ringsim.schedule import Relay, Schedule, require_memory
+from ringsim.schedule import Relay, Schedule
 from ringsim.simulation.representatives import Representatives, representatives
 from ringsim.simulation.routes import have_contention, used_connections
 from ringsim.simulation.timeline import OnProgress, Seconds, Timeline, ignore_progress

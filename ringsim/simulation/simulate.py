@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ringsim.limits import require_memory
 from ringsim.network import (
     AnyNetwork,
     Ints,
@@ -20,7 +21,7 @@ from ringsim.network import (
     require_sound,
     shares_memory,
 )
-from ringsim.schedule import MemoryPasses, Schedule, dependencies, memory_passes, require_memory
+from ringsim.schedule import MemoryPasses, Schedule, dependencies, memory_passes
 from ringsim.simulation.events import run_events
 from ringsim.simulation.fast_path import fast_path, private_rounds
 from ringsim.simulation.representatives import may_have_representatives

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ringsim.limits import require_memory
 from ringsim.network import AnyNetwork, Floats, Topology
-from ringsim.schedule import NO_ROW, Dependencies, Schedule, TransferTable, dependencies, require_memory
+from ringsim.schedule import NO_ROW, Dependencies, Schedule, TransferTable, dependencies
 from ringsim.simulation.events import EventRun
 from ringsim.simulation.routes import connect, with_in_network_reduction
 from ringsim.simulation.simulate import Runtime, sound_topology

@@ -8,9 +8,10 @@ from functools import partial
 import numpy as np
 
 from ringsim.analysis import candidates, find_placement
+from ringsim.limits import require_few_transfers, transfers_in
 from ringsim.network import AnyNetwork
 from ringsim.registry import base_name, build
-from ringsim.schedule import Collective, Schedule, permute_ranks, require_few_transfers
+from ringsim.schedule import Collective, Schedule, permute_ranks
 from ringsim.simulation import Runtime, lists_more_than
 
 SEGMENTS = (4, 16)  # in which built-in algorithms are tried
@@ -20,7 +21,7 @@ MAX_PLACED_RANKS = 16
 MAX_FORM_TRANSFERS = 2**11  # of a built-in algorithm in another form
 NUM_PLACEMENTS = 24  # that are simulated for a built-in algorithm: all of four ranks
 INTERRUPTED = "interrupted"  # why an algorithm was skipped
-MAX_TRANSFERS = 2**19  # of which each has to be looked at
+MAX_TRANSFERS = transfers_in(2.0)  # of which each has to be looked at
 
 
 @dataclass(frozen=True, slots=True)

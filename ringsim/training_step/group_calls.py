@@ -16,13 +16,14 @@ import numpy as np
 
 from ringsim.estimates import Estimate
 from ringsim.libraries import OURS, Call, Library, Plan, copy_s, given_name, in_even_chunks
+from ringsim.limits import transfers_in
 from ringsim.network import AnyNetwork, Cluster, require_priced
 from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective, Ints, Schedule, on_groups
 from ringsim.simulation import QueuedCall, has_steady_times, lists_more_than, predict_time
 from ringsim.traces import TraceCall
 
-MAX_TRANSFERS = 2**22  # that are listed of a schedule of the library, which then takes about ten seconds to simulate
+MAX_TRANSFERS = transfers_in(16.0)  # that are listed of a schedule of the library
 
 
 class PlannedCall(NamedTuple):

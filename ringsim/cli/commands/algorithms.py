@@ -11,16 +11,17 @@ from ringsim import console
 from ringsim.analysis import Cost, NetworkBound, bound_of, cost_of
 from ringsim.cli.options import COLLECTIVES, NETWORK, ranks_option, refuse_without, schedule_options, size_option
 from ringsim.files import finite_or_none
+from ringsim.limits import require_few_transfers, transfers_in
 from ringsim.network import AnyNetwork, load_network
 from ringsim.registry import ALGORITHMS, build, summary_of
 from ringsim.report import bound_reason
-from ringsim.schedule import Collective, Proof, Schedule, require_few_transfers
+from ringsim.schedule import Collective, Proof, Schedule
 from ringsim.schedule import verify as prove
 from ringsim.simulation import lists_more_than, predict_time
 from ringsim.text_table import align_columns, wrap_text
 from ringsim.units import format_size, format_time, plural
 
-MAX_TRANSFERS = 2**19  # of an algorithm that is simulated, if each of them has to be looked at
+MAX_TRANSFERS = transfers_in(2.0)  # of an algorithm that is simulated, if each of them has to be looked at
 
 
 @console.command(

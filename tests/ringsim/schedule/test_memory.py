@@ -8,10 +8,10 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, Schedule, predict_time, split
+from ringsim.limits import SMALL_BYTES, estimated_transfers, require_memory
 from ringsim.registry.algorithms import ALGORITHMS, build
 from ringsim.schedule import BYTES_LISTED, memory, verify
-from ringsim.schedule.dependencies import BYTES_PER_TRANSFER, Dependencies, dependencies
-from ringsim.schedule.memory import SMALL_BYTES, estimated_transfers, require_memory
+from ringsim.schedule.flow import BYTES_PER_TRANSFER, Dependencies, dependencies
 from ringsim.units import format_size
 from tests.refusals import refusal_of, refused, said_by
 from tests.ringsim.commands import printed

@@ -14,7 +14,6 @@ from ringsim import Cluster, Network, Schedule, load_network, merge, permute_ran
 from ringsim.network import Topology, read_network
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective, Ints, dependencies
-from ringsim.schedule import memory as memory_module
 from ringsim.simulation import Timeline, simulate
 from ringsim.simulation.events import run_events
 from ringsim.simulation.fast_path import PrivateRounds, private_rounds
@@ -180,7 +179,7 @@ def test_memory_of_an_engine(name: str) -> None:
 
 def test_what_there_is_no_memory_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, with what it would take; without a timeline a ring that shares nothing needs none."""
-    monkeypatch.setattr(memory_module, "free_bytes", lambda: 1e6)
+    monkeypatch.setattr("ringsim.limits.free_bytes", lambda: 1e6)
     costs = cluster("[host]\nranks = 2\ncores = 1\nlink.latency = '1us'\nnic.latency = '1us'\n")
     told = r"^the times of 130,560 transfers: would take .* is free: use fewer ranks$"
     for call, network in ((simulate, Network(1e-5, 1e9)), (predict_time, costs)):
