@@ -1,17 +1,11 @@
 """All-to-all: every rank has a block for every rank. Straight to where it is needed, or through other ranks.
 
-Block `n * s + d` is what rank s has for rank d. Sent straight, every block crosses the network once, but a rank sends
-n - 1 messages. In Bruck's algorithm a rank exchanges with log2(n) others only, but a block is sent once for each bit of
-the distance that it goes (Bruck et al. 1997). In two levels ranks of a host first collect what goes to ranks with the
-same place on the other hosts, so that each exchanges with one rank of every other host only.
+Block `n * s + d` is what rank s has for rank d. Bruck's algorithm exchanges with log2(n) ranks only, but sends a block
+once for each bit of the distance (d - s) mod n that it goes (Bruck et al. 1997). In two levels, ranks of a host first
+collect what goes to ranks with the same place on the other hosts.
 
-A transfer of a schedule is one chunk, and so is a message, also where several go to one rank in a step. Bruck et al.
-and MPI pack those into one message, and a rank then sends log2(n) messages instead of n - 1. Here it sends one for each
-block: n/2 log2(n) with Bruck, if n is a power of two, and (m - 1) h + (h - 1) m on h hosts of m ranks. What both save
-is peers, and Bruck also steps.
-
-The distance from rank s to rank d is (d - s) mod n. Bruck's three exchanges for n = 8, of a block that goes 5 = 1 + 4
-ranks far: by 1, not by 2, by 4.
+Every block is a message, also where several go to one rank in a step, which Bruck et al. and MPI pack into one: n/2
+log2(n) messages a rank with Bruck, if n is a power of two, and (m - 1) h + (h - 1) m on h hosts of m ranks.
 """
 
 import numpy as np
@@ -49,10 +43,8 @@ def bruck_all_to_all(num_ranks: int) -> Schedule:
 def hierarchical_all_to_all(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
     """Pairwise within hosts of m ranks, then across h hosts: m + h - 2 steps, (m - 1)/m + (h - 1)/h of the data sent.
 
-    ranks_per_host: by default the largest divisor of `num_ranks` up to 8. First a rank gives each other rank of its
-    host all blocks for the ranks with that one's place, on any host; then each exchanges with those of its place.
-
-    Raises ValueError if the ranks do not fill their hosts.
+    ranks_per_host: by default the largest divisor of `num_ranks` up to 8. Raises ValueError if the ranks do not fill
+    their hosts.
     """
     require_count("num_ranks", num_ranks)
     num_hosts, per_host = split_into_hosts(num_ranks, ranks_per_host)

@@ -21,8 +21,8 @@ def direct_all_gather(num_ranks: int) -> Schedule:
 def direct_all_reduce(num_ranks: int) -> Schedule:
     """Every rank sends all it has to every other ("one-shot"): 1 step, n - 1 times the data sent.
 
-    The quickest for a few bytes. Each rank adds the others to its own, so the order of the additions differs from
-    rank to rank, and with it the last bits of floating-point sums; in all other algorithms here ranks agree.
+    The quickest for a few bytes. Each rank adds the others to its own, so that the last bits of floating-point sums
+    differ from rank to rank.
     """
     src, dst = _pairs(num_ranks)
     return _one_step(Collective.ALL_REDUCE, num_ranks, 1, (src, dst, 0, True, dst))
@@ -58,10 +58,7 @@ def direct_scatter(num_ranks: int) -> Schedule:
 
 
 def parameter_server_all_reduce(num_ranks: int) -> Schedule:
-    """Everything to rank 0, which adds, and back: 2 steps; rank 0 receives and sends n - 1 times the data.
-
-    The others send the data only once, less than in a ring, but all wait for rank 0.
-    """
+    """Everything to rank 0, which adds, and back: 2 steps; rank 0 receives and sends n - 1 times the data."""
     return then(direct_reduce(num_ranks), direct_broadcast(num_ranks), Collective.ALL_REDUCE, "parameter_server")
 
 

@@ -1,8 +1,8 @@
 """Two levels: within hosts and across them, or along the rows of a torus and its columns.
 
-Ranks are counted host by host. Reduce-scatter within each host leaves every rank with one share summed over
-its host; the ranks with the same place in their hosts all-reduce their share; all-gather within each host
-spreads the shares. Only 1/m of the data crosses the network for each of the m ranks of a host.
+Reduce-scatter within each host leaves every rank with one share summed over its host; the ranks with the same place in
+their hosts all-reduce their share; all-gather within each host spreads the shares. Only 1/m of the data crosses the
+network for each of the m ranks of a host.
 """
 
 from math import isqrt
@@ -26,8 +26,8 @@ def hierarchical_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -
 def torus_all_reduce(num_ranks: int) -> Schedule:
     """Rings along the rows of a two-dimensional torus, then along its columns, then the rows again.
 
-    2(rows - 1) + 2(columns - 1) rounds, 2(n - 1)/n of the data sent (Mikami et al. 2018). The torus is as square as
-    can be, with no fewer columns than rows; with a prime number of ranks it is a plain ring.
+    2(rows - 1) + 2(columns - 1) rounds, 2(n - 1)/n of the data sent (Mikami et al. 2018). The torus is as square as can
+    be, with no fewer columns than rows.
     """
     return _two_levels("torus", *torus_of(num_ranks))
 

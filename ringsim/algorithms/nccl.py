@@ -1,13 +1,12 @@
 """NCCL's algorithms for hosts with several NICs: its rings, its trees, and NVLS, its reduction in the switch of a host.
 
-Ranks are counted host by host, m on each of h hosts, and every rank is taken to have its own NIC. NCCL calls the
-NICs in the same place of all hosts a *rail*. Both its rings and its trees use every rail: there are m of them side by
-side, each on its own channels and for its share of the data. Where hosts have different numbers of ranks, m is the
-smallest: NCCL uses as many channels as every host can have (the minimum over all ranks in `initTransportsRank`,
-src/init.cc), and each of them goes through all ranks of a host all the same.
+Ranks are counted host by host, m on each of h hosts, and every rank has its own NIC. The NICs in the same place of all
+hosts are a *rail*. Rings and trees use every rail: there are m of them side by side, each on its own channels and for
+its share of the data. Where hosts have different numbers of ranks, m is the smallest (the minimum over all ranks in
+`initTransportsRank`, src/init.cc), and each ring or tree still goes through all ranks of a host.
 
-ranks_per_host, of all functions: of every host, of which the last one has what is left; or a list of them, one for each
-host; by default 8.
+ranks_per_host, of all functions: of every host, the last of which has what is left; or a list, one for each host; by
+default 8.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,8 +49,7 @@ def fill_hosts(num_ranks: int, ranks_per_host: RanksPerHost = None) -> list[int]
 def nccl_ring_all_reduce(num_ranks: int, ranks_per_host: RanksPerHost = None) -> Schedule:
     """NCCL's rings: m at once, each on 1/m of the data and its own rails; 2(n - 1) steps each, 2(n - 1)/n sent.
 
-    Every ring goes through all ranks of a host before it leaves it (see `rail_orders`). So a NIC carries all that one
-    ring sends from host to host, and the link of a rank within its host (m - 1)/m of what the rank sends.
+    Every ring goes through all ranks of a host before it leaves it (see `rail_orders`).
     """
     return _along_rails(ring_all_reduce(num_ranks), ranks_per_host)
 
@@ -70,11 +68,10 @@ def rail_orders(hosts: Sequence[int]) -> Ints:
     """(m, num_ranks): the order in which each of NCCL's rings goes through all ranks of hosts of these sizes.
 
     On two hosts of 4 the first two rings are 0 3 2 1 | 5 6 7 4 and 1 2 3 0 | 4 7 6 5: the first enters host 0 on rail 0
-    and leaves it on rail 1, on which it enters host 1. The second goes the other way on the same two rails. In every
-    second host a ring takes the way of its neighbour, so that it never changes rails from host to host (ncclTopoPostset
-    in src/graph/connect.cc, "Alternate rings to avoid crossing rails"; such channels are printed in
-    github.com/NVIDIA/nccl/issues/1671). An odd number of rings all go the same way round in all hosts, and change
-    rails. Either way each NIC has one ring at most that enters by it, and one that leaves by it.
+    and leaves it on rail 1, on which it enters host 1; the second goes the other way on the same two rails. In every
+    second host a ring takes the way of its neighbour, so that it never changes rails between hosts (ncclTopoPostset in
+    src/graph/connect.cc; such channels are printed in github.com/NVIDIA/nccl/issues/1671). An odd number of rings all
+    go the same way round, and change rails. Either way at most one ring enters by each NIC, and one leaves by it.
     """
     rings, first = min(hosts), np.cumsum([0, *hosts]).tolist()
     is_even = rings % 2 == 0
@@ -92,10 +89,9 @@ def nccl_tree_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_
     """NCCL's trees: on each rail two binary trees over the hosts, in which a chain joins the ranks of each host.
 
     A segment goes along the chain of every host to the rank on the rail, up a tree over these, and back the same way:
-    2(m - 1) + 2 ceil(log2(h)) hops. NCCL since 2.4 (the double binary tree of Sanders, Speck and Traeff 2009).
+    2(m - 1) + 2 ceil(log2(h)) hops. NCCL since 2.4 (Sanders, Speck and Traeff 2009).
 
-    segments: of each of the 2 m trees; by default 4 for each hop from the furthest rank to the root, as of the
-    double binary tree.
+    segments: of each of the 2 m trees; by default 4 for each hop from the furthest rank to the root.
     """
     hosts = fill_hosts(num_ranks, ranks_per_host)
     count = _tree_segments(hosts) if segments is None else segments
@@ -109,8 +105,7 @@ def _tree_segments(hosts: Sequence[int]) -> int:
 def nccl_tree_segments(num_ranks: int, size_bytes: int, ranks_per_host: RanksPerHost = None) -> int:
     """Into how many segments `nccl_tree` cuts the share of each tree: of 64 KiB, but no more than its default.
 
-    A few bytes are one segment, as several would only be more messages. NCCL cuts by the size of its buffers and by a
-    number of steps that grows with the data (src/enqueue.cc).
+    NCCL cuts by the size of its buffers and by a number of steps that grows with the data (src/enqueue.cc).
     """
     hosts = fill_hosts(num_ranks, ranks_per_host)
     return max(1, min(_tree_segments(hosts), -(-size_bytes // (2 * min(hosts) * SEGMENT_BYTES))))
@@ -119,15 +114,12 @@ def nccl_tree_segments(num_ranks: int, size_bytes: int, ranks_per_host: RanksPer
 def nvls_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host: RanksPerHost = None) -> Schedule:
     """NVLS, and on several hosts NCCL's NVLSTree: two-shot within each host, and on every rail two trees in between.
 
-    The owner of a share reads the sum of the shares of its host from the switch, and writes the result to all ranks of
-    its host at once. Where the switch of a network adds up and copies, the messages that are added to one share are one
-    on the way to its owner, and the copies of it are one on the way from it (see `InSwitch`), so that a link carries
-    (1 + 1/m) of the data in each direction. Elsewhere it is a two-shot, (m - 1)/m of the data there and back. While one
-    segment is spread, the next is reduced: 2 + 2 ceil(log2(h)) + k - 1 steps for each of two trees on each of m rails,
-    and k + 1 for each rail on one host.
+    The owner of a share reads the sum of its host's shares from the switch, and writes the result to all ranks of its
+    host at once. Where the switch of a network adds up and copies (see `InSwitch`), a link carries (1 + 1/m) of the
+    data in each direction; elsewhere (m - 1)/m there and back. 2 + 2 ceil(log2(h)) + k - 1 steps for each of two trees
+    on each of m rails, and k + 1 for each rail on one host.
 
-    segments: of the share of each rank in a tree; by default 32, so that filling and emptying the pipeline takes a
-    small part of the time.
+    segments: of the share of each rank in a tree; by default 32, so that filling and emptying the pipeline is short.
     """
     hosts = fill_hosts(num_ranks, ranks_per_host)
     trees = binary_trees(Collective.ALL_REDUCE, len(hosts))[: 2 if len(hosts) > 1 else 1]
@@ -170,7 +162,7 @@ def _first_ranks(hosts: Sequence[int]) -> Ints:
 
 
 def _across_hosts(half: _Half, tree: Schedule, hosts: Sequence[int], algorithm: str) -> Schedule:
-    """All segments in one: to the first rank of each host, along a tree between these, and from them to all."""
+    """Go to the first rank of each host, along a tree between these, and from them to all, in one segment."""
     first, num_ranks = _first_ranks(hosts), sum(hosts)
 
     def within(collective: Collective, channel: int) -> Schedule:

@@ -1,14 +1,11 @@
-"""Recursive doubling and halving: exchanges with ranks at distances 1, 2, 4, ...
+"""Recursive doubling and halving: exchanges with the ranks at distances 1, 2, 4, ... (`rank ^ distance`).
 
-Eight ranks: in one step each exchanges with the rank at distance 1, in one at distance 2, in one at
-distance 4 (`rank ^ distance`). Exchanging the whole sum each time takes log2(n) steps (recursive doubling).
-Sending half of what one is left with, first 1/2 of the data, then 1/4, ..., scatters the sum (recursive
-halving), and the same backwards gathers it: 2 log2(n) steps and no more bytes than a ring (Thakur,
-Rabenseifner and Gropp 2005). The largest halves go to the nearest ranks, which are on the same host or under the same
-switch if ranks are counted host by host.
+Exchanging the whole sum each time takes log2(n) steps (recursive doubling). Sending half of what is left, first 1/2 of
+the data, then 1/4, ..., scatters the sum (recursive halving), and the same backwards gathers it: 2 log2(n) steps and no
+more bytes than a ring (Thakur, Rabenseifner and Gropp 2005). The largest halves go to the nearest ranks.
 
-Where n is not a power of two, p is the largest below it and the first 2(n - p) ranks fold: of each pair the
-second gives all it has to the first before, takes no part, and is given its result after.
+Where n is not a power of two, p is the largest below it and the first 2(n - p) ranks fold: of each pair the second
+gives all it has to the first before, takes no part, and is given its result after.
 """
 
 from collections.abc import Iterable
@@ -75,7 +72,7 @@ def _doubling_all_gather(num_ranks: int, algorithm: str) -> Schedule:
 
 
 def _halving(bounds: Ints) -> Iterable[Columns]:
-    """Each sends its partner the chunks of the partner's side; chunks `bounds[i]` to `bounds[i + 1]` are rank i's.
+    """Send each partner the chunks of its side; chunks `bounds[i]` to `bounds[i + 1]` are rank i's.
 
     On the partner's side are the ranks whose lowest bits, up to the one that the two differ in, are the partner's.
     """
@@ -85,7 +82,7 @@ def _halving(bounds: Ints) -> Iterable[Columns]:
 
 
 def _doubling(bounds: Ints) -> Iterable[Columns]:
-    """Each sends its partner the chunks of its side, the same backwards."""
+    """Send each partner the chunks of the sender's side: `_halving` backwards."""
     rank = np.arange(len(bounds) - 1)
     for distance in reversed(_powers_below(len(rank))):
         yield _exchange(rank, rank ^ distance, bounds, rank, distance, reduce=False)

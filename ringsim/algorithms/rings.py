@@ -1,7 +1,4 @@
-"""Rings made of rings (Gloo's own, one in each direction, several in different orders), and the ring cut open: a chain.
-
-Along a chain go broadcast, reduce, and the all-reduce that a beginner writes first.
-"""
+"""Rings made of rings (Gloo's own, both directions, several orders), and chains, which are rings cut open."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,20 +15,15 @@ Ring = Callable[[int, int], Schedule]  # of a number of ranks and a direction
 def gloo_ring_all_reduce(num_ranks: int, segments_per_rank: int = 2) -> Schedule:
     """Gloo's own all_reduce: a ring that runs to the left, each chunk in `segments_per_rank` segments.
 
-    2(n - 1) steps a segment, 2(n - 1)/n of the data sent. Gloo cuts into the larger of 2 segments a rank
-    and 1 MiB segments (gloo/allreduce.cc); the default is the former, right for up to 2 MiB a rank, see
-    `gloo_segments_per_rank`. Its limit of two segments in flight is not modelled. Chunks are cut as by
-    `gloo_partition`.
+    2(n - 1) steps a segment, 2(n - 1)/n of the data sent. The default holds up to 2 MiB a rank; for more see
+    `gloo_segments_per_rank`. Gloo's limit of two segments in flight is not modelled. Source: gloo/allreduce.cc.
     """
     ring = split(ring_all_reduce(num_ranks, direction=-1), segments_per_rank)
     return replace(ring, algorithm="gloo_ring", partition=gloo_partition)
 
 
 def gloo_segments_per_rank(num_ranks: int, size_bytes: int) -> int:
-    """Into how many segments Gloo's all_reduce cuts each rank's share: at least 2, each of at most 1 MiB.
-
-    Source: gloo/allreduce.cc.
-    """
+    """Into how many segments Gloo's all_reduce cuts each rank's share: at least 2, each of at most 1 MiB."""
     segments = max(-(-size_bytes // GLOO_SEGMENT_BYTES), 2 * num_ranks)
     return -(-segments // num_ranks)
 
@@ -62,10 +54,8 @@ def bidirectional_ring_all_gather(num_ranks: int) -> Schedule:
 def multi_ring_all_reduce(num_ranks: int, num_rings: int = 2) -> Schedule:
     """Rings in different orders, `num_rings` of them, each with its share of the data, as NCCL's channels.
 
-    2(n - 1) steps each, 2(n - 1)/n of the data sent. The orders go round in equal strides, so that no two use
-    the same link while there are enough of them; `merge` and `permute_ranks` make the same of other orders.
-
-    Raises ValueError for less than one ring.
+    2(n - 1) steps each, 2(n - 1)/n of the data sent. The orders go round in equal strides, so that no two use the same
+    link while there are enough of them. Raises ValueError for less than one ring.
     """
     # The halves apart, as relabelling moves the chunks of each with their owners, alike in both.
     halves = multi_ring_reduce_scatter(num_ranks, num_rings), multi_ring_all_gather(num_ranks, num_rings)
@@ -85,8 +75,8 @@ def multi_ring_all_gather(num_ranks: int, num_rings: int = 2) -> Schedule:
 def ring_broadcast(num_ranks: int, segments: int | None = None) -> Schedule:
     """Broadcast along a chain from rank 0, in k segments one behind another: n + k - 2 steps.
 
-    Every rank but the last sends the data once. segments: by default 4 for each rank, with which a large
-    broadcast takes up to 1.25 times what sending the data once does; more bring it closer and cost overhead.
+    Every rank but the last sends the data once. segments: by default 4 for each rank, with which a large broadcast
+    takes up to 1.25 times what sending the data once does.
     """
     return pipeline(chain(Collective.BROADCAST, num_ranks), 4 * num_ranks if segments is None else segments)
 
@@ -99,10 +89,7 @@ def ring_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
 def naive_ring_all_reduce(num_ranks: int) -> Schedule:
     """Return the whole tensor from rank to rank, each adding its own, and the result back: 2(n - 1) steps.
 
-    A rank sends the data at most twice, hardly more than in a ring, but all others wait meanwhile: n times
-    as slow. Popular tutorials do something else that takes about half of that: in n - 1 steps all ranks at
-    once pass on the whole tensor that came last, and add it to their sum. They relay originals, and so
-    need a second buffer beside the sum, which the state of a chunk does not have.
+    A rank sends the data at most twice, hardly more than in a ring, but all others wait meanwhile: n times as slow.
     """
     halves = chain(Collective.REDUCE, num_ranks), chain(Collective.BROADCAST, num_ranks)
     return then(*halves, Collective.ALL_REDUCE, "naive_ring")

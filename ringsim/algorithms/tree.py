@@ -1,17 +1,16 @@
 """Trees with rank 0 as their root: binomial, and two binary ones on a half of the data each.
 
-The double binary tree (Sanders, Speck and Traeff 2009; NCCL since 2.4). A binary tree in which only every
-second rank passes anything on leaves half of the ranks' sending idle. So there are two trees over the ranks
-1 to n - 1, each for one half of the data, and a rank that passes on in one is a leaf in the other; rank 0
-feeds both. For n = 8:
+In a binary tree only every second rank passes anything on. The double binary tree (Sanders, Speck and Traeff 2009; NCCL
+since 2.4) has two trees over the ranks 1 to n - 1, each for one half of the data, and a rank that passes on in one is a
+leaf in the other; rank 0 feeds both. For n = 8:
 
     first half        0              second half        0
                       4                                 5
                   2       6                         3       7
                 1   3   5   7                     2   4   6   1
 
-The first is numbered in order from left to right; the second is the same one place on. With an even number
-of ranks below rank 0 it is the mirror of the first, as one place on would have a rank pass on in both.
+The first is numbered in order from left to right; the second is the same one place on, or, with an even number of ranks
+below rank 0, the mirror of the first.
 """
 
 import numpy as np
@@ -44,7 +43,7 @@ def binomial_tree_all_reduce(num_ranks: int) -> Schedule:
 def binomial_tree_gather(num_ranks: int) -> Schedule:
     """In each step half of the ranks that are left send all they have: ceil(log2(n)) steps, up to half the data sent.
 
-    Rank 0 receives from ceil(log2(n)) ranks instead of n - 1; most shares are sent several times on their way.
+    Most shares are sent several times on their way.
     """
     steps: list[Columns] = [(src, dst, share, False) for dst, src, share in _subtrees(num_ranks)]
     return Schedule.from_columns(Collective.GATHER, "binomial_tree", num_ranks, num_ranks, steps)
@@ -59,8 +58,7 @@ def binomial_tree_scatter(num_ranks: int) -> Schedule:
 def double_binary_tree_broadcast(num_ranks: int, segments: int | None = None) -> Schedule:
     """Down two binary trees, k segments in each: up to ceil(log2(n)) + k - 1 steps a tree.
 
-    No rank sends more than the data once. segments: by default 4 for each level of the tree, so that filling
-    and emptying the pipeline takes at most a quarter of the time that the data takes.
+    No rank sends more than the data once. segments: by default 4 for each level of the tree.
     """
     return _double(Collective.BROADCAST, num_ranks, segments)
 
@@ -73,8 +71,8 @@ def double_binary_tree_reduce(num_ranks: int, segments: int | None = None) -> Sc
 def double_binary_tree_all_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
     """Up two binary trees and down again, k segments in each: up to 2 ceil(log2(n)) + k - 1 steps a tree.
 
-    No rank sends more than twice the data. While later segments go up, earlier ones come down. Executed in order (see
-    `simulate`), each step then takes at least the latency: for small data take fewer segments, down to 1.
+    No rank sends more than twice the data. Executed in order (see `simulate`), each step takes at least the latency:
+    for small data take fewer segments, down to 1.
     """
     return _double(Collective.ALL_REDUCE, num_ranks, segments)
 
@@ -98,10 +96,7 @@ def _subtrees(num_ranks: int) -> list[tuple[Ints, ...]]:
 
 
 def binary_trees(collective: Collective, num_ranks: int) -> tuple[Schedule, Schedule]:
-    """Return the two trees over all ranks, each for the whole data.
-
-    A rank that passes on in one is a leaf in the other.
-    """
+    """Return the two trees over all ranks, each for the whole data."""
     below_root = np.arange(1, num_ranks)
     second = np.roll(below_root, -1) if num_ranks % 2 == 0 else below_root[::-1]
     return _binary_tree(collective, below_root), _binary_tree(collective, second)
@@ -114,7 +109,7 @@ def _double(collective: Collective, num_ranks: int, segments: int | None) -> Sch
 
 
 def _binary_tree(collective: Collective, ranks: Ints) -> Schedule:
-    """One tree over rank 0 and, in order from left to right below it, `ranks`.
+    """Return a tree over rank 0 and, in order from left to right below it, `ranks`.
 
     A rank sends to its parent and to each of its children on its own channel: a segment goes to both at once.
     """
@@ -136,8 +131,8 @@ def _binary_tree(collective: Collective, ranks: Ints) -> Schedule:
 def _parents(num_nodes: int) -> Ints:
     """Return the parent of each node of a binary tree over 1 to `num_nodes`, numbered in order; 0 above the root.
 
-    The lowest bit of a node's number is its height, so the odd ones are the leaves. Where the parent
-    would lie beyond the last node, the node hangs from the next one above. Index 0 is 0.
+    The lowest bit of a node's number is its height. Where the parent would lie beyond the last node, the node hangs
+    from the next one above. Index 0 is 0.
     """
     node = np.arange(num_nodes + 1)
     low = node & -node

@@ -10,7 +10,7 @@ from syrupy.assertion import SnapshotAssertion
 from ringsim import Collective, Network, Schedule, predict_time, split
 from ringsim.limits import SMALL_BYTES, estimated_transfers, require_memory
 from ringsim.registry.algorithms import ALGORITHMS, build
-from ringsim.schedule import BYTES_LISTED, memory, verify
+from ringsim.schedule import BYTES_LISTED, verify
 from ringsim.schedule.flow import BYTES_PER_TRANSFER, Dependencies, dependencies
 from ringsim.units import format_size
 from tests.refusals import refusal_of, refused, said_by
@@ -22,16 +22,16 @@ LITTLE = 2**20
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with 1 MiB of free memory."""
-    monkeypatch.setattr(memory, "free_bytes", lambda: LITTLE)
+    monkeypatch.setattr("ringsim.limits.free_bytes", lambda: LITTLE)
 
 
 def test_the_message_says_what_it_takes_what_there_is_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough memory is no error; free memory is read only for large requests, as reading takes time."""
-    monkeypatch.setattr(memory, "free_bytes", lambda: 0)
+    monkeypatch.setattr("ringsim.limits.free_bytes", lambda: 0)
     require_memory("it", SMALL_BYTES)
     with refused(f"it: would take {format_size(SMALL_BYTES + 1)} of memory; 0 B is free: use fewer ranks"):
         require_memory("it", SMALL_BYTES + 1)
-    monkeypatch.setattr(memory, "free_bytes", lambda: LITTLE)
+    monkeypatch.setattr("ringsim.limits.free_bytes", lambda: LITTLE)
     require_memory("it", LITTLE)
     with refused("it: would take 2 MiB of memory; 1 MiB is free: use fewer ranks"):
         require_memory("it", 2 * LITTLE)
@@ -69,7 +69,7 @@ HUGE = (
 
 def test_a_huge_request_gets_one_line(monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion) -> None:
     """Exit code 2, at once, on a machine with 64 GiB."""
-    monkeypatch.setattr(memory, "free_bytes", lambda: 2**36)
+    monkeypatch.setattr("ringsim.limits.free_bytes", lambda: 2**36)
     assert {command: refusal_of(command) for command in HUGE} == snapshot
 
 
