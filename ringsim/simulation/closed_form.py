@@ -1,19 +1,13 @@
 """`closed_form_s`: the time of an algorithm as a formula, to hold the simulator against.
 
-The textbook counts rounds, in each of which a rank sends one message and receives one. The formulas here say what
-the rule of execution (see `schedule`) gives on a `Network`:
-
-- a rank sends on several channels at once, which share its port, and applies what comes on several connections at once;
-- steps are no barrier, and where a round moves several chunks one travels while another is applied.
-
-Where a round is one message to one rank that is the textbook's formula, with alpha = latency + both overheads, beta =
-1/bandwidth and gamma = 1/reduce rate; elsewhere the docstring says what differs.
+The formulas give what the rule of execution (see `schedule`) gives on a `Network`: a rank sends on several channels at
+once, which share its port, and applies what comes on several connections at once; steps are no barrier. Where a round
+is one message to one rank that is the textbook's formula, with alpha = latency + both overheads, beta = 1/bandwidth and
+gamma = 1/reduce rate; elsewhere the docstring says what differs.
 
 There is none where messages meet at a port at times that depend on latency and overheads: for double trees, for two
-levels, and, but for the broadcast of a binomial tree, where exchanges and trees have a number of ranks that is not a
-power of two. Where ranks execute in order (see `simulate`) some algorithms have other formulas: two rings have one only
-if applying takes no time, and recursive halving and doubling of chunks have one only in order, since otherwise the next
-round begins before the last one has ended.
+levels, and for most exchanges and trees on a number of ranks that is not a power of two. Executed in order some
+algorithms have other formulas, or have one only then.
 
 Without a formula, executed in order and without latency, these take a multiple of S beta. Simulations of 2 to 64 ranks
 differ by less than 0.01 % (`test_closed_form.py` repeats a few):
@@ -25,8 +19,7 @@ differ by less than 0.01 % (`test_closed_form.py` repeats a few):
     all_reduce double_binary_tree, n > 5/4 p + 1    2 + (2d-3)/(4d)
 
 for h > 1 groups of m > 1 ranks (h/n for all h as the rule permits), d = ceil(log2 n), 4d segments a tree, and p the
-largest power of two below n. None is known for recursive algorithms on other numbers of ranks than powers of two, for
-the all_reduce of double trees just above one, and for NCCL's algorithms, whose channels alternate on links and ports.
+largest power of two below n.
 """
 
 from collections.abc import Callable
@@ -53,7 +46,7 @@ class _Hop(NamedTuple):
         return self.overhead_s + self.bytes_s
 
     def together_s(self, num_messages: int) -> float:
-        """Return the time that this many take if they leave one rank, or reach one, at once on several channels."""
+        """Return the time of this many that leave one rank, or reach one, at once on several channels."""
         return self.overhead_s + self.bytes_s * num_messages
 
     @property
@@ -63,7 +56,7 @@ class _Hop(NamedTuple):
 
     @property
     def gap_s(self) -> float:
-        """The seconds of every further chunk in a train of them: the slower one of link and receiver sets the pace."""
+        """The seconds of every further chunk in a train: the slower one of link and receiver sets the pace."""
         return max(self.send_s, self.apply_s)
 
 
@@ -90,10 +83,8 @@ def closed_form_s(
 ) -> float | None:
     """Return the seconds of an algorithm, as `algorithm` makes it, on `network`; None if there is no formula.
 
-    runtime: as of `simulate`.
-
-    Exact where the number of chunks divides the size. Otherwise it lies between the values at the next smaller and the
-    next larger size that it divides, as the simulated time does unless chunks of unlike sizes meet at a port.
+    Exact where the number of chunks divides the size; otherwise between the values at the next smaller and the next
+    larger size that it divides, unless chunks of unlike sizes meet at a port.
 
         >>> from ringsim import Collective, Network, closed_form_s
         >>> closed_form_s(Collective.ALL_REDUCE, "ring", 4, 4e6, Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9))
@@ -117,10 +108,8 @@ def closed_form_of(
 ) -> float | None:
     """Return `closed_form_s` of the schedule's algorithm; None too if it is not as `build` makes it.
 
-    None as well on a network whose pairs of ranks are not all alike.
-
-    Anyone may name a schedule `ring`, and the built-in algorithms have parameters. It is told by the number of chunks
-    and of steps, and by the first step.
+    None as well on a network whose pairs of ranks are not all alike. A schedule is told by its numbers of chunks and
+    steps, and by its first step, since anyone may name one `ring`.
     """
     key = schedule.collective, schedule.algorithm
     uniform = uniform_of(network)
@@ -142,10 +131,7 @@ def _copying(time_s: _OneKind) -> _TwoKinds:
 
 
 def _one_after_the_other(adding: _OneKind, copying: _OneKind) -> _TwoKinds:
-    """Return the sum of two halves.
-
-    The second starts when all ranks have finished the first, or a rank that all wait for has.
-    """
+    """Return the sum of two halves, of which the second starts when the first has ended."""
     return lambda num_ranks, add, copy: adding(num_ranks, add) + copying(num_ranks, copy)
 
 
@@ -173,8 +159,8 @@ def _rounds(num_ranks: int, hop: _Hop) -> float:
 def _wave(num_ranks: int, hop: _Hop) -> float:
     """Return the first chunk's n - 1 hops, and the gap for each of the k - 1 behind it; k = 4n, c = S/k.
 
-    The linear pipeline, which Sanders, Speck and Traeff 2009 compare their trees with: (n - 2 + k)(alpha + c beta) if
-    the whole of alpha is an overhead of sending. Here only the slower end of a hop keeps the next chunk. Any n.
+    The linear pipeline that Sanders, Speck and Traeff 2009 compare their trees with. Here only the slower end of a hop
+    keeps the next chunk. Any n.
     """
     return (num_ranks - 1) * hop.whole_s + (4 * num_ranks - 1) * hop.gap_s
 
@@ -183,8 +169,7 @@ def _train(rounds: int, segments: int, hop: _Hop) -> float:
     """Half a ring with each chunk in segments, all segments of a round before the next: `rounds` = n - 1.
 
     A segment goes on when it has been applied, and when the train before it has passed: so a round takes a hop, or the
-    gaps of a train if that is longer. Derived here: every path through the waits turns from a rank's receiving to its
-    sending some number of times, and the longest does so never or always.
+    gaps of a train if that is longer.
     """
     return hop.whole_s + (segments - 1) * hop.gap_s + (rounds - 1) * max(hop.whole_s, segments * hop.gap_s)
 
@@ -197,8 +182,8 @@ def _two_pieces(num_ranks: int, hop: _Hop) -> float:
 def _gloo_all_reduce(num_ranks: int, add: _Hop, copy: _Hop) -> float:
     """Two trains of two segments, c = S/(2n), the second behind the first. Any n.
 
-    Derived here, like `_train`. Where the halves meet a path may pass from one's slower end to the other's only by a
-    whole hop, hence the two single terms.
+    Where the halves meet a path passes from one's slower end to the other's only by a whole hop, hence the two single
+    terms.
     """
     more = num_ranks - 2
     adding = add.gap_s + more * max(add.whole_s, 2 * add.gap_s) + max(add.whole_s, 2 * add.send_s)
@@ -208,8 +193,7 @@ def _gloo_all_reduce(num_ranks: int, add: _Hop, copy: _Hop) -> float:
 def _two_rings(num_ranks: int, hop: _Hop) -> float:
     """Half of two rings at once: (n-1)(alpha + 2c beta), c = S/(2n), as two messages of each round share a port.
 
-    In order, if applying takes no time; else a rank applies one chunk after the other, and the next two do not leave
-    together. Derived here.
+    In order only if applying takes no time.
     """
     return (num_ranks - 1) * (hop.together_s(2) + hop.latency_s + hop.apply_s)
 
@@ -224,7 +208,7 @@ def _exchange(num_ranks: int, hop: _Hop) -> float:
     """Recursive halving or doubling, log2(n) rounds of 1, 2, 4, ... n/2 chunks of c = S/n bytes; n a power of two.
 
     log2(n) alpha + (n-1) c beta [+ (n-1) c gamma] if each round were one message (Thakur, Rabenseifner and Gropp 2005,
-    sections 4.1 and 4.2; Chan et al. 2007). Here it is a train of chunks, with an overhead for each.
+    sections 4.1 and 4.2). Here it is a train of chunks, with an overhead for each.
     """
     rounds = num_ranks.bit_length() - 1
     return rounds * hop.whole_s + (num_ranks - 1 - rounds) * hop.gap_s
@@ -242,8 +226,7 @@ def _tree_down(num_ranks: int, hop: _Hop) -> float:
     """ceil(log2(n)) hops of all the data, c = S, if n is a power of two (Thakur, Rabenseifner and Gropp 2005, 4.4).
 
     The root sends to the rank half of that power of two away, whose tree has the ranks from there on, and then goes on
-    in the tree of the ranks before it, which is a full one. Where the first of these trees lacks ranks, what takes
-    longer is either its last message or that of the full one, whose messages leave one by one. Any n.
+    in the full tree of the ranks before it; the longer of the two counts. Any n.
     """
     if num_ranks == 1:
         return 0.0
@@ -255,17 +238,13 @@ def _tree_down(num_ranks: int, hop: _Hop) -> float:
 def _at_once(num_ranks: int, hop: _Hop) -> float:
     """All n - 1 messages to a rank at once: alpha + (n-1) c beta, then gamma n - 1 times. Any n.
 
-    They are applied so where all are added to the same chunk; in order, always. c = S/n if ranks exchange shares, c = S
-    if they exchange or send to rank 0 all they have. Derived here.
+    c = S/n if ranks exchange shares, c = S if they exchange, or send to rank 0, all they have.
     """
     return hop.together_s(num_ranks - 1) + hop.latency_s + (num_ranks - 1) * hop.apply_s
 
 
 def _from_one(num_ranks: int, hop: _Hop) -> float:
-    """Return a rank to all the others at once: alpha + (n-1) c beta, c = S. Any n.
-
-    Also all to all, each chunk on its own, c = S/n.
-    """
+    """Return a rank to all the others at once: alpha + (n-1) c beta, c = S; all to all, c = S/n. Any n."""
     return hop.together_s(num_ranks - 1) + hop.latency_s + hop.apply_s
 
 

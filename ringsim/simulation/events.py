@@ -17,11 +17,10 @@ times that it waits for are known.
     being applied         the receiver's overhead, and adding, on a core of the host if cores are scarce
       | applied_s         `_be_applied`: the next ones may start or be applied
 
-Two of these take a time that depends on what else is going on: bytes that share a resource, and work on scarce cores.
-Such work is begun in a slot of `Slots`, and `Activities` says when the next work ends (`_end`). All other times are a
-maximum and a sum, known at once; `Waits` knows which rows these are. Whatever becomes known at one moment is dealt with
-together, in arrays: `_later` takes note of rows and what to do with them, `_settle` does it until nothing more follows,
-and `_run_clock` then goes on to the next moment at which work ends.
+Bytes that share a resource, and work on scarce cores, take a time that depends on what else is going on. Such work is
+begun in a slot of `Slots`, and `Activities` says when the next work ends (`_end`). All other times are a maximum and a
+sum, known at once. What becomes known at one moment is dealt with in arrays: `_later` takes note of rows and what to do
+with them, `_settle` does it until nothing more follows, and `_run_clock` goes on to the next moment at which work ends.
 
 Rows behind the last one that shares anything (`_first_of_tail`) need no clock, and are dealt with when it has stopped.
 """
@@ -127,10 +126,7 @@ class EventRun:
             self._todo.setdefault(action, []).append(rows)
 
     def _first_of_tail(self) -> int:
-        """Return the row from which on nothing is shared, nor can anything have to do with what is.
-
-        What comes of these rows is left until the clock has stopped: then it is found out for all at once.
-        """
+        """Return the row from which on nothing is shared, nor can anything have to do with what is."""
         if self._slots.cores_are_scarce:
             return len(self._rows)
         shared = np.flatnonzero(self._slots.shares[self._connection])
@@ -226,8 +222,8 @@ class EventRun:
 class Slots:
     """The places where work that shares something goes on.
 
-    A slot for each connection; where cores are scarce also one for its overheads, and one for what is applied of it.
-    num_timers: slots more, the last ones, in which nothing is done but waiting for a moment.
+    A slot for each connection; where cores are scarce also one for its overheads, and one for what is applied of it;
+    and the last `num_timers`, in which nothing is done but waiting for a moment.
     """
 
     def __init__(self, connections: Connections, topology: Topology, num_timers: int = 0) -> None:
@@ -262,8 +258,8 @@ class Slots:
     ) -> Bools:
         """Begin what the rows do on cores that ranks share, and return which rows do nothing there, (num_rows,).
 
-        That is applying, on the cores of the receivers, if `is_applying`, else the overheads of the senders.
-        connection, row, from_s, work_s: (num_rows,); from when, and for how many seconds of one core.
+        is_applying: whether it is applying, on the receivers' cores; else the overheads of the senders. connection,
+        row, from_s, work_s: (num_rows,); from when, and for how many seconds of one core.
         """
         end = self._num_connections * is_applying + connection
         rank = self._ends[end]
@@ -288,6 +284,6 @@ class Slots:
         return rows
 
     def ended(self, slot: Ints) -> tuple[Ints, Bools, Bools, Bools]:
-        """Return the rows whose work was in these slots, and which of them were sent, were overheads, were applied."""
+        """Return the rows whose work was in these slots, and which were sent, were overheads, were applied."""
         kind = slot // max(self._num_connections, 1)
         return self._row[slot], kind == 0, kind == 1, kind >= 2

@@ -51,9 +51,8 @@ def _rates_at(level: Floats, resource: Ints, most: Floats) -> Floats:
 def fair_levels(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> Floats:
     """Return the level of each resource, (num_resources,), by progressive filling; for the arguments see `fair_rates`.
 
-    Progressive filling is the algorithm of Bertsekas and Gallager 1992, section 6.5.2. Unlike the textbook, one round
-    fixes the levels of all resources that are used up before any other resource of their users: no later round can
-    change them.
+    Bertsekas and Gallager 1992, section 6.5.2; but one round fixes the levels of all resources that are used up before
+    any other resource of their users, as no later round can change them.
     """
     levels = np.full(len(capacity), np.inf)
     left = capacity.copy()
@@ -215,7 +214,7 @@ class Buckets:
     """The token buckets of resources: what each has saved up; (num_buckets,) each.
 
     A bucket fills at the rate of its resource's capacity, and what goes through the resource is taken out of it. Until
-    it is empty the resource gives AT_ONCE times its capacity, as good as no limit.
+    it is empty the resource gives AT_ONCE times its capacity.
     """
 
     def __init__(self, resources: Resources) -> None:
@@ -257,8 +256,8 @@ class Activities:
 
     resource, use: (width, num_slots), and `most`: (num_slots,), of the work done in each slot: see `fair_rates`.
 
-    The rate of an activity changes only when another one begins or ends. As long as it does not, the end is worked out
-    from the beginning in one go, so that work that shares nothing takes exactly `amount / most`.
+    As long as no other activity begins or ends, the end is worked out from the beginning in one go, so that work that
+    shares nothing takes exactly `amount / most`.
     """
 
     def __init__(self, resource: Ints, use: Floats, most: Floats, resources: Resources) -> None:
@@ -325,10 +324,7 @@ class Activities:
                 return self._ended, ends
 
     def _require_progress(self, now: float) -> None:
-        """Raise ValueError, which names what stands still, unless the next moment is one at which something happens.
-
-        Each round has an event: work joins, ends or fails, once. With NaN nothing would, and the rounds would not end.
-        """
+        """Raise ValueError, which names what stands still, unless the clock goes on; with NaN it would not."""
         if now >= self._now_s * (1 - SAME_MOMENT):
             return
         for times, event in ((self._joins_s, "begins"), (self._ends_s, "ends")):

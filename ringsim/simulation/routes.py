@@ -161,8 +161,8 @@ def with_in_network_reduction(schedules: Sequence[Schedule], topology: Topology)
     """Return the topology, with those connections of the schedules whose messages its switches add up or copy.
 
     The messages of a step that a rank adds to one chunk are added up by the switch, and those with which a rank sends
-    one chunk to several ranks are copied by it, if all their ranks hang on it. What holds of a connection must hold of
-    all its messages, so that only schedules that add and copy on their own channels gain from it.
+    one chunk to several ranks are copied by it, if all their ranks hang on it. This must hold of all messages of a
+    connection.
     """
     if topology.switch_of_rank is None:
         return topology
@@ -186,7 +186,7 @@ def with_in_network_reduction(schedules: Sequence[Schedule], topology: Topology)
 def _merged(schedule: Schedule, switch: Ints) -> tuple[Ints, Ints]:
     """Return connections, and how many messages are added up with each one on it, or as a negative number copied.
 
-    0: none; so it is in a relay, in which no rank sends or receives a chunk twice at a time.
+    0: none, as in a relay, in which no rank sends or receives a chunk twice at a time.
     """
     if schedule.steps.relay:
         key = _connection_keys(schedule.steps, schedule.num_ranks)

@@ -35,14 +35,12 @@ BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is ma
 class Runtime:
     """How the ranks that execute a collective wait, and what its messages go over.
 
-    in_order: whether a rank waits for one thing at a time, as ranks on Gloo do: it applies all that it receives in step
-    order, and before it sends to another peer than before on a channel it has applied everything that it receives in
-    earlier steps. Otherwise all that the rule of execution permits happens as early as it may.
-    num_workers: how many collectives a rank works on at once.
+    in_order: whether a rank waits for one thing at a time, as ranks on Gloo do (see `dependencies`). Otherwise all that
+    the rule of execution permits happens as early as it may. num_workers: how many collectives a rank works on at once.
     is_torch: whether calls are those of torch.distributed; those of `collectives` go through shared memory where the
-    network describes it.
-    in_place: whether a reduce_scatter's output is a part of its input, as in the rows "in place" of a benchmark.
-    is_lent: whether tensors lie in memory that the ranks of a host share, as those of `collectives.empty`.
+    network describes it. in_place: whether a reduce_scatter's output is a part of its input, as in the rows "in place"
+    of a benchmark. is_lent: whether tensors lie in memory that the ranks of a host share, as those of
+    `collectives.empty`.
 
         >>> from ringsim import Runtime, load_network, predict_time, ring_all_reduce
         >>> in_order = Runtime(in_order=True)
@@ -128,11 +126,7 @@ def predict_time(
 ) -> float:
     """Return the seconds until the last rank has finished: `simulate(...).time_s`, without a timeline if it can.
 
-    Where many transfers share resources and all chunks have one size, sums may be rounded otherwise than there.
-
-    runtime, on_progress: as of `simulate`.
-
-    Infinite if a failure keeps it from finishing.
+    Infinite if a failure keeps it from finishing. On the fast path sums may be rounded otherwise than in `simulate`.
 
         >>> from ringsim import load_network, predict_time, ring_all_reduce
         >>> round(predict_time(ring_all_reduce(64), load_network("dgx-h100-cluster"), 2**30), 3)
@@ -166,7 +160,7 @@ def lists_more_than(
 def predict_repeated(
     schedule: Schedule, network: AnyNetwork, size_bytes: int, runtime: Runtime, *, beside_s: float = 0.0
 ) -> float:
-    """Return the seconds from one execution to the next if each follows the one before, `beside_s` after its end."""
+    """Return the seconds from one execution to the next, which begins `beside_s` after the end of the first."""
     alone_s = beside_s + predict_time(schedule, network, size_bytes, runtime=runtime)
     topology = sound_topology(runtime.network(network), schedule.num_ranks)
     return max(alone_s, _refill_s(schedule, topology, schedule.chunk_bytes(size_bytes)))

@@ -1,8 +1,7 @@
 """`time_queue`: when each of several collectives begins and ends that wait in a queue for workers.
 
-They share one virtual time: what is under way at once shares links and cores. `_QueueRun` is the event engine with two
-things more: a collective begins when a worker takes it, and the workers of a rank are separate threads, each with its
-own connections, which use the same links and cores.
+What is under way at once shares links and cores. `_QueueRun` is the event engine with two things more: a collective
+begins when a worker takes it, and the workers of a rank each have their own connections.
 """
 
 import math
@@ -53,9 +52,7 @@ def time_queue(calls: Sequence[QueuedCall], network: AnyNetwork, runtime: Runtim
     """Return when each call begins and ends if the workers of every rank take them in their order.
 
     A worker takes the next call when its last one has ended on all ranks. One worker is a stream of NCCL's; Gloo has
-    two. What two workers do at once shares links, memory and cores, also the connection between two ranks.
-
-    runtime: who executes the calls.
+    two.
 
     Raises ValueError for a size that is not whole elements, calls of different numbers of ranks, a first call before 0,
     no worker, or its own network for a call, which may share the network with others.
@@ -87,10 +84,7 @@ def time_queue(calls: Sequence[QueuedCall], network: AnyNetwork, runtime: Runtim
 
 
 def has_steady_times(topology: Topology) -> bool:
-    """Whether a collective takes the same time whenever it begins.
-
-    Nothing is then drawn at random, nothing fails, and no link saves up.
-    """
+    """Return whether a collective takes the same time whenever it begins: nothing fails, varies or saves up."""
     resources = topology.resources
     return topology.jitter is None and not (np.isfinite(resources.fails_at_s) | (resources.burst_bytes > 0)).any()
 
@@ -119,9 +113,8 @@ def _joined(parts: Sequence[Dependencies], name: str, start: Ints | None) -> np.
 class _QueueRun(EventRun):
     """The state of every transfer, and of every collective: when it begins and ends, infinite if it never does.
 
-    Collectives are taken in the order of the queue: each by the first worker to be free, which a worker is when its
-    collective has ended on all ranks. A row belongs to the first worker's connections until it is known which worker
-    takes it.
+    A worker is free when its collective has ended on all ranks. A row belongs to the first worker's connections until
+    it is known which worker takes it.
     """
 
     def __init__(self, queue: Sequence[QueuedCall], topology: Topology, runtime: Runtime) -> None:
