@@ -97,9 +97,8 @@ def _held(place: str, num_ranks: int, num_chunks: int) -> npt.NDArray[np.bool_]:
 def owners(num_shares: int, num_chunks: int) -> npt.NDArray[np.int64]:
     """Return the share that each chunk belongs to, shape (num_chunks,).
 
-    Share r is the r-th run of `num_chunks / num_shares` neighbouring chunks, which is the r-th equal share of the
-    elements (see `partition`). It is that of rank r; in an all_to_all of n ranks share `n * s + d` is what rank s has
-    for rank d.
+    Share r is the r-th run of `num_chunks / num_shares` neighbouring chunks. It is that of rank r; in an all_to_all of
+    n ranks share `n * s + d` is what rank s has for rank d.
     """
     return np.arange(num_chunks) * num_shares // num_chunks
 
@@ -125,8 +124,8 @@ def initial_counts(collective: Collective, num_ranks: int, num_chunks: int) -> C
 def required(collective: Collective, num_ranks: int, num_chunks: int) -> tuple[Counts, npt.NDArray[np.bool_]]:
     """Return what each rank must hold at the end.
 
-    The counts of each finished chunk, all contributions to it, shape (chunk, contributor), and which rank must hold
-    which chunk, shape (rank, chunk); what the others hold is not looked at.
+    The counts of each finished chunk, shape (chunk, contributor), and which rank must hold which chunk, shape (rank,
+    chunk); what the others hold is not looked at.
     """
     counts = held_at_start(collective, num_ranks, num_chunks).T.astype(np.int32)
     return counts, held_at_end(collective, num_ranks, num_chunks)

@@ -34,10 +34,8 @@ def _require_schedules(combinator: str, *operands: object) -> None:
 def then(first: Schedule, second: Schedule, collective: Collective, algorithm: str) -> Schedule:
     """Run `first`, and after it `second`, on the same ranks and chunks.
 
-    No barrier stands between them: a transfer of `second` waits only for what `first` wrote into its chunk, and
-    for what it sent of it.
-
-    Raises ScheduleError if the two do not have the same ranks and chunks.
+    A transfer of `second` waits only for what `first` wrote into its chunk, and for what it sent of it. Raises
+    ScheduleError if the two do not have the same ranks and chunks.
 
         >>> from ringsim import Collective, ring_all_gather, ring_reduce_scatter, then
         >>> then(ring_reduce_scatter(4), ring_all_gather(4), Collective.ALL_REDUCE, "mine")
@@ -68,11 +66,8 @@ def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> S
     """Run schedules of the same collective, ranks and chunks at once, each on its own share of the data.
 
     Chunk c of the i-th of k becomes chunk `k * c + i`, so that a rank owns what it owned, and channels likewise. Steps
-    alternate. By the rule of execution the schedules do not wait for each other; a rank that executes in order applies
-    what they bring one after the other.
-    algorithm: the name of the result; without it that of the first.
-
-    Raises ScheduleError if the schedules do not fit.
+    alternate, and the schedules do not wait for each other. algorithm: the name of the result; by default that of the
+    first. Raises ScheduleError if the schedules do not fit.
 
         >>> from ringsim import merge, ring_all_reduce
         >>> merge(ring_all_reduce(4), ring_all_reduce(4, direction=-1), algorithm="both_ways")
@@ -190,9 +185,8 @@ def _renamed(rows: _Rows, ranks: Any, first_chunk: int) -> _Rows:
 def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.integer]) -> Schedule:
     """Let rank `order[i]` do what rank i does in `schedule`; so a ring goes order[0], order[1], ...
 
-    Where shares of the data belong to ranks, as in reduce_scatter and all_gather, or to pairs of them, as in
-    all_to_all, the chunks of rank i become those of rank `order[i]`, so that the contract still holds. In the others
-    chunks keep their numbers.
+    Where shares of the data belong to ranks or to pairs of them, they move with their ranks, so that the contract still
+    holds. In other collectives chunks keep their numbers.
 
     Raises ValueError if `order` is not a permutation of the ranks, or moves the root, and ScheduleError if ranks own
     different numbers of chunks.
@@ -264,11 +258,9 @@ def on_channel(schedule: Schedule, channel: int) -> Schedule:
 def split(schedule: Schedule, segments: int) -> Schedule:
     """Cut each chunk into `segments` neighbouring chunks, and each step into as many steps.
 
-    Segment j of chunk c is chunk `c * segments + j` and goes in step `step * segments + j`. Since steps are an
-    order and not a barrier, a segment goes on while the next one arrives. `partition` keeps the shares of
-    the ranks where they were. For schedules in which a rank takes part in steps far apart, see `pipeline`.
-
-    Raises ValueError for less than one segment.
+    Segment j of chunk c is chunk `c * segments + j` and goes in step `step * segments + j`: a segment goes on while the
+    next one arrives. For schedules in which a rank takes part in steps far apart, see `pipeline`. Raises ValueError for
+    less than one segment.
 
         >>> from ringsim import ring_all_reduce, split
         >>> split(ring_all_reduce(4), 2)
@@ -297,12 +289,9 @@ def split(schedule: Schedule, segments: int) -> Schedule:
 def pipeline(schedule: Schedule, segments: int) -> Schedule:
     """Cut each chunk into `segments` neighbouring chunks, each of which starts one step after the one before it.
 
-    Segment j of chunk c is chunk `c * segments + j`; what the whole did in a step, segment j does in `step + j`: a
-    wave, `num_steps + segments - 1` steps long. `split` puts all segments of a step before those of the next. A rank
-    that executes in order applies them in that order, so where it takes part in steps far apart (up a tree and down
-    again) its later segments would delay the way back of the first. A wave does not.
-
-    Raises ValueError for less than one segment.
+    Segment j of chunk c is chunk `c * segments + j`, and does in `step + j` what the whole did in `step`: a wave,
+    `num_steps + segments - 1` steps long. Executed in order, `split` would let the later segments on their way up a
+    tree delay the first on its way down. Raises ValueError for less than one segment.
 
         >>> from ringsim import algorithm, pipeline
         >>> pipeline(algorithm("binomial_tree", 8, "broadcast"), 4)

@@ -156,9 +156,9 @@ BYTES_PER_TRANSFER = 45  # of the columns above
 def dependencies(schedule: Schedule, *, in_order: bool = False) -> Dependencies:
     """Return all transfers of `schedule`, with what each waits for.
 
-    in_order: as a rank waits that can wait for one thing at a time, which is how `collectives` executes schedules. It
-    applies all that it receives in step order, and before it sends to another peer than before on a channel it has
-    applied everything that it receives in earlier steps.
+    in_order: as a rank waits that can wait for one thing at a time, which is how `collectives` executes schedules on
+    Gloo. It applies all that it receives in step order, and before it sends to another peer than before on a channel it
+    has applied everything that it receives in earlier steps.
 
     Raises ValueError if there is no memory for them.
     """
@@ -212,7 +212,7 @@ def operations_of_ranks(
 ) -> Iterator[list[tuple[RankOperation, list[RankOperation]]]]:
     """Yield the operations of each rank in step order, in a step the sends first, for which writes may wait.
 
-    With each are those of the rank that it waits for, but for those of its channel or connection.
+    Each has the operations of the rank that it waits for, except those of its channel or connection.
     """
     rank, num_rows = np.concatenate([waits.src, waits.dst]), max(len(waits), 1)
     order = stable_order(rank)

@@ -1,9 +1,9 @@
 """`MemoryPasses`: what ranks copy when they read from each other's memory what they receive.
 
-A rank that sends a chunk publishes it: it puts the chunk where the other ranks of its host can read it. It copies there
-only what it has held from the beginning; a sum that is sent on is formed there, and a chunk that is passed on stays
-where it was published first. The receiver adds, or copies, from there. A tensor that lies in memory which ranks share
-is *lent*: a chunk is published where it is, unless it could be overwritten before all have read it.
+A rank that sends a chunk publishes it: it copies what it has held from the beginning to where the other ranks of its
+host read it. A sum that is sent on is formed there, and a chunk that is passed on stays where it was published first. A
+tensor in memory that ranks share is *lent*: a chunk is published where it is, unless it could be overwritten before all
+have read it.
 """
 
 from collections import Counter
@@ -21,12 +21,10 @@ from ringsim.schedule.table import Bools
 class MemoryPasses:
     """The copies that each transfer needs beside its addition, the rows in step order, each (num_transfers,).
 
-    published: whether the sender copies the chunk to where others read it.
-    taken: whether the receiver copies it to where it belongs: what is final there, unless it was added there.
-    apart: whether the sum is formed elsewhere than where its first operand is, so that three places take part: what is
-    sent on; what is added to a chunk that lies in published memory; and, unless the output is a part of the input, what
-    is added to the input of a rank to which the collective does not leave all chunks, as that input stays as it is.
-    most_published: how many chunks a rank has in its published memory in the end, at most.
+    published: whether the sender copies the chunk to where others read it. taken: whether the receiver copies it to
+    where it belongs: what is final there, unless it was added there. apart: whether the sum is formed elsewhere than
+    where its first operand is, so that three places take part. most_published: how many chunks a rank has in its
+    published memory in the end, at most.
     """
 
     published: Bools
@@ -76,8 +74,7 @@ def stays_until_read(schedule: Schedule, rows: Flow, rank: int) -> Bools:
     """Return for each chunk whether others can read it in the tensor of `rank` itself, (num_chunks,).
 
     They can if all that is ever written over a version of it there was made, directly or not, from what its readers
-    made of that version: then they have read it by then. A rank that is only passed the chunk reads it there, too, when
-    it passes it on, and when it adds to it.
+    made of that version. A rank that is only passed the chunk reads it there, too, when it passes it on or adds to it.
 
     rows: the flow of `schedule`.
     """

@@ -13,11 +13,10 @@ PartitionFunction = Callable[[int, int], npt.NDArray[np.int64]]  # what the func
 
 
 def partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
-    """Return the bounds of the chunks: chunk `i` holds the elements `bounds[i]` to `bounds[i + 1]`.
+    """Return the bounds of the chunks: chunk `i` holds the elements `bounds[i]` to `bounds[i + 1]`; (num_chunks + 1,).
 
-    Shape (num_chunks + 1,). Chunk sizes differ by at most one element; with fewer elements than chunks
-    some chunks are empty. Bound `i` is `i * num_elements // num_chunks`, so cutting each chunk into k more
-    keeps every old bound: the share of a rank does not move when a schedule is pipelined.
+    Chunk sizes differ by at most one element. Bound `i` is `i * num_elements // num_chunks`, so that cutting each chunk
+    into k more keeps every old bound: the share of a rank does not move when a schedule is pipelined.
 
     Raises ValueError for a negative number of elements, less than one chunk, or more than 64 bits can count.
 
@@ -37,8 +36,8 @@ def partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
 def gloo_partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
     """Return bounds as Gloo's all_reduce has them: chunks of `num_elements / num_chunks` rounded up while any are left.
 
-    Which chunk an element falls into says in which order its contributions are added; so whoever wants Gloo's own bits
-    must cut as it does. Up to 1 chunk is cut short, those after it are empty. Raises ValueError as `partition` does.
+    The chunk of an element determines in which order its contributions are added, and so the last bits of the sum.
+    Raises ValueError as `partition` does.
     """
     length = -(-num_elements // num_chunks) if num_chunks > 0 else 0
     return np.minimum(partition(num_chunks * length, num_chunks), num_elements)

@@ -95,9 +95,9 @@ def rank_program(schedule: Schedule, rank: int) -> RankProgram:
 def _group_sends(rows: Sequence[FlowRow], rank: int, number: Mapping[int, int]) -> dict[int, int]:
     """Return the group of each row that `rank` sends: 0 at the start, i once receive number i is applied.
 
-    A rank waits for one thing at a time. So a send that may have to wait until one to another peer has left (rule 2)
-    is put off until all receives of earlier steps are applied: they do not depend on it, and need not wait with it.
-    Sends to one peer are issued in step order, also on different channels, since their messages are told apart by that.
+    A rank waits for one thing at a time. So a send that may have to wait until one to another peer has left (rule 2) is
+    put off until all receives of earlier steps are applied. Sends to one peer are issued in step order on all channels,
+    since their messages are told apart by that.
 
     number: of each row that the rank receives, from 1; 0 of NO_ROW.
     """

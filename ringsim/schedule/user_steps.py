@@ -1,7 +1,6 @@
 """Steps and numbers of a user: read, or refused in one line that says what they must be.
 
-NumPy and Python would refuse much of it too, but in words that name neither the step nor what is wrong with it; and
-they would take 0.5 for chunk 0.
+NumPy would refuse much of it without naming the step, and would take 0.5 for chunk 0.
 """
 
 from collections.abc import Iterable, Iterator
