@@ -66,8 +66,10 @@ def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> S
     """Run schedules of the same collective, ranks and chunks at once, each on its own share of the data.
 
     Chunk c of the i-th of k becomes chunk `k * c + i`, so that a rank owns what it owned, and channels likewise. Steps
-    alternate, and the schedules do not wait for each other. algorithm: the name of the result; by default that of the
-    first. Raises ScheduleError if the schedules do not fit.
+    alternate, and the schedules do not wait for each other.
+    algorithm: the name of the result; by default that of the first.
+
+    Raises ScheduleError if the schedules do not fit.
 
         >>> from ringsim import merge, ring_all_reduce
         >>> merge(ring_all_reduce(4), ring_all_reduce(4, direction=-1), algorithm="both_ways")

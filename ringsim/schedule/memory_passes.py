@@ -21,10 +21,10 @@ from ringsim.schedule.table import Bools
 class MemoryPasses:
     """The copies that each transfer needs beside its addition, the rows in step order, each (num_transfers,).
 
-    published: whether the sender copies the chunk to where others read it. taken: whether the receiver copies it to
-    where it belongs: what is final there, unless it was added there. apart: whether the sum is formed elsewhere than
-    where its first operand is, so that three places take part. most_published: how many chunks a rank has in its
-    published memory in the end, at most.
+    published: whether the sender copies the chunk to where others read it.
+    taken: whether the receiver copies it to where it belongs: what is final there, unless it was added there.
+    apart: whether the sum is formed elsewhere than where its first operand is, so that three places take part.
+    most_published: how many chunks a rank has in its published memory in the end, at most.
     """
 
     published: Bools

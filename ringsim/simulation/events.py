@@ -258,8 +258,8 @@ class Slots:
     ) -> Bools:
         """Begin what the rows do on cores that ranks share, and return which rows do nothing there, (num_rows,).
 
-        is_applying: whether it is applying, on the receivers' cores; else the overheads of the senders. connection,
-        row, from_s, work_s: (num_rows,); from when, and for how many seconds of one core.
+        is_applying: whether it is applying, on the receivers' cores; else the overheads of the senders.
+        connection, row, from_s, work_s: (num_rows,); from when, and for how many seconds of one core.
         """
         end = self._num_connections * is_applying + connection
         rank = self._ends[end]

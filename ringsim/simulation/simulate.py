@@ -36,11 +36,12 @@ class Runtime:
     """How the ranks that execute a collective wait, and what its messages go over.
 
     in_order: whether a rank waits for one thing at a time, as ranks on Gloo do (see `dependencies`). Otherwise all that
-    the rule of execution permits happens as early as it may. num_workers: how many collectives a rank works on at once.
+    the rule of execution permits happens as early as it may.
+    num_workers: how many collectives a rank works on at once.
     is_torch: whether calls are those of torch.distributed; those of `collectives` go through shared memory where the
-    network describes it. in_place: whether a reduce_scatter's output is a part of its input, as in the rows "in place"
-    of a benchmark. is_lent: whether tensors lie in memory that the ranks of a host share, as those of
-    `collectives.empty`.
+    network describes it.
+    in_place: whether a reduce_scatter's output is a part of its input, as in the rows "in place" of a benchmark.
+    is_lent: whether tensors lie in memory that the ranks of a host share, as those of `collectives.empty`.
 
         >>> from ringsim import Runtime, load_network, predict_time, ring_all_reduce
         >>> in_order = Runtime(in_order=True)
