@@ -3,19 +3,21 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
+from typing import NamedTuple
 
 from ringsim.console import in_one_line
 from ringsim.files import shortened
 from ringsim.report.run_summary import expected_rows
-from ringsim.report.table import DataTable, Row, TableCell, count_cell, share_cell, size_cell
+from ringsim.report.table import Column, DataTable, TableCell, share_cell
 from ringsim.text_table import align_columns, wrap_text
 from ringsim.training_step import LOWER_BOUND, BucketCaps, DdpStep, StepProfile, TracePrediction, TraceScaling
 from ringsim.units import format_size, format_time, plural
 
 MAX_BETTER = 4  # alternatives that are listed
 BETTER = "The step would take"  # heads them
-_TIMES = ("step", "computing", "exposed", "communication")
+_TENTHS = partial(share_cell, digits=1)
 _ROUNDING_S = 1e-9  # what a step is slowed by less is the rounding of times
 
 
@@ -52,12 +54,15 @@ def scaling_facts(scaling: TraceScaling) -> list[str]:
 
 def scaling_table(scaling: TraceScaling) -> DataTable:
     """Return a row for each number of ranks."""
-    rows = []
-    for step in scaling.steps:
-        times = map(_time_cell, (step.step_s, step.compute_s, step.exposed_s, step.communication_s))
-        tokens = [count_cell(step.total_tokens_per_s)] if scaling.tokens else []
-        rows.append((count_cell(step.num_ranks), *times, share_cell(step.efficiency, 1), *tokens))
-    return DataTable(["ranks", *_TIMES, "efficiency", *(["tokens/s"] if scaling.tokens else [])], rows)
+    columns: list[Column | str] = [
+        "num_ranks",
+        "step_s",
+        Column("compute_s", "computing"),
+        "exposed_s",
+        "communication_s",
+    ]
+    tokens = [Column("total_tokens_per_s", "tokens/s")] if scaling.tokens else []
+    return DataTable.of(scaling.steps, [*columns, Column("efficiency", cell=_TENTHS), *tokens])
 
 
 def step_title(prediction: TracePrediction) -> str:
@@ -132,15 +137,15 @@ def ddp_facts(step: DdpStep, profile: StepProfile) -> list[tuple[str, str]]:
 
 def caps_table(steps: Sequence[DdpStep], best: BucketCaps) -> DataTable:
     """Return a row for each bucket size, the last with torch's own caps. best: those with the shortest step."""
-    rows = []
-    for step in steps:
-        caps, mean = step.config.caps, step.prediction.mean
-        mark = "best" if caps == best else "default" if step is steps[-1] else ""
-        times = map(_time_cell, (mean.step_s, mean.exposed_s, mean.communication_s))
-        cells = TableCell(str(caps), caps.rest_bytes), count_cell(step.num_buckets), *times
-        rows.append((*cells, share_cell(step.efficiency, 1), TableCell(mark, 0)))
-    columns = ("bucket_cap_mb", "buckets", "step", "exposed", "communication", "efficiency", "")
-    return DataTable(columns, rows)
+    marks = {id(steps[-1]): "default"} | {id(step): "best" for step in steps if step.config.caps == best}
+    columns = [
+        Column("config.caps", "bucket_cap_mb", lambda caps: TableCell(str(caps), caps.rest_bytes)),
+        Column("num_buckets"),
+        *(Column(f"prediction.mean.{name}") for name in ("step_s", "exposed_s", "communication_s")),
+        Column("efficiency", cell=_TENTHS),
+        Column("", "", lambda step: TableCell(marks.get(id(step), ""), 0)),
+    ]
+    return DataTable.of(steps, columns)
 
 
 def _steps(prediction: TracePrediction) -> list[tuple[str, str]]:
@@ -166,32 +171,37 @@ def _memory(peak: int, prediction: TracePrediction) -> str:
     return f"{format_size(peak)} at the peak{verdict} (memory of tensors, without allocator and workspaces)"
 
 
+class _Kind(NamedTuple):
+    """Calls of one kind in the mean step; bytes and seconds are their sums, and `share` is that of the step."""
+
+    collective: str
+    num_ranks: int
+    algorithm: str
+    calls: float
+    size_bytes: int
+    under_way_s: float
+    exposed_s: float
+    share: float
+
+
 def calls_table(prediction: TracePrediction) -> DataTable:
     """Return a row for each kind of call in the mean step, in the order in which they first occur."""
-    groups, steps = prediction.trace.groups, prediction.timelines
-    # Groups of the same ranks are one. Of each call: its bytes, and seconds under way and exposed.
+    groups, num_steps = prediction.trace.groups, len(prediction.timelines)
+    # Groups of the same ranks are one. Of each call: 1, its bytes, and seconds under way and exposed.
     kinds: dict[tuple[str, tuple[int, ...], str], list[tuple[float, ...]]] = defaultdict(list)
-    for timeline in steps:
+    for timeline in prediction.timelines:
         for call, span, exposed_s in zip(timeline.step.calls, timeline.calls, timeline.exposed_by_call(), strict=True):
             algorithm = span.algorithm if span.protocol is None else f"{span.algorithm} {span.protocol}"
-            figures = call.size_bytes, span.under_way_s, exposed_s
+            figures = 1, call.size_bytes, span.under_way_s, exposed_s
             kinds[call.collective, groups[call.group].ranks, algorithm].append(figures)
-    rows: list[Row] = []
+    rows = []
     for (collective, ranks, algorithm), calls in kinds.items():
-        size_bytes, under_way_s, waited_s = (sum(figures) / len(steps) for figures in zip(*calls, strict=True))
-        count = len(calls) / len(steps)
-        rows.append((
-            collective,
-            count_cell(len(ranks)),
-            algorithm,
-            TableCell(f"{count:g}", count),
-            size_cell(round(size_bytes)),
-            _time_cell(under_way_s),
-            _time_cell(waited_s),
-            share_cell(_share(waited_s, prediction.mean.step_s), 1),
-        ))  # fmt: skip
-    columns = ("collective", "ranks", "algorithm", "calls", "bytes", "under way", "exposed", "of the step")
-    return DataTable(columns, rows)
+        count, size_bytes, under_way_s, exposed_s = (sum(figures) / num_steps for figures in zip(*calls, strict=True))
+        share = _share(exposed_s, prediction.mean.step_s)
+        rows.append(_Kind(collective, len(ranks), algorithm, count, round(size_bytes), under_way_s, exposed_s, share))
+    count_column = Column("calls", cell=lambda count: TableCell(f"{count:g}", count))
+    times = Column("size_bytes", "bytes"), "under_way_s", "exposed_s", Column("share", "of the step", _TENTHS)
+    return DataTable.of(rows, ["collective", "num_ranks", "algorithm", count_column, *times])
 
 
 def better_steps(prediction: TracePrediction) -> list[str]:
@@ -207,10 +217,6 @@ def _share(part_s: float, whole_s: float) -> float:
     if math.isinf(whole_s):
         return float(math.isinf(part_s))
     return part_s / whole_s if whole_s else 0.0
-
-
-def _time_cell(time_s: float) -> TableCell:
-    return TableCell(_time(time_s), time_s)
 
 
 def _time(time_s: float) -> str:

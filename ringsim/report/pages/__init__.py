@@ -20,7 +20,7 @@ def page(template: str, title: str, style: str = "", script: str = "", data: obj
     >>> "<title>2 &lt; 3</title>" in page("page.j2", "2 < 3")
     True
     """
-    made = load_template(Path(__file__).with_name(template), {}, autoescape=True, trim_blocks=True)
+    made = load_template(Path(__file__).with_name(template), autoescape=True, trim_blocks=True)
     style = asset("page.css") + style
     return made.render(title=title, style=style, script=script, data=_inside_a_script(data), **rest)
 
