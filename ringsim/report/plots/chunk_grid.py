@@ -8,17 +8,18 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import SubFigure
 
 from ringsim.analysis import ChunkStates
 from ringsim.report.colours import contributor_colours
 from ringsim.report.plots.charts import Floats, boxes, draw_boxes, draw_labels, points_per_unit, strided
-from ringsim.report.plots.style import palette, points
+from ringsim.report.plots.style import LEFT, RIGHT, WIDTH, Panel, palette, points
 from ringsim.schedule import Bools
 
 MAX_STRIPES = 128  # across a panel; with more, nobody tells one stripe from the next
 _MAX_STRIPED_RANKS = 16  # with more, a row is too low for its frame
 _MAX_PANELS = 9  # side by side; half as many where a panel has many chunks to tell apart
+_GAP = (0.12, 0.42)  # inches between panels, across and down
 _COUNT_SIZE = 6.5  # points
 _FRAME_WIDTH = 1.4  # points
 _STRIPED_LEGEND = (
@@ -46,23 +47,29 @@ def grid_shape(states: ChunkStates) -> tuple[int, int]:
     return num_rows, -(-slots // num_rows)
 
 
-def draw_chunk_grid(
-    figure: Figure | SubFigure,
-    states: ChunkStates,
-    *,
-    margins: dict[str, float],
-    heading: str = "Contributions that each rank holds of each chunk",
-) -> None:
-    """Draw a panel for each state; a cell is a chunk on a rank, with a stripe for each rank whose share is in it.
+def grid_panel(states: ChunkStates, stopped: str = "") -> Panel:
+    """Return the panel of a grid for each state, in which each cell is a chunk on a rank.
 
-    margins: of the panels in the figure, as matplotlib's gridspec takes them.
+    stopped: behind the heading.
     """
     num_rows, num_columns = grid_shape(states)
-    figure.text(margins["left"], 0.995, heading, fontsize=points(11), fontweight="bold", va="top")
-    panels = figure.subplots(num_rows, num_columns, squeeze=False, gridspec_kw=margins).ravel().tolist()
+    tallest = 3.0 if is_striped(states.num_ranks, states.num_chunks) else 1.6
+    height = min(max(0.24 * states.num_ranks, 1.1), tallest)
+    width = (WIDTH - LEFT - RIGHT - (num_columns - 1) * _GAP[0]) / num_columns
+
+    def draw(figure: SubFigure, margins: dict[str, float]) -> None:
+        heading = f"Contributions that each rank holds of each chunk{stopped}"
+        figure.text(margins["left"], 0.995, heading, fontsize=points(11), fontweight="bold", va="top")
+        places = margins | {"wspace": _GAP[0] / width, "hspace": _GAP[1] / height}
+        panels = figure.subplots(num_rows, num_columns, squeeze=False, gridspec_kw=places).ravel().tolist()
+        _draw_states(panels, num_columns, states)
+
+    return Panel(1.0 + num_rows * height + (num_rows - 1) * _GAP[1], draw, 0.5, 0.3)
+
+
+def _draw_states(panels: Sequence[Axes], num_columns: int, states: ChunkStates) -> None:
     held = states.holdings > 0
-    for number, done in enumerate(states.states.tolist()):
-        axes = panels[number]
+    for number, (axes, done) in enumerate(zip(panels, states.states.tolist(), strict=False)):
         axes.set_title(f"after step {done}" if done else "before", fontsize=points(8), pad=3)
         name_cells(axes, states.num_ranks, states.num_chunks, with_ranks=number % num_columns == 0)
         draw_cells(axes, held[number], states.finished[number], held[max(number - 1, 0)])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
+from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.transforms import Transform
@@ -17,7 +18,7 @@ from ringsim.network import Network
 from ringsim.registry import AlgorithmName, base_name
 from ringsim.report.colours import ink_on
 from ringsim.report.plots.charts import Floats, Label, boxes, draw_boxes, draw_labels, points_per_unit, shifted, strided
-from ringsim.report.plots.style import font_scale, palette, points
+from ringsim.report.plots.style import LEFT, Panel, font_scale, palette, points
 from ringsim.schedule import Bools, Ints
 from ringsim.simulation import Seconds, Timeline
 from ringsim.units import format_time, time_unit
@@ -29,7 +30,7 @@ _TOP, _SENDS, _APPLIES, _ROW_OF_MANY = -0.40, 0.45, (0.09, 0.40), 0.30  # of a l
 _STOPPED, _NOTES = 0.05, 0.5  # of the time: how far beyond its end what hangs is drawn, and the room for notes
 _TEXT, _SMALLEST_TEXT = 8.0, 5.5  # points
 _NAME_LENGTH, _NOTE_LENGTH = 12, 74  # characters
-_HIGHEST = 6.0  # inches, of all lanes together
+_HIGHEST, _LEFT_OF_HOSTS = 6.0, 1.6  # inches, of all lanes together, and of their names
 _PHASE_GAP, _PHASE_LEVEL, _LEGEND_LEVEL = 5.0, 15.0, 17.0  # points above the lanes
 
 Handles = list[Patch | Line2D]
@@ -154,13 +155,18 @@ def _groups_of(algorithm: str, num_ranks: int) -> tuple[str, ...]:
     return tuple(f"{noun} {rank // size}" for rank in range(num_ranks)) if min(count, size) > 1 else ()
 
 
-def lanes_height(lanes: Lanes) -> tuple[float, float]:
-    """Return the height in inches of the lanes with what stands around them, and how much of it is above them."""
+def lanes_panel(lanes: Lanes, heading: str = "Timeline of each rank") -> Panel:
+    """Return the panel of the lanes with what stands around them."""
+
+    def draw(figure: SubFigure, margins: dict[str, float]) -> None:
+        draw_lanes(figure.subplots(gridspec_kw=margins), lanes, heading)
+
     above = 0.28 + points(lanes.height_above + _LEGEND_LEVEL) / font_scale() / 72
-    return above + 0.55 + min(max(0.52 * lanes.height, 0.8), _HIGHEST), above
+    height = above + 0.55 + min(max(0.52 * lanes.height, 0.8), _HIGHEST)
+    return Panel(height, draw, above, 0.5, left=_LEFT_OF_HOSTS if lanes.groups else LEFT)
 
 
-def draw_lanes(axes: Axes, lanes: Lanes, heading: str = "Timeline of each rank") -> None:
+def draw_lanes(axes: Axes, lanes: Lanes, heading: str) -> None:
     """Draw a lane per rank, rank 0 on top, with the names of ranks, hosts and phases, and a legend."""
     set_time_axis(axes, lanes)
     axes.set_xlabel(f"time ({lanes.unit})", fontsize=points(9))

@@ -6,16 +6,16 @@ Fonts, colours and resolution are the user's settings of matplotlib where these 
 import io
 import os
 import re
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import matplotlib.style
 from matplotlib import rc_context, rcParams, rcParamsDefault
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
 from ringsim.files import atomic_file
 from ringsim.report.colours import BLACK, OWN_STYLES, WHITE, Palette
@@ -33,6 +33,9 @@ def _hex(colour: str, otherwise: str) -> str:
     return otherwise if colour in ("none", "auto", "inherit") else to_hex(colour).upper()
 
 
+# Inches, with matplotlib's own font size.
+WIDTH, LEFT, RIGHT = 14.0, 0.8, 0.25
+_TITLE_HEIGHT, _LINE_HEIGHT = 0.53, 0.22
 _DPI = 144.0  # with the widths of the pages about 2000 pixels
 # Matplotlib's types know every name, and take no other string.
 _SETTINGS, _DEFAULTS = cast(MutableMapping[str, Any], rcParams), cast(MutableMapping[str, Any], rcParamsDefault)
@@ -108,6 +111,46 @@ def new_figure(width: float, height: float, **rest: Any) -> Figure:
     """Return an empty page of `width` by `height` inches, scaled with the user's font size."""
     scale = font_scale()
     return Page(figsize=(width * scale, height * scale), dpi=setting("figure.dpi", _DPI), **rest)
+
+
+class Panel(NamedTuple):
+    """A band of a page, from its left to its right end; in inches, with matplotlib's own font size.
+
+    draw: fills the band; its second argument holds the margins as matplotlib's gridspec takes them.
+    above, below: of the axes in the band; left, right: likewise.
+    """
+
+    height: float
+    draw: Callable[[SubFigure, dict[str, float]], None]
+    above: float = 0.0
+    below: float = 0.0
+    left: float = LEFT
+    right: float = RIGHT
+
+
+def page_of(panels: Sequence[Panel]) -> Figure:
+    """Return a page of panels, one below the other."""
+    heights = [panel.height for panel in panels]
+    figure = new_figure(WIDTH, sum(heights))
+    parts = figure.subfigures(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for part, (height, draw, above, below, left, right) in zip(parts, panels, strict=True):
+        across = {"left": left / WIDTH, "right": 1 - right / WIDTH}
+        draw(part, across | {"top": 1 - above / height, "bottom": below / height})
+    return figure
+
+
+def head(title: str, *lines: tuple[str, float, str], left: float = LEFT) -> Panel:
+    """Return the title of a page, and below it lines: a text, its size in points, and its colour."""
+    height = _TITLE_HEIGHT + _LINE_HEIGHT * len(lines)
+
+    def draw(figure: SubFigure, margins: dict[str, float]) -> None:
+        x = margins["left"]
+        figure.text(x, 1 - 0.28 / height, title, fontsize=points(15), fontweight="bold", va="center")
+        for number, (text, size, colour) in enumerate(lines):
+            y = 1 - (0.61 + _LINE_HEIGHT * number) / height
+            figure.text(x, y, text, fontsize=points(size), va="center", color=colour)
+
+    return Panel(height, draw, left=left)
 
 
 def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style: str | None = None) -> None:

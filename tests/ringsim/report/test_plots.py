@@ -33,7 +33,7 @@ def test_lanes_show_the_busy_intervals_of_the_timeline() -> None:
     """Each bar of a lane begins and ends with its transfer: sends on the sender, reductions on the receiver."""
     view = view_of(3)
     axes = Figure().subplots()
-    draw_lanes(axes, Lanes.of_view(view))
+    draw_lanes(axes, Lanes.of_view(view), "heading")
     timeline = view.timeline
     for label, rank, begin, end, rows in (
         ("sends to add", timeline.src, timeline.start_s, timeline.sent_s, timeline.reduce),
