@@ -5,12 +5,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from statistics import median
-from typing import NamedTuple
 
 from ringsim.console import in_one_line
 from ringsim.files import shortened
 from ringsim.report.run_summary import expected_rows
-from ringsim.report.table import Column, DataTable, TableCell, share_cell
+from ringsim.report.table import Column, DataTable, TableCell, share_cell, size_cell
 from ringsim.text_table import align_columns, wrap_text
 from ringsim.training_step import LOWER_BOUND, BucketCaps, DdpStep, StepProfile, TracePrediction, TraceScaling
 from ringsim.units import format_size, format_time, plural
@@ -171,19 +170,6 @@ def _memory(peak: int, prediction: TracePrediction) -> str:
     return f"{format_size(peak)} at the peak{verdict} (memory of tensors, without allocator and workspaces)"
 
 
-class _Kind(NamedTuple):
-    """Calls of one kind in the mean step; bytes and seconds are their sums, and `share` is that of the step."""
-
-    collective: str
-    num_ranks: int
-    algorithm: str
-    calls: float
-    size_bytes: int
-    under_way_s: float
-    exposed_s: float
-    share: float
-
-
 def calls_table(prediction: TracePrediction) -> DataTable:
     """Return a row for each kind of call in the mean step, in the order in which they first occur."""
     groups, num_steps = prediction.trace.groups, len(prediction.timelines)
@@ -196,12 +182,18 @@ def calls_table(prediction: TracePrediction) -> DataTable:
             kinds[call.collective, groups[call.group].ranks, algorithm].append(figures)
     rows = []
     for (collective, ranks, algorithm), calls in kinds.items():
-        count, size_bytes, under_way_s, exposed_s = (sum(figures) / num_steps for figures in zip(*calls, strict=True))
-        share = _share(exposed_s, prediction.mean.step_s)
-        rows.append(_Kind(collective, len(ranks), algorithm, count, round(size_bytes), under_way_s, exposed_s, share))
+        means = [sum(figures) / num_steps for figures in zip(*calls, strict=True)]
+        row = dict(zip(("calls", "size_bytes", "under_way_s", "exposed_s"), means, strict=True))
+        share = _share(row["exposed_s"], prediction.mean.step_s)
+        rows.append({"collective": collective, "ranks": len(ranks), "algorithm": algorithm, **row, "share": share})
     count_column = Column("calls", cell=lambda count: TableCell(f"{count:g}", count))
-    times = Column("size_bytes", "bytes"), "under_way_s", "exposed_s", Column("share", "of the step", _TENTHS)
-    return DataTable.of(rows, ["collective", "num_ranks", "algorithm", count_column, *times])
+    times = (
+        Column("size_bytes", "bytes", lambda size: size_cell(round(size))),
+        "under_way_s",
+        "exposed_s",
+        Column("share", "of the step", _TENTHS),
+    )
+    return DataTable.of(rows, ["collective", "ranks", "algorithm", count_column, *times])
 
 
 def better_steps(prediction: TracePrediction) -> list[str]:

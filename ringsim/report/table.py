@@ -40,7 +40,7 @@ Row = Sequence[TableCell | str]
 
 
 class Column(NamedTuple):
-    """A column of records: an attribute, or one of an attribute, such as run.batch_s; "" for the record itself.
+    """A column of records: an attribute such as run.batch_s, or the key of a dict; "" for the record itself.
 
     heading, cell: derived from the name of the attribute where they are not given.
     """
@@ -56,7 +56,10 @@ class Column(NamedTuple):
 
     def cell_of(self, record: Any) -> TableCell:
         """Return the cell of a record."""
-        value = attrgetter(self.attribute)(record) if self.attribute else record
+        if isinstance(record, dict):
+            value = record.get(self.attribute)
+        else:
+            value = attrgetter(self.attribute)(record) if self.attribute else record
         return self.cell(value) if self.cell else _cell(self.attribute, value)
 
 

@@ -16,13 +16,13 @@ from ringsim.verdict import RunDirectory, Verdict
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of a table: the attributes of a record, or the items of a dict, and its file."""
+    """A row of a table: the attributes of a record, and its file."""
 
     file: str
     record: Any
 
     def __getattr__(self, name: str) -> Any:
-        return self.record.get(name) if isinstance(self.record, dict) else getattr(self.record, name)
+        return getattr(self.record, name)
 
 
 def report_page(verdict: Verdict, title: str) -> str:
@@ -39,7 +39,7 @@ def report_page(verdict: Verdict, title: str) -> str:
         collectives=[_Row(*pair) for pair in verdict.compared()], algorithms=list(_algorithms(verdict)),
         winners=[_Row(file, winner) for file, sweep in contents.sweeps.items() for winner in sweep.winners().values()],
         sources=list(_sources(contents)),
-        refused=[_Row(file, {"reason": reason}) for file, reason in sorted(contents.refused.items())],
+        refused=[{"file": file, "reason": reason} for file, reason in sorted(contents.refused.items())],
     )  # fmt: skip
 
 
@@ -49,23 +49,23 @@ def _records(records: Mapping[str, Any], attribute: str = "") -> list[_Row]:
     return [_Row(file, row) for file, rows in values for row in (rows if isinstance(rows, tuple) else (rows,))]
 
 
-def _algorithms(verdict: Verdict) -> Iterator[_Row]:
+def _algorithms(verdict: Verdict) -> Iterator[dict[str, Any]]:
     for choice in verdict.forecast.algorithms if verdict.forecast else ():
         for name, time_s in choice.times_s.items():
-            yield _Row("", {
+            yield {
                 "size_bytes": choice.size_bytes, "algorithm": name, "predicted_s": time_s,
                 "times_as_fast_as_the_ring": choice.times_s[BASELINE] / time_s if time_s > 0 else None,
                 "chosen": name == choice.chosen,
-            })  # fmt: skip
+            }  # fmt: skip
 
 
-def _sources(contents: RunDirectory) -> Iterator[_Row]:
+def _sources(contents: RunDirectory) -> Iterator[dict[str, Any]]:
     """Yield each file with its kind and what it notes of where it comes from."""
     for kind, file, record in contents.records():
         noted = getattr(record, "provenance", None) or {"machine": getattr(record, "source", "-")}
         versions = [f"{program} {noted[program]}" for program in ("ringsim", "torch", "python") if noted.get(program)]
         texts = {key: str(value) for key, value in noted.items()}
-        yield _Row(file, {**texts, "kind": kind, "versions": ", ".join(versions)})
+        yield {**texts, "file": file, "kind": kind, "versions": ", ".join(versions)}
 
 
 _STYLE = "figure { margin: 1.25rem 0; }\n"

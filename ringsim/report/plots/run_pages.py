@@ -1,35 +1,41 @@
-"""The pages of one run: all its pictures, its lanes alone or next to measured ones, or what its schedule does."""
+"""The pages of one run: all its pictures, its lanes, what its schedule does, and how its links are used."""
 
 import textwrap
 from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from ringsim.analysis import (
     ChunkStates,
+    Explanation,
     GraphLayout,
     GraphShape,
     RunView,
     check_few_ranks,
     format_troubles,
     lay_out_graph,
+    pack_rows,
     slow_pairs,
 )
 from ringsim.calibration import RECORD_NOTE, ComparedRun
+from ringsim.network import NONE, AnyNetwork, Ints
 from ringsim.report.network_table import named_network
-from ringsim.report.plots.charts import Floats, points_per_unit, set_axis
+from ringsim.report.plots.charts import Floats, boxes, draw_boxes, points_per_unit, set_axis
 from ringsim.report.plots.chunk_grid import grid_panel
 from ringsim.report.plots.lanes import Lanes, lanes_panel
-from ringsim.report.plots.style import LEFT, WIDTH, Panel, head, page_of, palette, points
+from ringsim.report.plots.style import LEFT, WIDTH, Panel, head, new_figure, page_of, palette, points
 from ringsim.schedule import Schedule
 from ringsim.simulation import Timeline
-from ringsim.units import format_size, format_time, plural
+from ringsim.units import format_size, format_time, plural, time_unit
 
 _SIZES_HEIGHT, _GRAPH_WIDTH = 3.8, 4.0  # inches
 _SIZES_SHARE, _GRAPH_GAP = 0.7, 0.03  # of the width
@@ -261,3 +267,71 @@ def _draw_ranks(axes: Axes, layout: GraphLayout) -> None:
             away = tuple((9 * out / (np.linalg.norm(out) or 1.0)).tolist())
             beside: dict[str, Any] = {"textcoords": "offset points", "color": hues.dark_grey, **centre}
             axes.annotate(str(rank), place, away, fontsize=points(7.5), **beside)
+
+
+MAX_LINKS = 48  # rows of the picture: those that are used most
+_LINKS_WIDTH, _LINK_ROW, _LINKS_REST = 11.0, 0.2, 1.6  # inches
+_BAR = 0.8  # of a row
+_SHARES = (5, 1)  # of the width: over time, and in all
+_COLOURS = colormaps["turbo"]
+
+
+def draw_links(schedule: Schedule, network: AnyNetwork, size_bytes: int, explanation: Explanation) -> Figure:
+    """Draw a row for each link, those that are used most; where several messages share one, each has its part of it."""
+    usage = explanation.links
+    order = np.argsort(-usage.utilisation, kind="stable")[:MAX_LINKS]
+    links = np.sort(order[usage.utilisation[order] > 0])
+    figure = new_figure(_LINKS_WIDTH, _LINK_ROW * max(len(links), 4) + _LINKS_REST, layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=_SHARES)
+    more = int((usage.utilisation > 0).sum()) - len(links)
+    title = f"{schedule}, {format_size(size_bytes)}: {format_time(explanation.timeline.time_s)}"
+    title += f" (the {len(links)} busiest links; {more} more)" if more else ""
+    figure.suptitle(title, x=0.01, ha="left", fontsize=points(12), fontweight="bold")
+    _draw_link_times(left, schedule, network, explanation, links)
+    _draw_link_use(right, explanation, links)
+    left.set_yticks(range(len(links)), [usage.name(link) for link in links.tolist()], fontsize=points(7))
+    left.set_ylim(len(links) - 0.5, -0.5)
+    scale = ScalarMappable(Normalize(0, max(schedule.num_chunks - 1, 1)), _COLOURS)
+    figure.colorbar(scale, ax=left, location="bottom", aspect=60, pad=0.02).set_label("chunk", fontsize=points(9))
+    return figure
+
+
+def _draw_link_times(
+    axes: Axes, schedule: Schedule, network: AnyNetwork, explanation: Explanation, links: Ints
+) -> None:
+    timeline, usage = explanation.timeline, explanation.links
+    scale, unit = time_unit(timeline.until_s)
+    row_of_link = np.full(len(usage.utilisation) + 1, NONE)
+    row_of_link[links] = np.arange(len(links))
+    transfer, row = _rows_of_transfers(network, explanation, row_of_link)
+    ended = np.isfinite(timeline.sent_s[transfer])
+    transfer, row = transfer[ended], row[ended]
+    first, last = timeline.start_s[transfer] * scale, timeline.sent_s[transfer] * scale
+    place, num_rows = pack_rows(row, np.zeros_like(row), first, last, len(links))
+    of = num_rows[row]
+    shapes = boxes(row - _BAR / 2 + _BAR * place / of, first, last, (0.0, _BAR / of))
+    colours = _COLOURS(timeline.chunk[transfer] / max(schedule.num_chunks - 1, 1))
+    draw_boxes(axes, shapes, "", facecolors=colours, edgecolors=palette().paper, linewidths=0.2)
+    set_axis(axes.xaxis, f"time ({unit})", lambda value: f"{value:g}")
+    axes.set_xlim(0, max(timeline.until_s * scale, 1e-9))
+    axes.grid(visible=False, axis="y")
+
+
+def _rows_of_transfers(network: AnyNetwork, explanation: Explanation, row_of_link: Ints) -> tuple[Ints, Ints]:
+    """Return the transfers and the rows of the picture that they are in, once for each of their links."""
+    timeline, usage = explanation.timeline, explanation.links
+    paths = network.topology(timeline.num_ranks).paths(timeline.src.astype(np.int64), timeline.dst.astype(np.int64))
+    rows = row_of_link[paths.resource]
+    links = enumerate(zip(usage.src.tolist(), usage.dst.tolist(), strict=True), len(usage.resource_names))
+    pairs = {pair: number for number, pair in links}
+    own = [pairs.get(pair, NONE) for pair in zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)]
+    rows = np.column_stack([rows, row_of_link[np.array(own, dtype=np.int64)]])
+    transfer, column = np.nonzero(rows != NONE)
+    return transfer, rows[transfer, column]
+
+
+def _draw_link_use(axes: Axes, explanation: Explanation, links: Ints) -> None:
+    axes.barh(range(len(links)), explanation.links.utilisation[links], height=_BAR, color=palette().blue)
+    set_axis(axes.xaxis, "used", lambda value: f"{value:.0%}")
+    axes.set_xlim(0, 1)
+    axes.grid(visible=False, axis="y")

@@ -4,6 +4,7 @@ import math
 import re
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,11 @@ from ringsim.analysis import Sweep, Winner
 from ringsim.report.colours import Style
 from ringsim.report.network_table import network_facts
 from ringsim.report.plots.charts import Floats, Label, boxes, draw_boxes, draw_labels, points_per_unit, set_axis
-from ringsim.report.plots.style import new_figure, palette, points
+from ringsim.report.plots.style import WIDTH, Panel, head, page_of, palette, points
 from ringsim.report.sweep_table import format_gain, library_notes, runner_up
 from ringsim.units import format_size, format_time
 
-# Inches, here and below.
-_WIDTH, _LEFT, _LEGEND = 14.0, 0.95, 2.35
-_TITLE_HEIGHT, _LINES_HEIGHT, _NOTE_HEIGHT = 0.5, 3.9, 0.17
+_LEFT, _LEGEND, _LINES_HEIGHT, _NOTE_HEIGHT = 0.95, 2.35, 3.9, 0.17  # inches
 _LEGEND_LENGTH = 25  # characters of a line
 _MAX_PANELS = 3
 _FEW_CURVES = 5
@@ -35,22 +34,21 @@ _MAX_NOTES, _NOTE_LENGTH = 8, 190  # lines and characters
 
 def draw_sweep(sweep: Sweep) -> Figure:
     """Draw for each network the winner map and, below it, time against size; skipped cells stand at the bottom."""
-    notes = _notes(sweep)
+    notes, styles = _notes(sweep), palette().styles_of(sweep.algorithms)
     map_height = 1.0 + min(max(0.4 * len(sweep.ranks), 0.6), 6.0)
-    heights = [_TITLE_HEIGHT, *[map_height, _LINES_HEIGHT] * len(sweep.networks), 0.15 + _NOTE_HEIGHT * len(notes)]
-    figure = new_figure(_WIDTH, sum(heights))
-    head, *parts, foot = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    styles = palette().styles_of(sweep.algorithms)
-    title = f"{sweep.collective.value}: the fastest of {len(sweep.algorithms)} algorithms"
-    head.text(_LEFT / _WIDTH, 0.5, title, fontsize=points(15), fontweight="bold", va="center")
-    for index, network in enumerate(sweep.networks):
-        top, bottom = parts[2 * index : 2 * index + 2]
-        _draw_map(top, sweep, network, styles, map_height)
-        _draw_lines(bottom, sweep, network, styles)
-    foot.text(
-        _LEFT / _WIDTH, 1, "\n".join(notes), fontsize=points(7.5), color=palette().dark_grey, va="top", linespacing=1.35
-    )
-    return figure
+    drawn = (map_height, _draw_map, 0.5, 0.45), (_LINES_HEIGHT, _draw_lines, 0.45, 0.55)
+    panels = [
+        Panel(height, partial(draw, sweep=sweep, network=network, styles=styles), above, below, _LEFT, _LEGEND + 0.15)
+        for network in sweep.networks
+        for height, draw, above, below in drawn
+    ]
+
+    def draw_notes(figure: SubFigure, margins: dict[str, float]) -> None:
+        small: dict[str, Any] = {"fontsize": points(7.5), "color": palette().dark_grey, "linespacing": 1.35}
+        figure.text(margins["left"], 1, "\n".join(notes), va="top", **small)
+
+    title = head(f"{sweep.collective.value}: the fastest of {len(sweep.algorithms)} algorithms", left=_LEFT)
+    return page_of([title, *panels, Panel(0.15 + _NOTE_HEIGHT * len(notes), draw_notes, left=_LEFT)])
 
 
 def panel_ranks(ranks: Sequence[int]) -> list[int]:
@@ -59,26 +57,24 @@ def panel_ranks(ranks: Sequence[int]) -> list[int]:
     return [ranks[index] for index in chosen]
 
 
-def _margins(height: float, above: float, below: float) -> dict[str, Any]:
-    right = 1 - (_LEGEND + 0.15) / _WIDTH
-    return {"left": _LEFT / _WIDTH, "right": right, "top": 1 - above / height, "bottom": below / height}
-
-
-def _draw_map(figure: SubFigure, sweep: Sweep, network: str, styles: dict[str, Style], height: float) -> None:
-    axes = figure.subplots(gridspec_kw=_margins(height, 0.5, 0.45))
+def _draw_map(
+    figure: SubFigure, margins: dict[str, float], sweep: Sweep, network: str, styles: dict[str, Style]
+) -> None:
+    axes = figure.subplots(gridspec_kw=margins)
     axes.set_title(f"Fastest on network {network}", loc="left", fontsize=points(11), fontweight="bold")
     facts = ", ".join(network_facts(sweep.networks[network]))
     axes.set_title(facts, loc="right", fontsize=points(9), color=palette().dark_grey)
     areas = draw_winner_map(axes, sweep, network, styles)
     gain = f"how many times as fast as {runner_up(sweep, network)}"
     axes.set_xlabel(f"size of the whole data; number: {gain}", fontsize=points(9))
-    _draw_legend(figure, areas, 1 - 0.5 / height)
+    _draw_legend(figure, areas, margins["top"])
 
 
-def _draw_lines(figure: SubFigure, sweep: Sweep, network: str, styles: dict[str, Style]) -> None:
-    chosen = panel_ranks(sweep.ranks)
-    grid = _margins(_LINES_HEIGHT, 0.45, 0.55) | {"wspace": 0.06}
-    panels = figure.subplots(1, len(chosen), squeeze=False, sharey=True, gridspec_kw=grid)[0]
+def _draw_lines(
+    figure: SubFigure, margins: dict[str, float], sweep: Sweep, network: str, styles: dict[str, Style]
+) -> None:
+    chosen, told_apart = panel_ranks(sweep.ranks), _told_apart(sweep, network)
+    panels = figure.subplots(1, len(chosen), squeeze=False, sharey=True, gridspec_kw=margins | {"wspace": 0.06})[0]
     for axes, num_ranks in zip(panels, chosen, strict=True):
         _draw_panel(axes, sweep, network, num_ranks, styles)
         set_size_axis(axes, sweep.sizes_bytes, 18 // (2 * len(chosen)))
@@ -86,7 +82,6 @@ def _draw_lines(figure: SubFigure, sweep: Sweep, network: str, styles: dict[str,
         axes.set_title(f"Time on {num_ranks} ranks", loc="left", fontsize=points(11), fontweight="bold")
     panels[0].set_ylabel("time", fontsize=points(9))
     drawn = [name for name in styles if any(_curve(sweep, network, num_ranks, name) for num_ranks in chosen)]
-    told_apart = _told_apart(sweep, network)
     lines = [
         Line2D([], [], color=styles[name].colour, linestyle=styles[name].stroke, linewidth=2, label=name)
         for name in drawn
@@ -94,7 +89,7 @@ def _draw_lines(figure: SubFigure, sweep: Sweep, network: str, styles: dict[str,
     ]
     if others := len(drawn) - len(lines):
         lines.append(Line2D([], [], color=palette().light_grey, linewidth=1, label=f"{others} others"))
-    _draw_legend(figure, lines, 1 - 0.45 / _LINES_HEIGHT)
+    _draw_legend(figure, lines, margins["top"])
 
 
 def _draw_legend(figure: SubFigure, handles: Sequence[Artist], top: float) -> None:
@@ -102,7 +97,7 @@ def _draw_legend(figure: SubFigure, handles: Sequence[Artist], top: float) -> No
     for handle in handles:
         parts = re.split(r"(?<=:)", str(handle.get_label()))
         handle.set_label("\n".join(line for part in parts for line in textwrap.wrap(part, _LEGEND_LENGTH)))
-    place = (1 - _LEGEND / _WIDTH, top)
+    place = (1 - _LEGEND / WIDTH, top)
     figure.legend(
         handles=handles, loc="upper left", bbox_to_anchor=place, fontsize=points(8.5), frameon=False, borderaxespad=0,
         handlelength=2.8, labelspacing=0.5,
