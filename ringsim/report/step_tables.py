@@ -186,14 +186,14 @@ def calls_table(prediction: TracePrediction) -> DataTable:
         row = dict(zip(("calls", "size_bytes", "under_way_s", "exposed_s"), means, strict=True))
         share = _share(row["exposed_s"], prediction.mean.step_s)
         rows.append({"collective": collective, "ranks": len(ranks), "algorithm": algorithm, **row, "share": share})
-    count_column = Column("calls", cell=lambda count: TableCell(f"{count:g}", count))
-    times = (
-        Column("size_bytes", "bytes", lambda size: size_cell(round(size))),
-        "under_way_s",
-        "exposed_s",
+    columns = [
+        *("collective", "ranks", "algorithm"),
+        Column("calls", cell=lambda count: TableCell(f"{count:g}", count)),
+        Column("size_bytes", "bytes", lambda size_bytes: size_cell(round(size_bytes))),
+        *("under_way_s", "exposed_s"),
         Column("share", "of the step", _TENTHS),
-    )
-    return DataTable.of(rows, ["collective", "ranks", "algorithm", count_column, *times])
+    ]
+    return DataTable.of(rows, columns)
 
 
 def better_steps(prediction: TracePrediction) -> list[str]:
