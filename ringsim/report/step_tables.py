@@ -137,7 +137,7 @@ def ddp_facts(step: DdpStep, profile: StepProfile) -> list[tuple[str, str]]:
 def caps_table(steps: Sequence[DdpStep], best: BucketCaps) -> DataTable:
     """Return a row for each bucket size, the last with torch's own caps. best: those with the shortest step."""
     marks = {id(steps[-1]): "default"} | {id(step): "best" for step in steps if step.config.caps == best}
-    columns = [
+    columns: list[Column | str] = [
         Column("config.caps", "bucket_cap_mb", lambda caps: TableCell(str(caps), caps.rest_bytes)),
         Column("num_buckets"),
         *(Column(f"prediction.mean.{name}") for name in ("step_s", "exposed_s", "communication_s")),
@@ -186,7 +186,7 @@ def calls_table(prediction: TracePrediction) -> DataTable:
         row = dict(zip(("calls", "size_bytes", "under_way_s", "exposed_s"), means, strict=True))
         share = _share(row["exposed_s"], prediction.mean.step_s)
         rows.append({"collective": collective, "ranks": len(ranks), "algorithm": algorithm, **row, "share": share})
-    columns = [
+    columns: list[Column | str] = [
         *("collective", "ranks", "algorithm"),
         Column("calls", cell=lambda count: TableCell(f"{count:g}", count)),
         Column("size_bytes", "bytes", lambda size_bytes: size_cell(round(size_bytes))),
