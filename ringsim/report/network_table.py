@@ -19,7 +19,7 @@ ONE_PORT = "each rank has one full-duplex port"  # on a uniform network
 
 
 def network_summary(cluster: Cluster) -> dict[str, Any]:
-    """Return an entry of the list of networks, for JSON; without a limit None stands for any number."""
+    """Return a row of the list of networks for JSON; None: no limit."""
     spec = cluster.spec
     return {
         "name": cluster.name,
@@ -31,7 +31,7 @@ def network_summary(cluster: Cluster) -> dict[str, Any]:
 
 
 def format_networks(clusters: Iterable[Cluster], wide: bool = False) -> str:
-    """Return a row for each network; wide: in one line each, below which stands the source of its numbers."""
+    """Return a row per network; wide: unwrapped, with the source of its numbers below."""
     rows = [("network", "hosts", "ranks", "description")]
     for summary in map(network_summary, clusters):
         hosts, ranks = summary["num_hosts"] or "any", summary["max_ranks"] or "any"
@@ -41,7 +41,7 @@ def format_networks(clusters: Iterable[Cluster], wide: bool = False) -> str:
 
 
 def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
-    """Return a network with its resources and its kinds of paths from rank 0, for JSON; infinity becomes None."""
+    """Return a network with its resources and its kinds of paths from rank 0 for JSON."""
     topology = cluster.topology(num_ranks)
     resources = topology.resources
     limits = resources.capacity.tolist(), resources.burst_bytes.tolist(), resources.fails_at_s.tolist()
@@ -57,7 +57,7 @@ def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
 
 
 def _kinds_of_paths(topology: Topology) -> list[dict[str, Any]]:
-    """Return the first path from rank 0 of every latency, bandwidth and number of resources."""
+    """Return the first path from rank 0 of each latency, bandwidth and number of resources."""
     dst = np.arange(1, topology.num_ranks)
     paths = topology.paths(np.zeros_like(dst), dst)
     alone = paths.alone_bytes_per_s(topology.resources)
@@ -80,7 +80,7 @@ def _kinds_of_paths(topology: Topology) -> list[dict[str, Any]]:
 
 
 def format_network_details(details: dict[str, Any], wide: bool = False) -> str:
-    """Return what `network_details` tells, as tables for people."""
+    """Return the tables of what `network_details` returned."""
     width = None if wide else WIDTH
     paths = [_path(path) for path in details["paths"]]
     about = f": {details['description']}" if details["description"] else ""
@@ -92,7 +92,7 @@ def format_network_details(details: dict[str, Any], wide: bool = False) -> str:
 
 
 def _alike(resources: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return a row for all that differ in nothing but the numbers in their names, called by the first and the last."""
+    """Return one row for resources whose names differ only in numbers, named by the first and the last."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for resource in resources:
         notes = [f"burst {format_size(resource['burst_bytes'])}"] if resource["burst_bytes"] else []
@@ -119,7 +119,7 @@ def _capacity(resource: dict[str, Any]) -> str:
 
 
 def network_facts(network: Mapping[str, Any]) -> list[str]:
-    """Return a network's `as_dict` in few words: its description, or the costs of a uniform one, and its ports."""
+    """Return the description of a network's `as_dict`, or the costs and ports of a uniform one."""
     if not _is_uniform(network):
         return [network["description"]] if network.get("description") else []
     formats = {"_bytes_per_s": format_rate, "_s": format_time}
@@ -132,12 +132,12 @@ def network_facts(network: Mapping[str, Any]) -> list[str]:
 
 
 def named_network(network: Mapping[str, Any]) -> list[str]:
-    """Return the same after the name of the network, if it has one."""
+    """Return the name of a network, if any, and its `network_facts`."""
     return [*([f"network {network['name']}"] if "name" in network else []), *network_facts(network)]
 
 
 def uniform_note(network: Mapping[str, Any]) -> str:
-    """Return what to know of results on a uniform network, of its `as_dict`; "" for a network of hosts."""
+    """Return the costs of a uniform network, of its `as_dict`; empty for a network of hosts."""
     return ", ".join(network_facts(network)) if _is_uniform(network) else ""
 
 
@@ -151,7 +151,7 @@ _MARGIN = 15  # characters before the order
 def placement_dict(
     schedule: Schedule, network: AnyNetwork, size_bytes: int, placement: RankPlacement, seed: int = 0
 ) -> dict[str, Any]:
-    """Return the rank placement with its gain and its conditions, for JSON; a time without end becomes None."""
+    """Return a rank placement with its gain and conditions for JSON; None: a time without end."""
     return {
         "collective": schedule.collective.value,
         "algorithm": schedule.algorithm,
@@ -164,7 +164,7 @@ def placement_dict(
 
 
 def format_placement(report: Mapping[str, Any], wide: bool = False) -> str:
-    """Return what `placement_dict` gave, for people; a long order whole only if `wide`."""
+    """Return the text of what `placement_dict` returned; wide: with all of a long order."""
     order = ",".join(map(str, report["order"]))
     if not wide and len(order) > WIDTH - _MARGIN:
         order = f"{order[: order.rfind(',', 0, 24) + 1]}... (--wide shows it, -o saves it)"
@@ -189,9 +189,8 @@ def format_placement(report: Mapping[str, Any], wide: bool = False) -> str:
 def parse_placement(text: str) -> tuple[int, ...]:
     """Return the ranks in the order of their places, from numbers or the name of a file.
 
-    A file holds either these numbers, or JSON that is a list of them or has one as "order".
-
-    Raises ValueError for text that is neither, and for a file that cannot be read.
+    A file holds numbers, a JSON list, or JSON with a list as "order". Raises ValueError for other text, and for a
+    file that cannot be read.
     """
     if numbers := _numbers(text):
         return numbers

@@ -1,4 +1,4 @@
-"""A predicted step, its scaling, and steps of DDP with other bucket sizes, as text; a page takes parts from here."""
+"""A predicted step, its scaling, and steps of DDP with other bucket sizes, as text and tables."""
 
 import math
 from collections import defaultdict
@@ -21,7 +21,7 @@ _ROUNDING_S = 1e-9  # what a step is slowed by less is the rounding of times
 
 
 def format_trace_prediction(prediction: TracePrediction, facts: Sequence[tuple[str, str]] = ()) -> str:
-    """Return the step, its calls by kind, and what would make it shorter. facts: more rows, below those of the step."""
+    """Return a step, its calls by kind, and what would make it shorter. facts: more rows."""
     lines = [step_title(prediction)]
     lines += [f"  {line}" for line in align_columns([*step_facts(prediction), *facts])]
     lines += [wrap_text(f"  {note}", indent="  ") for note in notes_on_step(prediction)]
@@ -34,14 +34,14 @@ def format_trace_prediction(prediction: TracePrediction, facts: Sequence[tuple[s
 
 
 def format_trace_scaling(scaling: TraceScaling) -> str:
-    """Return a line for each number of ranks, and what to know of them."""
+    """Return a line for each number of ranks, and notes."""
     notes = [note for prediction in scaling.predictions for note in notes_on_step(prediction)]
     lines = (wrap_text(note, indent="  ") for note in dict.fromkeys([*scaling_facts(scaling), *notes]) if note)
     return "\n".join([*scaling_table(scaling).lines(), *lines])
 
 
 def scaling_facts(scaling: TraceScaling) -> list[str]:
-    """Return what to know of all numbers of ranks: how sure the times are, and what is not in them."""
+    """Return what holds for all numbers of ranks: how sure the times are, and what they leave out."""
     last = scaling.predictions[-1]
     between = [f"{plural(step.trace.num_ranks, 'rank')}: {step_time(step)}" for step in scaling.predictions]
     return [
@@ -65,14 +65,14 @@ def scaling_table(scaling: TraceScaling) -> DataTable:
 
 
 def step_title(prediction: TracePrediction) -> str:
-    """Return how many ranks of which kind take how long, and how sure that is."""
+    """Return ranks, device, time and certainty of a step."""
     device = "a GPU" if prediction.computing.on_gpu else "a CPU"
     ranks = plural(prediction.trace.num_ranks, "rank")
     return f"a step of {ranks}, each on {device}: {step_time(prediction)}"
 
 
 def step_time(prediction: TracePrediction) -> str:
-    """Return the time of a step, and how sure it is."""
+    """Return the time of a step and its certainty."""
     computing, step_s = prediction.computing, prediction.mean.step_s
     time = f"at least {_time(step_s)}" if computing.basis == LOWER_BOUND else _time(step_s)
     if prediction.fused_s is not None:
@@ -81,7 +81,7 @@ def step_time(prediction: TracePrediction) -> str:
 
 
 def notes_on_step(prediction: TracePrediction) -> list[str]:
-    """Return operators that are not counted, calls that nobody awaits, and algorithms that NCCL would not choose."""
+    """Return uncounted operators, calls without a wait, and algorithms that NCCL would not choose."""
     not_counted = f"not counted: {'; '.join(prediction.not_counted)}" if prediction.not_counted else ""
     not_chosen = f"not NCCL's choice: {prediction.not_chosen}" if prediction.not_chosen else ""
     return [note for note in (not_counted, prediction.unawaited, not_chosen, prediction.by_formula) if note]
@@ -114,7 +114,7 @@ def step_facts(prediction: TracePrediction) -> list[tuple[str, str]]:
 
 
 def token_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[str, str]]:
-    """Return the row of the tokens of a second. tokens: of a rank in a step; None if they are not known."""
+    """Return the row of tokens a second. tokens: of a rank in a step; None if unknown."""
     least_s = prediction.mean.step_s if prediction.fused_s is None else prediction.fused_s
     if not tokens or not least_s:
         return []
@@ -124,7 +124,7 @@ def token_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[s
 
 
 def ddp_facts(step: DdpStep, profile: StepProfile) -> list[tuple[str, str]]:
-    """Return the rows of a step of DDP: its buckets, the source of its times, and its efficiency."""
+    """Return the rows of a step of DDP: buckets, source of the times, and efficiency."""
     count, buckets = plural(len(profile.parameters), "parameter"), plural(step.num_buckets, "bucket")
     source = in_one_line(shortened(str(profile.provenance.get("source") or "")))
     return [
@@ -135,7 +135,7 @@ def ddp_facts(step: DdpStep, profile: StepProfile) -> list[tuple[str, str]]:
 
 
 def caps_table(steps: Sequence[DdpStep], best: BucketCaps) -> DataTable:
-    """Return a row for each bucket size, the last with torch's own caps. best: those with the shortest step."""
+    """Return a row for each bucket size, the last with torch's own caps. best: of the shortest step."""
     marks = {id(steps[-1]): "default"} | {id(step): "best" for step in steps if step.config.caps == best}
     columns: list[Column | str] = [
         Column("config.caps", "bucket_cap_mb", lambda caps: TableCell(str(caps), caps.rest_bytes)),
@@ -148,7 +148,7 @@ def caps_table(steps: Sequence[DdpStep], best: BucketCaps) -> DataTable:
 
 
 def _steps(prediction: TracePrediction) -> list[tuple[str, str]]:
-    """Return the row of how many steps were recorded, and how they differ; nothing of a trace that was generated."""
+    """Return the row of the recorded steps and how they differ; none for a generated trace."""
     if prediction.computing.library:
         return []
     times, missing = prediction.steps_s, len(prediction.trace.steps) - len(prediction.timelines)
@@ -160,7 +160,7 @@ def _steps(prediction: TracePrediction) -> list[tuple[str, str]]:
 
 
 def _memory(peak: int, prediction: TracePrediction) -> str:
-    """Return the peak, and whether the device has as much, unless a compiler changes it."""
+    """Return the peak, compared with the memory of the device unless a compiler changes it."""
     roofline, verdict = prediction.computing.roofline, ""
     if prediction.trace.is_compiled:
         verdict = " in eager mode"
@@ -171,7 +171,7 @@ def _memory(peak: int, prediction: TracePrediction) -> str:
 
 
 def calls_table(prediction: TracePrediction) -> DataTable:
-    """Return a row for each kind of call in the mean step, in the order in which they first occur."""
+    """Return a row for each kind of call in the mean step, in the order of their first occurrence."""
     groups, num_steps = prediction.trace.groups, len(prediction.timelines)
     # Groups of the same ranks are one. Of each call: 1, its bytes, and seconds under way and exposed.
     kinds: dict[tuple[str, tuple[int, ...], str], list[tuple[float, ...]]] = defaultdict(list)
@@ -197,10 +197,7 @@ def calls_table(prediction: TracePrediction) -> DataTable:
 
 
 def better_steps(prediction: TracePrediction) -> list[str]:
-    """Return what would make the step shorter, and how long it would take then, the shortest first.
-
-    Nothing of a compiled program, whose step is not known.
-    """
+    """Return what would make the step shorter, the shortest first; nothing for a compiled program."""
     step_s, better = prediction.mean.step_s, () if prediction.trace.is_compiled else prediction.better
     return [f"{_time(time_s)} with {name}" for name, time_s in better if time_s < step_s][:MAX_BETTER]
 

@@ -1,7 +1,7 @@
 """`DataTable`: records as rows of columns, written as text or HTML.
 
-A `Column` names an attribute of the records, whose ending tells the unit: `time_s`, `size_bytes`, `bytes_per_s`. A new
-number is a field of a record and the name of that field among the columns of a table.
+A `Column` names an attribute of the records, whose ending tells the unit: `time_s`, `size_bytes`. A new number is a
+field of a record and its name among the columns.
 """
 
 import math
@@ -40,9 +40,9 @@ Row = Sequence[TableCell | str]
 
 
 class Column(NamedTuple):
-    """A column of records: an attribute such as run.batch_s, or the key of a dict; "" for the record itself.
+    """A column: an attribute of records, such as run.batch_s, or a key of dicts; "" for the record itself.
 
-    heading, cell: derived from the name of the attribute where they are not given.
+    heading, cell: derived from the attribute's name by default.
     """
 
     attribute: str
@@ -79,7 +79,7 @@ class DataTable:
 
     @classmethod
     def of(cls, records: Iterable[Any], columns: Iterable[Column | str]) -> "DataTable":
-        """Return a row for each record. A column that is a text is the name of its attribute.
+        """Return a row for each record. A text stands for the column of that attribute.
 
         >>> DataTable.of([Column("step_s", "time")], ["attribute", "heading"]).lines()
         ['attribute  heading', 'step_s     time']
@@ -89,7 +89,7 @@ class DataTable:
         return cls([column.title for column in described], rows)
 
     def lines(self, gap: str = GAP, width: int | None = None) -> list[str]:
-        """Return the headings and rows as aligned lines of at most `width` characters, see `align_columns`."""
+        """Return headings and rows as aligned lines, see `align_columns`."""
         alignment = "".join("r" if is_right else "l" for is_right in self._is_right)
         return align_columns([self.columns, *([cell.text for cell in row] for row in self.rows)], alignment, gap, width)
 
@@ -98,7 +98,7 @@ class DataTable:
         return "\n".join(self.lines(width=width))
 
     def html(self, name: str = "") -> str:
-        """Return a table element; with a name, by which a page's address can ask for an order, report.js sorts it."""
+        """Return a table element. name: report.js sorts it, also by the order in the page's address."""
         return _template().render(name=name, columns=self.columns, rows=self.rows, is_right=self._is_right)
 
 
@@ -108,7 +108,7 @@ def _template() -> "Template":
 
 
 def time_cell(time_s: float | None) -> TableCell:
-    """Return a time with its unit; of what has no end, never."""
+    """Return a time with its unit; never, if it is infinite."""
     if time_s is None:
         return NOTHING
     return TableCell("never" if math.isinf(time_s) else format_time(time_s) if time_s else "0", time_s)
@@ -149,7 +149,7 @@ def ends_cell(low_s: float, high_s: float) -> TableCell:
 
 
 def _cell(name: str, value: Any) -> TableCell:
-    """Return a value as the name of its attribute says that it is to be shown."""
+    """Return a value in the format that the name of its attribute implies."""
     if value is None:
         return NEVER if name in ("time_s", "step_s") else NOTHING
     if isinstance(value, bool):

@@ -16,7 +16,7 @@ from ringsim.verdict import RunDirectory, Verdict
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of a table: the attributes of a record, and its file."""
+    """A row of a table: a record with the name of its file."""
 
     file: str
     record: Any
@@ -44,7 +44,7 @@ def report_page(verdict: Verdict, title: str) -> str:
 
 
 def _records(records: Mapping[str, Any], attribute: str = "") -> list[_Row]:
-    """Return the records of files with the names of these; attribute: the one of each that holds a row, or several."""
+    """Return the records of files, or an attribute of each: one row, or a tuple of rows."""
     values = [(file, getattr(record, attribute) if attribute else record) for file, record in records.items()]
     return [_Row(file, row) for file, rows in values for row in (rows if isinstance(rows, tuple) else (rows,))]
 
@@ -60,7 +60,7 @@ def _algorithms(verdict: Verdict) -> Iterator[dict[str, Any]]:
 
 
 def _sources(contents: RunDirectory) -> Iterator[dict[str, Any]]:
-    """Yield each file with its kind and what it notes of where it comes from."""
+    """Yield each file with its kind and provenance."""
     for kind, file, record in contents.records():
         noted = getattr(record, "provenance", None) or {"machine": getattr(record, "source", "-")}
         versions = [f"{program} {noted[program]}" for program in ("ringsim", "torch", "python") if noted.get(program)]
@@ -77,12 +77,10 @@ def step_page(
     scaling: TraceScaling | None = None,
     caps: DataTable | None = None,
 ) -> str:
-    """Return the HTML of the page.
+    """Return the HTML of the page of a step.
 
-    facts: more rows, below those of the step. scaling: on several numbers of ranks, which then comes first.
-    caps: the step with other bucket sizes of DDP.
-
-    Raises ValueError for a step that never ends.
+    facts: more rows below those of the step. scaling: shown first. caps: steps with other bucket sizes. Raises
+    ValueError for a step that never ends.
     """
     style, network = asset("report.css") + _STYLE + svg_colours(), " · ".join(named_network(step.network))
     rows = [*step_tables.step_facts(step), *facts, *(("note", note) for note in step_tables.notes_on_step(step))]

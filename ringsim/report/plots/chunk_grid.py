@@ -1,4 +1,4 @@
-"""The chunk grid: the contributions that every rank holds of every chunk, state after state."""
+"""The chunk grid: the contributions that each rank holds of each chunk, state after state."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,12 +35,12 @@ _SHADED_ON_DARK = ("black: holds nothing", "blue: contributions,", "the lighter 
 
 
 def is_striped(num_ranks: int, num_chunks: int) -> bool:
-    """Return whether there is room for a stripe per contributor; if not, cells are shaded by their number."""
+    """Return whether a cell has room for a stripe per contributor; otherwise it is shaded."""
     return num_ranks <= _MAX_STRIPED_RANKS and num_chunks * num_ranks <= MAX_STRIPES
 
 
 def grid_shape(states: ChunkStates) -> tuple[int, int]:
-    """Return the rows and columns of panels, of which each state has one and the legend another."""
+    """Return the rows and columns of panels: one per state, and one for the legend."""
     slots = len(states.states) + 1
     large = is_striped(states.num_ranks, states.num_chunks) and states.num_chunks > 8
     num_rows = -(-slots // (_MAX_PANELS // 2 if large else _MAX_PANELS))
@@ -48,10 +48,7 @@ def grid_shape(states: ChunkStates) -> tuple[int, int]:
 
 
 def grid_panel(states: ChunkStates, stopped: str = "") -> Panel:
-    """Return the panel of a grid for each state, in which each cell is a chunk on a rank.
-
-    stopped: behind the heading.
-    """
+    """Return the panel of the grid. stopped: behind the heading."""
     num_rows, num_columns = grid_shape(states)
     tallest = 3.0 if is_striped(states.num_ranks, states.num_chunks) else 1.6
     height = min(max(0.24 * states.num_ranks, 1.1), tallest)
@@ -79,7 +76,7 @@ def _draw_states(panels: Sequence[Axes], num_columns: int, states: ChunkStates) 
 
 
 def name_cells(axes: Axes, num_ranks: int, num_chunks: int, *, with_ranks: bool) -> None:
-    """Set the limits of a panel, and write the numbers of chunks below it and, if asked for, ranks on its left."""
+    """Set the limits of a panel, and write the numbers of chunks below and of ranks on its left."""
     axes.set(xlim=(-0.5, num_chunks - 0.5), ylim=(num_ranks - 0.5, -0.5), xticks=[], yticks=[])
     axes.tick_params(length=0, labelsize=points(7), pad=2)
     per_chunk, per_rank = points_per_unit(axes)
@@ -94,10 +91,10 @@ def name_cells(axes: Axes, num_ranks: int, num_chunks: int, *, with_ranks: bool)
 
 
 def draw_cells(axes: Axes, held: Bools, finished: Bools, before: Bools) -> None:
-    """Draw what is held: stripes with their number where there is room, else shades.
+    """Draw the contributions of each cell: stripes and their number where there is room, else shades.
 
-    held, before: by contributor, now and one panel before, (num_ranks, num_chunks, num_ranks). finished: where a rank
-    holds all that the collective asks of a chunk, (num_ranks, num_chunks).
+    held, before: by contributor, now and one panel before, (num_ranks, num_chunks, num_ranks). finished: where a
+    rank holds all that the collective requires of a chunk, (num_ranks, num_chunks).
     """
     num_ranks, num_chunks = finished.shape
     extent = (-0.5, num_chunks - 0.5, num_ranks - 0.5, -0.5)
@@ -124,9 +121,9 @@ def draw_cells(axes: Axes, held: Bools, finished: Bools, before: Bools) -> None:
 
 
 def striped_image(held: Bools, *, with_counts: bool) -> Floats:
-    """Return stripes side by side in each cell, below an empty strip if a count is to stand there.
+    """Return the stripes of each cell, below an empty strip if there is a count.
 
-    Shape (num_ranks * rows_per_cell, num_chunks * num_ranks, 3); an empty stripe has the colour of the paper.
+    Shape (num_ranks * rows_per_cell, num_chunks * num_ranks, 3).
     """
     num_ranks, num_chunks, _ = held.shape
     colours = np.array([to_rgb(colour) for colour in contributor_colours(num_ranks)])
@@ -137,7 +134,7 @@ def striped_image(held: Bools, *, with_counts: bool) -> Floats:
 
 
 def shaded_image(held: Bools, finished: Bools) -> Floats:
-    """Return a pixel per cell, the darker the more shares it has, in ink where it is finished: (rank, chunk, 3)."""
+    """Return a pixel per cell, darker for more contributions, ink if finished: (rank, chunk, 3)."""
     share = held.sum(axis=-1) / len(held)
     blues = colormaps["Blues_r" if palette().is_dark else "Blues"]
     shades = np.asarray(blues(0.15 + 0.6 * share))[..., :3]
@@ -151,7 +148,7 @@ def _frame() -> dict[str, Any]:
 
 
 def _draw_legend(axes: Axes, states: ChunkStates) -> None:
-    """Say how to read a cell, with one cell enlarged."""
+    """Explain a cell, with one cell enlarged."""
     lines: Sequence[str] = _SHADED_ON_DARK if palette().is_dark else _SHADED_LEGEND
     if is_striped(states.num_ranks, states.num_chunks):
         lines = _STRIPED_LEGEND

@@ -1,4 +1,4 @@
-"""The pictures of a report, as SVG: times by size, their causes, strategies, losses, bucket caps, and more ranks."""
+"""The pictures of a report, as SVG."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,7 +20,7 @@ _MOST_CURVES = 12  # of a picture: those of one model trained with many strategi
 
 
 class Picture(NamedTuple):
-    """A picture with its title, and what the drawing itself does not say."""
+    """A picture with its title, and a note below it."""
 
     title: str
     svg: str
@@ -28,7 +28,7 @@ class Picture(NamedTuple):
 
 
 class _Scale(NamedTuple):
-    """How an axis is labelled, and written; log_base: of a logarithmic one."""
+    """The label and format of an axis; log_base: of a logarithmic one."""
 
     label: str
     text: charts.Writes
@@ -41,7 +41,7 @@ _TIMES = _Scale("", format_time, 10)
 
 
 def pictures(verdict: Verdict) -> list[Picture]:
-    """Return the pictures that there are data for, light or dark as the page is."""
+    """Return the pictures for which there are data."""
     with drawing("page"):
         parts = _of_probes(verdict), _of_training(verdict), _of_sweeps(verdict)
         return [picture for part in parts for picture in part if picture.svg]
@@ -55,7 +55,7 @@ def _picture(
     note: str = "",
     height: float = _HEIGHT,
 ) -> Picture:
-    """Return a picture with a legend of what is drawn; without SVG if `draw` finds nothing to draw."""
+    """Return a picture with its legend; without SVG if `draw` finds nothing to draw."""
     figure = new_figure(_WIDTH, height, layout="constrained")
     axes = figure.subplots()
     for axis, scale in ((axes.xaxis, x), (axes.yaxis, y)):
@@ -91,7 +91,6 @@ def _of_probes(verdict: Verdict) -> Iterator[Picture]:
 
 
 def _causes(attributions: tuple[Attribution, ...]) -> Picture:
-    """Return the shares of the causes, by size."""
     hues, first = palette(), attributions[0]
     colours = {"bandwidth": hues.blue, "latency": hues.sky, "cores": hues.orange, "a straggler": hues.vermillion}
     rows = [
@@ -106,7 +105,6 @@ def _causes(attributions: tuple[Attribution, ...]) -> Picture:
 
 
 def _of_training(verdict: Verdict) -> Iterator[Picture]:
-    """Yield the losses of strategy comparisons and of training runs."""
     losses = _Scale("", "{:.3g}".format)
     for file, job in verdict.contents.jobs.items():
         by_strategy = {result.strategy: result.losses for result in job.strategies[:_MOST_CURVES]}

@@ -43,7 +43,7 @@ _NOTE_LENGTH = 170  # characters
 
 
 def draw_run_page(view: RunView) -> Figure:
-    """Draw lanes, below them the chunk grid, at the bottom time against size and who sends to whom."""
+    """Draw lanes, chunk grid, time against size, and who sends to whom."""
     schedule, colours = view.schedule, palette()
     ranks, chunks = plural(schedule.num_ranks, "rank"), plural(schedule.num_chunks, "chunk")
     name = f"{schedule.collective.value}, algorithm {schedule.algorithm}"
@@ -81,7 +81,7 @@ def draw_compared_run(compared: ComparedRun) -> Figure:
 
 
 def draw_timeline(timeline: Timeline) -> Figure:
-    """Draw the lanes of a run, and what of it never ends. Raises ValueError for more ranks than a picture shows."""
+    """Draw the lanes of a run. Raises ValueError for more ranks than a picture shows."""
     check_few_ranks(timeline.num_ranks)
     lanes = Lanes.of_timeline(timeline)
     until, colour = f"done after {format_time(timeline.time_s)}", palette().dark_grey
@@ -92,7 +92,7 @@ def draw_timeline(timeline: Timeline) -> Figure:
 
 
 def draw_schedule(schedule: Schedule) -> Figure:
-    """Draw the chunk grid, and below it who sends to whom. Raises ValueError for more ranks than a picture shows."""
+    """Draw chunk grid and messages of a schedule. Raises ValueError for more ranks than a picture shows."""
     check_few_ranks(schedule.num_ranks)
 
     def draw(figure: SubFigure, margins: dict[str, float]) -> None:
@@ -105,7 +105,7 @@ def draw_schedule(schedule: Schedule) -> Figure:
 
 
 def _sizes_panel(view: RunView) -> Panel:
-    """Return the panel of time against size, and of who sends to whom, if anybody does."""
+    """Return the panel of time against size and, if anybody sends, of who sends to whom."""
 
     def draw(figure: SubFigure, margins: dict[str, float]) -> None:
         border = margins["left"] + _SIZES_SHARE * (margins["right"] - margins["left"])
@@ -129,7 +129,7 @@ _NARROW = 0.15  # of the axis: a regime that is narrower has no room for its nam
 
 
 def draw_sizes(axes: Axes, view: RunView) -> None:
-    """Draw simulated time against size, the closed form over it, the two regimes and the size of this run."""
+    """Draw simulated time against size, the closed form, the two regimes, and the size of this run."""
     axes.set_title("Time against size", loc="left", fontsize=points(11), fontweight="bold")
     sizes = view.by_size.sizes_bytes
     if not len(sizes):
@@ -175,9 +175,9 @@ def _draw_times(axes: Axes, view: RunView) -> list[Line2D]:
 
 
 def _draw_regimes(axes: Axes, view: RunView) -> list[Line2D]:
-    """Draw the time of 0 bytes and the crossover; name the regimes, latency-bound below it and bandwidth-bound above.
+    """Draw the time of 0 bytes and the crossover, and name the regimes below and above it.
 
-    Without a crossover there is one regime alone.
+    Without a crossover there is one regime.
     """
     (first, last), colours, lines = axes.get_xlim(), palette(), []
     floor_s, crossover = view.by_size.floor_s, view.by_size.crossover_bytes
@@ -203,7 +203,7 @@ _SMALLEST_TEXT = 5.0  # points
 
 
 def draw_graph(axes: Axes, layout: GraphLayout, slow: Collection[tuple[int, int]] = ()) -> None:
-    """Draw the ranks, and a link between those that send to each other, with an arrow where only one does.
+    """Draw ranks, and the links between them, with an arrow where only one of two sends.
 
     slow: pairs in another colour.
     """
@@ -227,7 +227,7 @@ def _draw_hosts(axes: Axes, layout: GraphLayout) -> None:
 
 
 def _links(layout: GraphLayout, *shares: float) -> Floats:
-    """Return the places on each link that are these shares of the way from its sender, (num_pairs, num_shares, 2)."""
+    """Return places on each link, at these shares of its length, (num_pairs, num_shares, 2)."""
     way = np.array(shares)[:, None]
     begin, end = (layout.places[layout.pairs[:, [column]]] for column in (0, 1))
     return np.asarray((1 - way) ** 2 * begin + 2 * way * (1 - way) * layout.bends[:, None] + way**2 * end)
@@ -250,7 +250,7 @@ def _draw_links(axes: Axes, layout: GraphLayout, slow: Collection[tuple[int, int
 
 
 def _draw_ranks(axes: Axes, layout: GraphLayout) -> None:
-    """Draw a circle for each rank, with its number where there is room, else beside some of them."""
+    """Draw a circle for each rank with its number where there is room, else beside some."""
     places, hues = layout.places, palette()
     gaps = np.linalg.norm((places[:, None] - places) * points_per_unit(axes), axis=-1) + 1e9 * np.eye(len(places))
     radius = float(np.clip(0.3 * gaps.min(initial=80.0), 1.5, 11.0))  # points
@@ -277,7 +277,7 @@ _COLOURS = colormaps["turbo"]
 
 
 def draw_links(schedule: Schedule, network: AnyNetwork, size_bytes: int, explanation: Explanation) -> Figure:
-    """Draw a row for each link, those that are used most; where several messages share one, each has its part of it."""
+    """Draw a row for each of the most used links; messages that share one have a part of it each."""
     usage = explanation.links
     order = np.argsort(-usage.utilisation, kind="stable")[:MAX_LINKS]
     links = np.sort(order[usage.utilisation[order] > 0])
@@ -318,7 +318,7 @@ def _draw_link_times(
 
 
 def _rows_of_transfers(network: AnyNetwork, explanation: Explanation, row_of_link: Ints) -> tuple[Ints, Ints]:
-    """Return the transfers and the rows of the picture that they are in, once for each of their links."""
+    """Return transfers and their rows, one pair for each link of a transfer."""
     timeline, usage = explanation.timeline, explanation.links
     paths = network.topology(timeline.num_ranks).paths(timeline.src.astype(np.int64), timeline.dst.astype(np.int64))
     rows = row_of_link[paths.resource]

@@ -27,7 +27,7 @@ _MAX_LABELS = 7  # on a curve
 
 
 def draw_traced_step(prediction: TracePrediction) -> Figure:
-    """Draw computing in the first lane, below it the calls of each group; waits are shaded through all lanes.
+    """Draw the computations in the first lane, and below it the calls of each group; waits are shaded.
 
     Raises ValueError for a step that never ends.
     """
@@ -65,14 +65,14 @@ def draw_traced_step(prediction: TracePrediction) -> Figure:
 
 
 def _draw_bar(axes: Axes, lane: int, begin_s: float, end_s: float, colour: str, text: str, short: str) -> None:
-    """Draw a bar in a lane, with a text that has room in it."""
+    """Draw a bar in a lane, with a text if it fits."""
     style: dict[str, Any] = {"facecolor": colour, "edgecolor": palette().paper, "linewidth": 0.8, "zorder": 2}
     axes.add_patch(Rectangle((begin_s, lane - _BAR / 2), end_s - begin_s, _BAR, **style))
     _draw_label(axes, lane, begin_s, end_s, text, short, ink_on(colour))
 
 
 def _draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, short: str, colour: str) -> bool:
-    """Write the longest of the two that fits, and return whether one does."""
+    """Write the longer of two texts that fits; return whether one does."""
     room = _LANES_WIDTH * 72 * (end_s - begin_s) / axes.get_xlim()[1]
     for label in (text, short):
         if len(label) * _POINTS_PER_CHARACTER < room - 2:
@@ -83,7 +83,7 @@ def _draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, 
 
 
 def _draw_exposed(axes: Axes, waits: Sequence[tuple[float, float]]) -> None:
-    """Shade the waits for communication through all lanes, and name them; if no name fits, the longest, from below."""
+    """Shade the waits for communication through all lanes, and name them; if no name fits, the longest."""
     colour = palette().vermillion
     for begin_s, end_s in waits:
         axes.axvspan(begin_s, end_s, color=colour, alpha=0.13, linewidth=0, zorder=0)
@@ -102,7 +102,7 @@ def _draw_exposed(axes: Axes, waits: Sequence[tuple[float, float]]) -> None:
 
 
 def _joined(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the intervals with those that touch one another made one."""
+    """Return the intervals, with adjacent ones joined."""
     joined: list[tuple[float, float]] = []
     for begin_s, end_s in intervals:
         if joined and joined[-1][1] == begin_s:
@@ -113,7 +113,7 @@ def _joined(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _draw_calls(figure: Figure, axes: Axes, prediction: TracePrediction, lanes: dict[int, int]) -> None:
-    """Draw calls of a kind in one colour; they overlap where several of a group are under way at once."""
+    """Draw the calls, each kind in one colour."""
     timeline = prediction.timeline
     kinds = list(dict.fromkeys(call.collective for call in timeline.step.calls))
     colours = (palette().blue, palette().orange, palette().sky, palette().vermillion, palette().grey)
@@ -151,7 +151,7 @@ def draw_trace_scaling(scaling: TraceScaling) -> Figure:
 
 
 def _draw_step_times(axes: Axes, steps: Sequence[ScaledStep]) -> None:
-    """Draw the time of a step against the number of ranks, and shade what of it is exposed communication."""
+    """Draw the time of a step against the number of ranks; exposed communication is shaded."""
     _begin(axes, "Time of a step against number of ranks")
     set_axis(axes.yaxis, "", time_tick)
     ranks, times = [step.num_ranks for step in steps], [step.step_s for step in steps]
@@ -166,7 +166,6 @@ def _draw_step_times(axes: Axes, steps: Sequence[ScaledStep]) -> None:
 
 
 def _draw_efficiency(axes: Axes, steps: Sequence[ScaledStep], reference: str) -> None:
-    """Draw efficiency against the number of ranks. reference: to what it is compared."""
     _begin(axes, "Efficiency against number of ranks")
     set_axis(axes.yaxis, reference, lambda share: f"{100 * share:.0f} %")
     shares = [step.efficiency for step in steps]
@@ -182,7 +181,7 @@ def _begin(axes: Axes, title: str) -> None:
 
 
 def _label(axes: Axes, marks: Sequence[tuple[int, float, str]]) -> None:
-    """Write a text above each of some points, as many as have room; the last is one of them."""
+    """Write a text above some points, as many as have room, the last among them."""
     for count, value, text in marks[:: -len(marks) // _MAX_LABELS]:
         style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": points(8)}
         axes.annotate(text, (count, value), (0, 8), **style)

@@ -1,4 +1,4 @@
-"""Matplotlib's settings for all pictures: `drawing`, `palette`, `new_figure` and `save_figure`.
+"""Matplotlib's settings for all pictures, and pages of panels.
 
 Fonts, colours and resolution are the user's settings of matplotlib where these are not its defaults.
 """
@@ -22,7 +22,7 @@ from ringsim.report.colours import BLACK, OWN_STYLES, WHITE, Palette
 
 
 def palette() -> Palette:
-    """Return the colours for matplotlib's settings as they are now."""
+    """Return the colours for matplotlib's current settings."""
     return _palette(_hex(rcParams["axes.facecolor"], WHITE), _hex(rcParams["text.color"], BLACK))
 
 
@@ -43,10 +43,10 @@ _SETTINGS, _DEFAULTS = cast(MutableMapping[str, Any], rcParams), cast(MutableMap
 
 @contextmanager
 def drawing(style: str | None = None) -> Iterator[None]:
-    """Set matplotlib up for a picture, and back when the block ends.
+    """Set matplotlib up for a picture, and restore its settings when the block ends.
 
-    style: light, dark, or the name or file of a style of matplotlib; None: the settings as they are.
-    Raises ValueError for a style that there is not.
+    style: light, dark, or a style of matplotlib, by its name or file; None: the current settings. Raises ValueError
+    for an unknown style.
     """
     with rc_context():
         if style is not None:
@@ -58,7 +58,7 @@ def drawing(style: str | None = None) -> Iterator[None]:
 
 
 def check_style(style: str) -> None:
-    """Raise ValueError, in one line, for a style that there is not."""
+    """Raise ValueError, in one line, for an unknown style."""
     with rc_context():
         _use(style)
 
@@ -83,18 +83,18 @@ def _use(style: str) -> None:
 
 
 def setting(name: str, ours: Any) -> Any:
-    """Return matplotlib's setting of this name if the user has changed it, else ours."""
+    """Return matplotlib's setting if the user has changed it, else ours."""
     theirs = _SETTINGS[name]
     return ours if theirs == _DEFAULTS[name] else theirs
 
 
 def font_scale() -> float:
-    """Return how many times as large as matplotlib's own the user's font is."""
+    """Return the user's font size in that of matplotlib."""
     return float(rcParams["font.size"] / rcParamsDefault["font.size"])
 
 
 def points(size: float) -> float:
-    """Return the size of a text in points, where `size` is what it has with matplotlib's own font size."""
+    """Return the size of a text in points, where `size` is that with matplotlib's own font size."""
     return size * font_scale()
 
 
@@ -114,10 +114,10 @@ def new_figure(width: float, height: float, **rest: Any) -> Figure:
 
 
 class Panel(NamedTuple):
-    """A band of a page, from its left to its right end; in inches, with matplotlib's own font size.
+    """A band of a page; in inches, with matplotlib's own font size.
 
-    draw: fills the band; its second argument holds the margins as matplotlib's gridspec takes them.
-    above, below: of the axes in the band; left, right: likewise.
+    draw: fills the band within margins, as matplotlib's gridspec takes them. above, below, left, right: these
+    margins.
     """
 
     height: float
@@ -140,7 +140,7 @@ def page_of(panels: Sequence[Panel]) -> Figure:
 
 
 def head(title: str, *lines: tuple[str, float, str], left: float = LEFT) -> Panel:
-    """Return the title of a page, and below it lines: a text, its size in points, and its colour."""
+    """Return the title of a page, and lines below it: text, size in points, and colour."""
     height = _TITLE_HEIGHT + _LINE_HEIGHT * len(lines)
 
     def draw(figure: SubFigure, margins: dict[str, float]) -> None:
@@ -154,10 +154,10 @@ def head(title: str, *lines: tuple[str, float, str], left: float = LEFT) -> Pane
 
 
 def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style: str | None = None) -> None:
-    """Draw a page and writes it to `path`, whose suffix says the format: png (also if none), pdf or svg.
+    """Draw a page and write it to `path`: png (also without a suffix), pdf or svg, by its suffix.
 
-    style: as for `drawing`. The file appears complete or not at all. Raises OSError if it cannot be written,
-    ValueError for a suffix that is no picture's and a style that there is not.
+    style: as of `drawing`. The file appears complete or not at all. Raises OSError if it cannot be written,
+    ValueError for another suffix and an unknown style.
     """
     path = Path(path)
     with drawing(style), atomic_file(path) as file:
@@ -168,16 +168,16 @@ def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style:
 
 
 def _svg(figure: Figure, **settings: Any) -> str:
-    """Return a figure as SVG whose texts keep their spaces: browsers drop the indentation of code otherwise."""
+    """Return a figure as SVG whose texts keep their spaces, which browsers drop otherwise."""
     file = io.StringIO()
     figure.savefig(file, format="svg", **settings)
     return re.sub(r"<text (?=[^>]*>(?: |[^<]*  ))", '<text xml:space="preserve" ', file.getvalue())
 
 
 def inline_svg(figure: Figure, *, transparent: bool = True) -> str:
-    """Return a figure drawn in the style `page` as an SVG element of a page: the same text for the same figure.
+    """Return a figure drawn in the style `page` as an SVG element: the same text for the same figure.
 
-    Its colours are variables, which `svg_colours` defines for dark pages. transparent: without the paper.
+    Its colours are variables, see `svg_colours`. transparent: without the paper.
     """
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with rc_context({"svg.hashsalt": "ringsim"}):

@@ -1,4 +1,4 @@
-"""The page with the pictures of a sweep: the winner map of each network, and time against size below it."""
+"""The page of a sweep: the winner map of each network, and time against size."""
 
 import math
 import re
@@ -33,7 +33,7 @@ _MAX_NOTES, _NOTE_LENGTH = 8, 190  # lines and characters
 
 
 def draw_sweep(sweep: Sweep) -> Figure:
-    """Draw for each network the winner map and, below it, time against size; skipped cells stand at the bottom."""
+    """Draw the winner map of each network, time against size below it, and notes at the bottom."""
     notes, styles = _notes(sweep), palette().styles_of(sweep.algorithms)
     map_height = 1.0 + min(max(0.4 * len(sweep.ranks), 0.6), 6.0)
     drawn = (map_height, _draw_map, 0.5, 0.45), (_LINES_HEIGHT, _draw_lines, 0.45, 0.55)
@@ -52,7 +52,7 @@ def draw_sweep(sweep: Sweep) -> Figure:
 
 
 def panel_ranks(ranks: Sequence[int]) -> list[int]:
-    """Return the numbers of ranks with their own panel: the least, the middle and the largest."""
+    """Return the numbers of ranks with a panel: the least, the middle and the largest."""
     chosen = np.linspace(0, len(ranks) - 1, min(len(ranks), _MAX_PANELS)).round().astype(int)
     return [ranks[index] for index in chosen]
 
@@ -93,7 +93,7 @@ def _draw_lines(
 
 
 def _draw_legend(figure: SubFigure, handles: Sequence[Artist], top: float) -> None:
-    """In the margin on the right, where long names, such as a user's FILE.py:FUNCTION, take several lines."""
+    """Draw a legend in the right margin, where long names take several lines."""
     for handle in handles:
         parts = re.split(r"(?<=:)", str(handle.get_label()))
         handle.set_label("\n".join(line for part in parts for line in textwrap.wrap(part, _LEGEND_LENGTH)))
@@ -112,7 +112,7 @@ def _draw_panel(axes: Axes, sweep: Sweep, network: str, num_ranks: int, styles: 
 
 
 def draw_sweep_curves(axes: Axes, sweep: Sweep, network: str, num_ranks: int, styles: dict[str, Style]) -> bool:
-    """Draw time against size for each algorithm, the first on top; return whether there is any curve."""
+    """Draw time against size for each algorithm; return whether there is any curve."""
     curves = {name: _curve(sweep, network, num_ranks, name) for name in reversed(styles)}
     told_apart = _told_apart(sweep, network)
     for name, curve in curves.items():
@@ -126,27 +126,26 @@ def draw_sweep_curves(axes: Axes, sweep: Sweep, network: str, num_ranks: int, st
 
 
 def _told_apart(sweep: Sweep, network: str) -> set[str]:
-    """Return the algorithms whose curves have their colours: few, or the ring and those that are fastest somewhere."""
+    """Return the algorithms whose curves have colours: all of few, or the ring and the winners."""
     if len(sweep.algorithms) <= _FEW_CURVES:
         return set(sweep.algorithms)
     return {sweep.baseline(network), *winning_names(sweep, network).ravel().tolist()}
 
 
 def _why_no_curve(sweep: Sweep, network: str, num_ranks: int) -> str:
-    """Return the reason why the panel of `num_ranks` ranks is empty."""
     cells = [cell for cell in sweep.cells if (cell.network, cell.num_ranks) == (network, num_ranks)]
     reasons = dict.fromkeys(cell.skipped for cell in cells if cell.skipped)
     return f"skipped: {'; '.join(reasons)}" if reasons else "no time passes, so there is nothing to draw"
 
 
 def _curve(sweep: Sweep, network: str, num_ranks: int, name: str) -> list[tuple[int, float]]:
-    """Sizes and times of the cells that were simulated, and in which time passes."""
+    """Return sizes and times of the cells in which time passes."""
     own = [cell for cell in sweep.cells if (cell.network, cell.num_ranks, cell.algorithm) == (network, num_ranks, name)]
     return [(cell.size_bytes, cell.time_s) for cell in own if cell.time_s]
 
 
 def _notes(sweep: Sweep) -> list[str]:
-    """Which ranks have no panel, what was skipped, as it may have won, and where the figures come from."""
+    """Return which ranks have no panel, what was skipped, and where the figures come from."""
     notes = sweep.skipped()
     if len(sweep.ranks) > _MAX_PANELS:
         least, middle, largest = panel_ranks(sweep.ranks)
@@ -168,7 +167,7 @@ _ROW = (-0.5, 0.5)
 
 
 def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]) -> list[Patch]:
-    """Draw a cell for each size and number of ranks in the colour of the fastest, with its gain over the ring.
+    """Draw the fastest algorithm of each size and number of ranks, with its gain over the ring.
 
     Returns what the colours mean, for a legend.
     """
@@ -201,9 +200,9 @@ def _area(name: str, styles: dict[str, Style], baseline: str) -> dict[str, Any]:
 
 
 def winning_names(sweep: Sweep, network: str) -> Names:
-    """Return the fastest algorithm's name, TIED where the ring takes as long: shape (num_ranks, size).
+    """Return the fastest algorithm's name: shape (num_ranks, num_sizes).
 
-    NOBODY where all were skipped.
+    TIED where the ring takes as long, NOBODY where all were skipped.
     """
     names = np.full((len(sweep.ranks), len(sweep.sizes_bytes)), NOBODY, dtype=object)
     for place, winner in _winners(sweep, network).items():
@@ -214,13 +213,13 @@ def winning_names(sweep: Sweep, network: str) -> Names:
 
 
 def _winners(sweep: Sweep, network: str) -> dict[tuple[int, int], Winner]:
-    """Return the winners by their row and their column in the map."""
+    """Return the winners by row and column of the map."""
     winners = ((place, winner) for place, winner in sweep.winners().items() if place[0] == network)
     return {(sweep.ranks.index(ranks), sweep.sizes_bytes.index(size)): winner for (_, ranks, size), winner in winners}
 
 
 def size_edges(sizes_bytes: Sequence[int]) -> Floats:
-    """Return the edges of cells, half-way between the sizes on a logarithmic axis: shape (num_sizes + 1,)."""
+    """Return the edges of cells, half-way between sizes on a logarithmic axis: (num_sizes + 1,)."""
     log = np.log2(np.asarray(sizes_bytes, dtype=np.float64))
     if len(log) == 1:
         return np.asarray(2 ** np.array([log[0] - 1, log[0] + 1]))
@@ -229,7 +228,7 @@ def size_edges(sizes_bytes: Sequence[int]) -> Floats:
 
 
 def set_size_axis(axes: Axes, sizes_bytes: Sequence[int], max_ticks: int = 16) -> None:
-    """Set a logarithmic axis over the cells, with a tick at the middle of every cell for which there is room."""
+    """Set a logarithmic axis over the cells, with a tick in the middle of as many as have room."""
     edges = size_edges(sizes_bytes)
     axes.set_xscale("log", base=2)
     axes.set_xlim(edges[0], edges[-1])
@@ -240,7 +239,7 @@ def set_size_axis(axes: Axes, sizes_bytes: Sequence[int], max_ticks: int = 16) -
 
 
 def _draw_gains(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]) -> None:
-    """Write how many times as fast as the ring (or the second) each cell is, where there is room."""
+    """Write the gain of each cell that has room."""
     size, (across, per_rank) = points(_GAIN_SIZE), points_per_unit(axes)
     log = np.log2(size_edges(sweep.sizes_bytes))
     rooms = np.diff(log) / (log[-1] - log[0]) * across * np.ptp(axes.get_xlim())
