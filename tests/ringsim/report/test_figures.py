@@ -67,9 +67,10 @@ VIEWS = {
 }
 
 
-def sweep_of(
-    names: list[str], ranks: list[int], sizes: list[int], latencies_s: dict[str, float] | None = None
-) -> Sweep:
+ONE, BOTH = {"one": 1e-5}, {"one": 1e-5, "two": 1e-3}  # networks by their latency
+
+
+def sweep_of(names: list[str], ranks: list[int], sizes: list[int], latencies_s: dict[str, float] = ONE) -> Sweep:
     """A sweep in which whatever has more than 10,000 transfers is skipped, if it has more than 256 ranks."""
     networks = {name: Network(latency_s, 1e9) for name, latency_s in latencies_s.items()}
     return run_sweep(Collective.ALL_REDUCE, names, ranks, sizes, networks, max_transfers=1e4)
