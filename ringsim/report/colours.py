@@ -1,7 +1,7 @@
 """All colours: the palette of a paper and an ink, the style of each algorithm, and the colour of each rank.
 
 The hues are Okabe and Ito's, which the colour-blind can tell apart; greys lie between ink and paper. Styles with the
-same stroke and hatch differ by a CIELAB distance of at least 20, see tests/ringsim/report/test_colours.py.
+same stroke and hatch differ by a CIELAB distance of at least 20, see tests/ringsim/report/test_style.py.
 """
 
 from collections.abc import Sequence
