@@ -57,7 +57,6 @@ def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
 
 
 def _kinds_of_paths(topology: Topology) -> list[dict[str, Any]]:
-    """Return the first path from rank 0 of each latency, bandwidth and number of resources."""
     dst = np.arange(1, topology.num_ranks)
     paths = topology.paths(np.zeros_like(dst), dst)
     alone = paths.alone_bytes_per_s(topology.resources)

@@ -1,8 +1,7 @@
 """`write_trace`: timelines as a trace file for Perfetto (https://ui.perfetto.dev) or chrome://tracing.
 
-Each rank is a process with a thread for the chunks that it applies, and as many threads for sends as overlap, since
-slices of one thread must not overlap. An arrow leads from each send to the application of its chunk. A rank that hangs
-has one more thread, which names the operation.
+Each rank is a process: a thread for what it applies, and one per overlapping send, since slices of a thread must not
+overlap. An arrow leads from a send to its application. A rank that hangs has one more thread.
 """
 
 import json
@@ -76,7 +75,6 @@ def write_step_trace(path: Path, timeline: StepTimeline, trace: ProgramTrace) ->
 
 
 def _lines(num_transfers: int, events: Iterator[Event], name: str) -> Iterator[bytes]:
-    """Yield the lines of a trace file. Raises ValueError for too many transfers."""
     if num_transfers > MAX_TRANSFERS:
         raise ValueError(f"{name}: a trace holds at most {MAX_TRANSFERS:,} transfers; these are {num_transfers:,}")
     yield b'{"displayTimeUnit": "ns", "traceEvents": ['
@@ -88,7 +86,6 @@ def _lines(num_transfers: int, events: Iterator[Event], name: str) -> Iterator[b
 
 
 def _named(kind: str, pid: int, tid: int, name: str, place: int) -> Iterator[Event]:
-    """Yield the events that name a process or a thread and place it among the others."""
     for event, args in ((f"{kind}_name", {"name": name}), (f"{kind}_sort_index", {"sort_index": place})):
         yield {"ph": "M", "name": event, "pid": pid, "tid": tid, "args": args}
 
@@ -100,7 +97,6 @@ def _slice(pid: int, tid: int, name: str, begin_us: float, duration_us: float, a
 def _run_events(
     name: str, timeline: Timeline, stall: Stall | None, zero_s: float, first_pid: int, first_arrow: int
 ) -> Iterator[Event]:
-    """Yield the events of a run: names of processes and threads, transfers, and what hangs."""
     row, num_rows = pack_sends(timeline)
     for pid, count in enumerate(num_rows.tolist(), first_pid):
         yield from _named("process", pid, 0, f"{name} rank {pid - first_pid}", pid)

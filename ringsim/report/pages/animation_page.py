@@ -51,7 +51,6 @@ def animation_page(views: Sequence[analysis.RunView], note: str = "") -> str:
 
 
 def _span(views: Sequence[analysis.RunView]) -> tuple[float, float]:
-    """Return the begin and the end of all runs, which differ even where no time passes."""
     first_s = min(float(run.timeline.start_s.min(initial=0.0)) for run in views)
     last_s = max(run.timeline.until_s for run in views)
     return first_s, last_s if last_s > first_s else first_s + 1.0

@@ -60,7 +60,6 @@ def _algorithms(verdict: Verdict) -> Iterator[dict[str, Any]]:
 
 
 def _sources(contents: RunDirectory) -> Iterator[dict[str, Any]]:
-    """Yield each file with its kind and provenance."""
     for kind, file, record in contents.records():
         noted = getattr(record, "provenance", None) or {"machine": getattr(record, "source", "-")}
         versions = [f"{program} {noted[program]}" for program in ("ringsim", "torch", "python") if noted.get(program)]

@@ -148,7 +148,6 @@ def _frame() -> dict[str, Any]:
 
 
 def _draw_legend(axes: Axes, states: ChunkStates) -> None:
-    """Explain a cell, with one cell enlarged."""
     lines: Sequence[str] = _SHADED_ON_DARK if palette().is_dark else _SHADED_LEGEND
     if is_striped(states.num_ranks, states.num_chunks):
         lines = _STRIPED_LEGEND

@@ -54,9 +54,9 @@ def draw_time_curves(axes: Axes, comparison: Comparison) -> bool:
 
 
 def draw_errors(comparison: Comparison) -> Figure:
-    """Draw the error of each case; bars show how far the measured times themselves lie apart.
+    """Draw the error of each case; bars show the spread of the measured times.
 
-    In percent where all are small, else as factors on a logarithmic axis, on which half and twice are as far off.
+    Small errors are in percent; others are factors on a logarithmic axis, on which half and twice are as far off.
     """
     figure, axes = _page(f"Error of the prediction on {comparison.network}")
     groups = _groups(comparison)

@@ -209,7 +209,6 @@ def set_time_axis(axes: Axes, lanes: Lanes) -> None:
 
 
 def _least_points(axes: Axes, lanes: Lanes) -> float:
-    """Return the least distance in points between the middles of two lanes."""
     return points_per_unit(axes)[1] * float(np.diff(lanes.middle).min(initial=lanes.height))
 
 
@@ -310,7 +309,6 @@ def _level(axes: Axes, number: int) -> Transform:
 
 
 def _draw_phases(axes: Axes, lanes: Lanes) -> None:
-    """Draw a line above the lanes for each phase, with its name at the outer end."""
     colours = palette()
     box = {"facecolor": colours.paper, "edgecolor": "none", "pad": 1.0}
     for number, (name, begin_s, end_s) in enumerate(lanes.phase_times()):

@@ -118,7 +118,6 @@ def _of_training(verdict: Verdict) -> Iterator[Picture]:
 
 
 def _of_sweeps(verdict: Verdict) -> Iterator[Picture]:
-    """Yield the curves of sweeps on the most ranks."""
     for file, sweep in verdict.contents.sweeps.items():
         num_ranks, styles = max(sweep.ranks), palette().styles_of(sweep.algorithms)
         for network in sweep.networks:

@@ -250,7 +250,6 @@ def _draw_links(axes: Axes, layout: GraphLayout, slow: Collection[tuple[int, int
 
 
 def _draw_ranks(axes: Axes, layout: GraphLayout) -> None:
-    """Draw a circle for each rank with its number where there is room, else beside some."""
     places, hues = layout.places, palette()
     gaps = np.linalg.norm((places[:, None] - places) * points_per_unit(axes), axis=-1) + 1e9 * np.eye(len(places))
     radius = float(np.clip(0.3 * gaps.min(initial=80.0), 1.5, 11.0))  # points

@@ -65,7 +65,6 @@ def draw_traced_step(prediction: TracePrediction) -> Figure:
 
 
 def _draw_bar(axes: Axes, lane: int, begin_s: float, end_s: float, colour: str, text: str, short: str) -> None:
-    """Draw a bar in a lane, with a text if it fits."""
     style: dict[str, Any] = {"facecolor": colour, "edgecolor": palette().paper, "linewidth": 0.8, "zorder": 2}
     axes.add_patch(Rectangle((begin_s, lane - _BAR / 2), end_s - begin_s, _BAR, **style))
     _draw_label(axes, lane, begin_s, end_s, text, short, ink_on(colour))
@@ -102,7 +101,6 @@ def _draw_exposed(axes: Axes, waits: Sequence[tuple[float, float]]) -> None:
 
 
 def _joined(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the intervals, with adjacent ones joined."""
     joined: list[tuple[float, float]] = []
     for begin_s, end_s in intervals:
         if joined and joined[-1][1] == begin_s:
@@ -113,7 +111,6 @@ def _joined(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _draw_calls(figure: Figure, axes: Axes, prediction: TracePrediction, lanes: dict[int, int]) -> None:
-    """Draw the calls, each kind in one colour."""
     timeline = prediction.timeline
     kinds = list(dict.fromkeys(call.collective for call in timeline.step.calls))
     colours = (palette().blue, palette().orange, palette().sky, palette().vermillion, palette().grey)
@@ -151,7 +148,6 @@ def draw_trace_scaling(scaling: TraceScaling) -> Figure:
 
 
 def _draw_step_times(axes: Axes, steps: Sequence[ScaledStep]) -> None:
-    """Draw the time of a step against the number of ranks; exposed communication is shaded."""
     _begin(axes, "Time of a step against number of ranks")
     set_axis(axes.yaxis, "", time_tick)
     ranks, times = [step.num_ranks for step in steps], [step.step_s for step in steps]

@@ -114,11 +114,7 @@ def new_figure(width: float, height: float, **rest: Any) -> Figure:
 
 
 class Panel(NamedTuple):
-    """A band of a page; in inches, with matplotlib's own font size.
-
-    draw: fills the band within margins, as matplotlib's gridspec takes them. above, below, left, right: these
-    margins.
-    """
+    """A band of a page. draw: fills it within the margins, in inches, that follow."""
 
     height: float
     draw: Callable[[SubFigure, dict[str, float]], None]

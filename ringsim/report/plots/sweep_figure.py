@@ -139,7 +139,6 @@ def _why_no_curve(sweep: Sweep, network: str, num_ranks: int) -> str:
 
 
 def _curve(sweep: Sweep, network: str, num_ranks: int, name: str) -> list[tuple[int, float]]:
-    """Return sizes and times of the cells in which time passes."""
     own = [cell for cell in sweep.cells if (cell.network, cell.num_ranks, cell.algorithm) == (network, num_ranks, name)]
     return [(cell.size_bytes, cell.time_s) for cell in own if cell.time_s]
 
@@ -213,7 +212,6 @@ def winning_names(sweep: Sweep, network: str) -> Names:
 
 
 def _winners(sweep: Sweep, network: str) -> dict[tuple[int, int], Winner]:
-    """Return the winners by row and column of the map."""
     winners = ((place, winner) for place, winner in sweep.winners().items() if place[0] == network)
     return {(sweep.ranks.index(ranks), sweep.sizes_bytes.index(size)): winner for (_, ranks, size), winner in winners}
 
@@ -239,7 +237,6 @@ def set_size_axis(axes: Axes, sizes_bytes: Sequence[int], max_ticks: int = 16) -
 
 
 def _draw_gains(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]) -> None:
-    """Write the gain of each cell that has room."""
     size, (across, per_rank) = points(_GAIN_SIZE), points_per_unit(axes)
     log = np.log2(size_edges(sweep.sizes_bytes))
     rooms = np.diff(log) / (log[-1] - log[0]) * across * np.ptp(axes.get_xlim())
