@@ -65,7 +65,7 @@ def grid_panel(states: ChunkStates, stopped: str = "") -> Panel:
 
 
 def _draw_states(panels: Sequence[Axes], num_columns: int, states: ChunkStates) -> None:
-    held = states.holdings > 0
+    held = states.contributions > 0
     for number, (axes, done) in enumerate(zip(panels, states.states.tolist(), strict=False)):
         axes.set_title(f"after step {done}" if done else "before", fontsize=points(8), pad=3)
         name_cells(axes, states.num_ranks, states.num_chunks, with_ranks=number % num_columns == 0)

@@ -21,7 +21,7 @@ from ringsim.analysis import (
     GraphShape,
     RunView,
     check_few_ranks,
-    format_troubles,
+    format_slow_parts,
     lay_out_graph,
     pack_rows,
     slow_pairs,
@@ -48,16 +48,16 @@ def draw_run_page(view: RunView) -> Figure:
     ranks, chunks = plural(schedule.num_ranks, "rank"), plural(schedule.num_chunks, "chunk")
     name = f"{schedule.collective.value}, algorithm {schedule.algorithm}"
     done = f"done after {format_time(view.timeline.time_s)}, {plural(schedule.num_steps, 'step')}"
-    if view.stall:
-        done = f"never finishes: {view.stall.num_unfinished} of {view.stall.num_transfers} transfers hang"
+    if view.blocked:
+        done = f"never finishes: {view.blocked.num_unfinished} of {view.blocked.num_transfers} transfers hang"
     costs = "   ·   ".join([*named_network(view.network.as_dict()), done])
-    notes = textwrap.wrap(format_troubles(view.troubles), _NOTE_LENGTH)
+    notes = textwrap.wrap(format_slow_parts(view.slow_parts), _NOTE_LENGTH)
     title = head(
         f"{name}, {ranks}, {format_size(view.size_bytes)} in {chunks}",
-        (costs, 10, colours.vermillion if view.stall else colours.dark_grey),
+        (costs, 10, colours.vermillion if view.blocked else colours.dark_grey),
         *((line, 9, colours.vermillion) for line in notes),
     )
-    grid = grid_panel(view.states, ": of the transfers before the run stopped" if view.stall else "")
+    grid = grid_panel(view.states, ": of the transfers before the run stopped" if view.blocked else "")
     return page_of([title, lanes_panel(Lanes.of_view(view)), grid, _sizes_panel(view)])
 
 
@@ -85,7 +85,7 @@ def draw_timeline(timeline: Timeline) -> Figure:
     check_few_ranks(timeline.num_ranks)
     lanes = Lanes.of_timeline(timeline)
     until, colour = f"done after {format_time(timeline.time_s)}", palette().dark_grey
-    if lanes.stall:
+    if lanes.blocked:
         until, colour = "never finishes", palette().vermillion
     title = f"{plural(timeline.num_ranks, 'rank')}, {plural(len(timeline), 'transfer')}"
     return page_of([head(title, (until, 10, colour)), lanes_panel(lanes)])
@@ -112,7 +112,7 @@ def _sizes_panel(view: RunView) -> Panel:
         draw_sizes(figure.subplots(gridspec_kw=margins | {"right": border}), view)
         if len(view.timeline):
             place = margins | {"left": border + _GRAPH_GAP, "bottom": 0.2 / _SIZES_HEIGHT}
-            _draw_messages(figure, place, view.graph, slow_pairs(view.troubles))
+            _draw_messages(figure, place, view.graph, slow_pairs(view.slow_parts))
 
     return Panel(_SIZES_HEIGHT, draw, 0.4, 0.6)
 
@@ -146,7 +146,7 @@ def draw_sizes(axes: Axes, view: RunView) -> None:
     axes.set_ylim(shortest / (longest / shortest) ** 0.25, longest)  # a fifth of the height is for the regimes' names
     regimes = _draw_regimes(axes, view)
     handles = [*_draw_times(axes, view), *regimes]
-    if view.stall:
+    if view.blocked:
         text = f"with {format_size(float(2 * sizes[-1]))} it never finishes"
         axes.annotate(text, (sizes[-1], view.by_size.times_s[-1]), (-6, 6), textcoords="offset points", ha="right",
                       fontsize=points(9), color=palette().vermillion,
