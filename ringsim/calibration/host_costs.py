@@ -161,9 +161,10 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
     links_alike: assume equal links between hosts and free links within them, for measurements without pings.
 
     The costs on the cores are those of `calibrate_host`. Bandwidth is the rate of long messages in a shift, which uses
-    both directions at once; where pings show different rates, the slowest link has it, and the others are faster in
-    proportion. The rest of the time of the smallest message is latency. Burst sizes follow from shifts after a pause. Namespaces or containers of one
-    machine share its cores if they have a single rank each; otherwise they get equal parts, if possible.
+    both directions at once; where pings show different rates, it is that of the slowest link, and the others are faster
+    in proportion. The rest of the time of the smallest message is latency. Burst sizes follow from shifts after a
+    pause. Namespaces or containers of one machine share its cores if they have a single rank each; otherwise they get
+    equal parts, if possible.
 
     Raises ValueError if probes are missing, or the hosts have different numbers of ranks.
     """
