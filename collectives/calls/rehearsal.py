@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from collectives.calls.reduction import Reduction
-from collectives.calls.table import SCATTERING
-from collectives.runtime import Fingerprint, RecordedGroup, Work, is_lent
+from collectives.calls.table import SCATTERING, own_share
+from collectives.runtime import Fingerprint, RecordedGroup, RunOperands, Work, is_lent
 from ringsim.schedule import Collective
 from ringsim.traces import TraceCall
 
@@ -28,44 +28,30 @@ class Rehearsal:
         self._seconds = 0.0  # in `execute`
         self._size_bytes, self._dtype, self._is_lent = 0, torch.uint8, False
 
-    def execute(
-        self,
-        whole: torch.Tensor,
-        reduction: Reduction | None,
-        dtype: torch.dtype,
-        source: torch.Tensor | None,
-        share: torch.Tensor | None,
-        splits: tuple[int, ...] | None,
-        size_bytes: int,
-    ) -> None:
+    def execute(self, operands: RunOperands, reduction: Reduction | None, size_bytes: int) -> None:
         """Write the result of the collective, for the case that all ranks give what this one gives; send nothing.
 
-        whole, source, share, splits: the tensors, as `tensor` and others of `CollectiveCall.execute`; the result goes
-        to `share` if that is given, and else to `whole`.
-        reduction: None if the collective does not reduce.
-        dtype: in which the chunks would be sent. size_bytes: of all chunks, for the recording.
+        size_bytes: of all chunks, for the recording.
         """
         began_s, collective = self._clock(), self._collective
-        self._dtype, self._size_bytes = dtype, size_bytes
-        self._is_lent = is_lent(whole if source is None else source) and dtype == whole.dtype
-        whole = whole.view(-1)
+        whole, source, splits = operands.tensor.view(-1), operands.source, operands.splits
+        self._dtype, self._size_bytes = operands.wire_dtype, size_bytes
+        self._is_lent = is_lent(whole if source is None else source) and self._dtype == whole.dtype
         given, outputs = whole if source is None else source.view(-1), [whole]
         if collective is Collective.ALL_GATHER:
-            given, outputs = self._share(whole, splits).clone(), list(whole.split(splits)) if splits else [whole]
+            given = own_share(whole, self._rank, self._num_ranks, splits).clone()
+            outputs = list(whole.split(splits)) if splits else [whole]
         elif collective is Collective.REDUCE_SCATTER:
-            outputs = [self._share(whole, splits) if share is None else share]
+            share = operands.share
+            outputs = [own_share(whole, self._rank, self._num_ranks, splits) if share is None else share]
         inputs = [given]
         if splits and collective in SCATTERING:
             inputs = list(given.split(splits[: self._num_ranks]))
         imitate(collective, outputs, inputs, self._op(reduction), self._rank, self._num_ranks)
         self._seconds += self._clock() - began_s
 
-    def _share(self, tensor: torch.Tensor, splits: tuple[int, ...] | None) -> torch.Tensor:
-        """Return this rank's share of `tensor`, which has one dimension."""
-        return (tensor.split(splits) if splits else tensor.view(self._num_ranks, -1))[self._rank]
-
     def _op(self, reduction: Reduction | None) -> Op | None:
-        """Return what the schedule does; `Reduction` divides, before or after, if it is to be a mean."""
+        """Return what the schedule does; `Reduction` divides, before or after, for a mean."""
         if reduction is None:
             return None
         return ReduceOp.SUM if reduction.name == ReduceOp.AVG.name else getattr(ReduceOp, reduction.name)

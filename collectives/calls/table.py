@@ -76,6 +76,11 @@ FUNCTIONS = {function.name: function for function in _ALL}
 FIRST = {collective: next(one for one in _ALL if one.collective is collective) for collective in Collective}
 
 
+def own_share(whole: torch.Tensor, rank: int, num_ranks: int, splits: tuple[int, ...] | None) -> torch.Tensor:
+    """Return the share of `rank` in `whole`, (num_elements,): an equal one, or the one in `splits`."""
+    return (whole.split(splits) if splits else whole.view(num_ranks, -1))[rank]
+
+
 def check_tensor(name: str, tensor: torch.Tensor) -> None:
     """Raise ValueError if `tensor` is of a kind whose elements cannot be sent: sparse, quantized, or without memory."""
     if tensor.layout != torch.strided:

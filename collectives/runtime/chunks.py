@@ -158,11 +158,6 @@ class ChunkPlaces:
         passing = tuple(sorted(received.difference(left.tolist())))
         return cls(schedule.num_chunks, in_order(given), in_order(left), staying, passing)
 
-    def num_elements(self, source: torch.Tensor, target: torch.Tensor) -> int:
-        """Return how many elements all chunks have together if they are equally long."""
-        own, chunks = (source, self.given) if self.given else (target, self.left)
-        return own.numel() * self.num_chunks // len(chunks)
-
 
 MAX_KEPT = 1024  # layouts of a schedule; of more sizes the oldest go
 MAX_KEPT_CHUNKS = 2**17  # of these layouts together; an all_to_all of n ranks has n * n, and new lengths in each call
