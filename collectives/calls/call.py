@@ -90,7 +90,6 @@ class CollectiveCall:
         return self.perform(lambda: run(operands), fingerprint, result, operands.inputs, async_op)
 
     def _details(self, operands: Operands) -> tuple[object, ...]:
-        """Return the part of the fingerprint that follows the number of elements."""
         amount: tuple[object, ...] = ()
         if operands.splits is not None:
             amount = ", ", operands.splits, " in all"
@@ -158,7 +157,6 @@ class CollectiveCall:
         return self.transport is not runtime.STAGED and tensor.dtype == dtype and runtime.is_plain(tensor)
 
     def _can_be_read_in_place(self, operands: Operands) -> bool:
-        """Whether the input need not be copied to the whole."""
         reduction, (state, wire) = operands.reduction, operands.dtypes
         stays = state == wire and (reduction is None or not reduction.divides_first)
         single = len(operands.inputs) == 1 and self.collective is not Collective.ALL_GATHER and self.num_ranks > 1

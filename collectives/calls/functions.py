@@ -79,11 +79,10 @@ def all_reduce(
 ) -> Work | None:
     """Reduce `tensor` over all ranks of `group`, in place; every rank ends with the same bits, except with "direct".
 
-    tensor: of any shape, the same on every rank.
     op: SUM, AVG (which divides the finished sum, or in float16 and float8 what is added), PRODUCT, MIN, MAX, BAND, BOR
     or BXOR. The ranks of the algorithm "direct" add in different orders, and may differ in the last bit. With
     "gloo_ring" a SUM of real numbers has the very bits of dist.all_reduce on Gloo.
-    async_op, group, algorithm, wire, result and errors: see `collectives.calls.functions`.
+    Other arguments and errors: see `collectives.calls.functions`.
 
         >>> tensor = torch.tensor([1.0, 2.0]) + rank
         >>> collectives.all_reduce(tensor, dist.ReduceOp.SUM, algorithm="halving_doubling")
@@ -105,9 +104,8 @@ def reduce_scatter_tensor(
 ) -> Work | None:
     """Reduce `input` over all ranks and leave the r-th of its equal parts in rank r's `output`.
 
-    input: num_ranks times the elements of `output`, same dtype and device; it is not changed.
-    op: as in `all_reduce`.
-    async_op, group, algorithm, wire, result and errors: see `collectives.calls.functions`.
+    input: num_ranks times the elements of `output`; it is not changed. op: as in `all_reduce`.
+    Other arguments and errors: see `collectives.calls.functions`.
 
         >>> share, whole = torch.empty(2), torch.arange(4.0)
         >>> collectives.reduce_scatter_tensor(share, whole, dist.ReduceOp.SUM)
@@ -129,10 +127,9 @@ def reduce_scatter(
 ) -> Work | None:
     """Reduce the r-th tensor of `input_list` over all ranks into rank r's `output`.
 
-    input_list: one tensor for each rank, the r-th with as many elements as rank r's `output`, same dtype and device.
-    Ranks may have different numbers of elements. None is changed.
-    op: as in `all_reduce`.
-    async_op, group, algorithm, wire, result and errors: see `collectives.calls.functions`.
+    input_list: one tensor for each rank, the r-th with as many elements as rank r's `output`, whose number may differ
+    from rank to rank. None is changed. op: as in `all_reduce`.
+    Other arguments and errors: see `collectives.calls.functions`.
 
         >>> output = torch.empty(3)
         >>> collectives.reduce_scatter(output, [torch.ones(3), torch.full((3,), 10.0)], dist.ReduceOp.AVG)
@@ -152,9 +149,8 @@ def all_gather_into_tensor(
 ) -> Work | None:
     """Gather every rank's `input_tensor`, one after the other, into everyone's `output_tensor`.
 
-    output_tensor: num_ranks times the elements of `input_tensor`, same dtype and device; `input_tensor` may be this
-    rank's share of it.
-    async_op, group, algorithm, result and errors: see `collectives.calls.functions`.
+    output_tensor: num_ranks times the elements of `input_tensor`, which may be this rank's share of it.
+    Other arguments and errors: see `collectives.calls.functions`.
 
         >>> whole = torch.empty(4)
         >>> collectives.all_gather_into_tensor(whole, torch.full((2,), float(rank)))
@@ -174,9 +170,9 @@ def all_gather(
 ) -> Work | None:
     """Gather every rank's `tensor` into everyone's `tensor_list`, rank r's into the r-th.
 
-    tensor_list: one tensor for each rank, the r-th with as many elements as rank r's `tensor`, same dtype and device.
-    Ranks may have different numbers of elements.
-    async_op, group, algorithm, result and errors: see `collectives.calls.functions`.
+    tensor_list: one tensor for each rank, the r-th with as many elements as rank r's `tensor`, whose number may differ
+    from rank to rank.
+    Other arguments and errors: see `collectives.calls.functions`.
 
         >>> gathered = [torch.empty(2), torch.empty(2)]
         >>> collectives.all_gather(gathered, torch.full((2,), float(rank)))
@@ -197,7 +193,7 @@ def all_reduce_coalesced(
 ) -> Work | None:
     """Reduce `tensors` over all ranks, in place, in a single collective, which saves the latencies of separate calls.
 
-    tensors: at least one, all of one dtype and on one device. Raises ValueError otherwise.
+    tensors: at least one, all of one dtype and on one device.
     """
     dtypes_there = {tensor.dtype for tensor in tensors}
     if len(dtypes_there) != 1:
@@ -219,9 +215,8 @@ def broadcast(
 ) -> Work | None:
     """Copy rank `src`'s `tensor` into everyone's.
 
-    tensor: of any shape, with as many elements of one dtype on every rank.
     src: a rank of the whole job; `group_src`, instead, one of `group`.
-    async_op, group, algorithm, result and errors: see `collectives.calls.functions`.
+    Other arguments and errors: see `collectives.calls.functions`.
 
         >>> tensor = torch.full((2,), float(rank))
         >>> collectives.broadcast(tensor, src=1)
@@ -244,10 +239,8 @@ def reduce(
 ) -> Work | None:
     """Reduce `tensor` over all ranks into rank `dst`'s; the others' are not changed.
 
-    tensor: of any shape, with as many elements of one dtype on every rank.
-    dst: a rank of the whole job; `group_dst`, instead, one of `group`.
-    op: as in `all_reduce`.
-    async_op, group, algorithm, wire, result and errors: see `collectives.calls.functions`.
+    dst: a rank of the whole job; `group_dst`, instead, one of `group`. op: as in `all_reduce`.
+    Other arguments and errors: see `collectives.calls.functions`.
 
         >>> tensor = torch.ones(3)
         >>> collectives.reduce(tensor, dst=1)
@@ -269,10 +262,9 @@ def gather(
 ) -> Work | None:
     """Gather every rank's `tensor` into rank `dst`'s `gather_list`, rank r's into the r-th.
 
-    tensor: of any shape, with as many elements of one dtype on every rank; it is not changed.
     gather_list: on rank `dst` one tensor for each rank, with as many elements as `tensor`; on others None, or empty.
     dst: a rank of the whole job, 0 if neither is given; `group_dst`, instead, one of `group`.
-    async_op, group, algorithm, result and errors: see `collectives.calls.functions`.
+    Other arguments and errors: see `collectives.calls.functions`.
 
         >>> gathered = [torch.empty(2), torch.empty(2)] if rank == 0 else None
         >>> collectives.gather(torch.full((2,), float(rank)), gathered, dst=0)
@@ -294,11 +286,9 @@ def scatter(
 ) -> Work | None:
     """Copy the r-th tensor of rank `src`'s `scatter_list` into rank r's `tensor`.
 
-    tensor: of any shape, with as many elements of one dtype on every rank.
-    scatter_list: on rank `src` one tensor for each rank, with as many elements as `tensor`; on the others None, or
-    empty. None is changed.
+    scatter_list: on rank `src` one tensor for each rank, with as many elements as `tensor`; on others None, or empty.
     src: a rank of the whole job, 0 if neither is given; `group_src`, instead, one of `group`.
-    async_op, group, algorithm, result and errors: see `collectives.calls.functions`.
+    Other arguments and errors: see `collectives.calls.functions`.
 
         >>> tensor = torch.empty(2)
         >>> collectives.scatter(tensor, [torch.zeros(2), torch.ones(2)] if rank == 0 else None, src=0)
@@ -320,15 +310,13 @@ def all_to_all_single(
 ) -> Work | None:
     """Send the d-th block of `input` to rank d, and put what comes from rank s into the s-th block of `output`.
 
-    input, output: of one dtype and device; blocks are runs of their first dimension. `input` is not changed.
-    output_split_sizes, input_split_sizes: the length of each block along that dimension, for each rank one, 0 included.
-    Without them blocks are equal. Either all ranks give some or none does; with them the ranks first tell each other
-    the lengths of their blocks, which takes as long as the smallest all_gather.
-    async_op, group, algorithm, result and errors: see `collectives.calls.functions`.
+    input, output: blocks are runs of their first dimension. `input` is not changed.
+    output_split_sizes, input_split_sizes: the length of each block along that dimension, one for each rank, 0 included;
+    without them blocks are equal. Either all ranks give some or none does. The ranks then first tell each other the
+    lengths of their blocks, which takes as long as the smallest all_gather.
+    Other arguments and errors: see `collectives.calls.functions`.
 
-    Returns None, or a `Work` if `async_op`. Raises ValueError for what does not fit, before anything is sent,
-    MismatchError, on all ranks, if one does not send another as many elements as that one expects, and CollectiveError
-    when a peer fails.
+    Raises MismatchError, on all ranks, if one does not send another as many elements as that one expects.
 
         >>> output = torch.empty(2)
         >>> collectives.all_to_all_single(output, torch.tensor([10.0, 11.0]) + 20 * rank)
@@ -361,10 +349,8 @@ def all_to_all(
     """Send the d-th tensor of `input_tensor_list` to rank d, and put what comes from rank s into the s-th of the other.
 
     output_tensor_list, input_tensor_list: a tensor for each rank, all of one dtype and device, of any length. The ranks
-    first tell each other the lengths, as in `all_to_all_single` with sizes.
-    async_op, group, algorithm, result and errors: see `collectives.calls.functions`.
-
-    Returns None, or a `Work` if `async_op`. Raises what `all_to_all_single` raises.
+    first tell each other the lengths, and raise MismatchError as in `all_to_all_single`.
+    Other arguments and errors: see `collectives.calls.functions`.
 
         >>> received = [torch.empty(1), torch.empty(2)]
         >>> collectives.all_to_all(received, [torch.zeros(rank + 1), torch.ones(rank + 1)])
@@ -386,11 +372,8 @@ def all_to_all(
 def barrier(group: Group = None, async_op: bool = False) -> Work | None:
     """Wait until every rank of `group` has called it.
 
-    On a group without a backend for the CPU it is the current CUDA stream that is waited for as well.
-
-    async_op, group: see `collectives.calls.functions`.
-
-    Returns None, or a `Work` if `async_op`. Raises CollectiveError when a peer fails or does not come in time.
+    On a group without a backend for the CPU it also waits for the current CUDA stream.
+    Other arguments and errors: see `collectives.calls.functions`.
 
         >>> collectives.barrier()
     """
@@ -410,13 +393,13 @@ def empty(
 ) -> torch.Tensor:
     """Return an uninitialised tensor on the CPU which collectives of `group` leave where it is.
 
-    The ranks of a host read and add it, and what is made of it, in each other's memory; of a tensor that torch has made
-    they first copy what they send to memory that they share. Results are the same bits. A collective on such a tensor,
-    or on a part of one, returns when all ranks of the host have read there.
+    The ranks of a host read and add it, and sums made of it, in each other's memory; of any other tensor they first
+    copy what they send to memory that they share. Results are the same bits. A collective on such a tensor, or on a
+    part of one, returns when all ranks of the host have read there.
 
     The memory is given back when the tensor and all views of it have gone. Its storage cannot be resized, and a process
-    that is forked from the rank also shares it. It is a tensor like any other if the group shares no memory
-    (`use_transport`), and if the address space or the size of files is limited (`ulimit -v`, `ulimit -f`).
+    forked from the rank also shares it. It is an ordinary tensor if the group shares no memory (`use_transport`), or if
+    the address space or the size of files is limited (`ulimit -v`, `ulimit -f`).
 
     size, dtype: as in `torch.empty`.
     group: the default group if None. The first time all its ranks must call this, or another collective; after that
@@ -445,7 +428,7 @@ def empty(
 
 
 def _local_ranks(group: dist.ProcessGroup) -> LocalRanks | None:
-    """Return the ranks that share memory with this one, which all find out in their turn."""
+    """Return the ranks that share memory with this one; all ranks find out together, in the order of the queue."""
     sharing = state_of(group).part(Sharing)
     if not sharing.is_known:
         state_of(group).part(GroupRuntime).queue.run(lambda: sharing.of(group))
@@ -480,7 +463,7 @@ def _prepared(name: str, output: Given, given: Given, options: CallOptions) -> t
 
 
 def _checked(name: str, given: Given, check: Callable[[str, torch.Tensor], None]) -> tuple[torch.Tensor, ...]:
-    """Return the tensors of an argument, each of them checked; none for None in place of the list of a root.
+    """Return the tensors of an argument, each of them checked; none for the None of a rank that is not the root.
 
     Raises ValueError for a list in place of a tensor, and the other way round.
     """
@@ -499,7 +482,8 @@ def _checked(name: str, given: Given, check: Callable[[str, torch.Tensor], None]
 def _check_shares(share: tuple[str, Any], whole: tuple[str, Any], call: CollectiveCall) -> tuple[int, ...] | None:
     """Return the elements of each rank's share, if they are not equal; raise ValueError for what does not fit.
 
-    share: an argument and its tensor. whole: likewise, of all ranks; or a list, which in a rooted one the root has.
+    share: an argument and its tensor. whole: likewise; or a list for all ranks, which in a rooted one only the root
+    has.
     """
     name, shares = whole
     if isinstance(shares, torch.Tensor):
@@ -515,10 +499,9 @@ def _check_shares(share: tuple[str, Any], whole: tuple[str, Any], call: Collecti
 
 
 def _root(group: dist.ProcessGroup, function: Function, rank: int | None, group_rank: int | None) -> int:
-    """Return the root of a call as a rank of `group`.
+    """Return the root of a call as a rank of `group`. rank: of the whole job; 0 if neither is given with a list.
 
-    rank: of the whole job; 0 if neither is given to a function of lists. Raises ValueError unless exactly one is given,
-    and for a rank that is not in the group.
+    Raises ValueError unless exactly one is given, and for a rank that is not in the group.
     """
     name = function.root
     if rank is None and group_rank is None and not function.is_in_place:
@@ -541,7 +524,6 @@ MAX_NAMED = 4  # pairs of ranks that disagree, in a message
 def _start_uneven(
     call: CollectiveCall, operands: Operands, sent: Sequence[int], expected: Sequence[int], async_op: bool
 ) -> Work | None:
-    """Do the all-to-all of blocks of these lengths, of which a rank knows only its own."""
     fingerprint = call.fingerprint(
         "all_to_all", None, operands.inputs[0].dtype, " in blocks whose lengths ranks tell each other"
     )
@@ -568,8 +550,8 @@ class BlockLengths:
 
         sent, expected: elements that this rank sends to each rank, and that it expects from each.
 
-        Raises MismatchError, on every rank alike, unless each expects what it is sent; CollectiveError if a rank says
-        nothing within the group's timeout.
+        Raises MismatchError, on every rank, unless each expects what it is sent; CollectiveError if a rank says nothing
+        within the group's timeout.
         """
         num_ranks = self._num_ranks
         rows = self._rows.gather(torch.tensor([*sent, *expected]))

@@ -28,8 +28,8 @@ def _chosen_by(choose: Callable[..., torch.Tensor]) -> Combine:
 def _add_parts(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
     """Add complex numbers as pairs of numbers, as torch.distributed does.
 
-    `add_` multiplies the second one by the complex number 1, which can change the sign of a zero, so that the sum would
-    depend on which comes first.
+    `add_` multiplies the second by the complex number 1, which can change the sign of a zero: the sum would depend on
+    the order.
     """
     torch.view_as_real(chunk).add_(torch.view_as_real(arrived.to(chunk.dtype)))
 
@@ -63,12 +63,10 @@ class Reduction:
     divides_first: bool = False
 
     def begin(self, tensor: torch.Tensor, num_ranks: int) -> None:
-        """Do in place what comes before contributions are combined."""
         if self.divides_first:
             _divide(tensor, num_ranks)
 
     def finish(self, tensor: torch.Tensor, num_ranks: int) -> None:
-        """Do in place what is left once all contributions are combined."""
         if self.averages:
             _divide(tensor, num_ranks)
 
@@ -81,7 +79,7 @@ def _divide(tensor: torch.Tensor, num_ranks: int) -> None:
 
 
 class ReductionDtypes(NamedTuple):
-    """In which dtypes a collective is done: `state` is added up, `wire` travels."""
+    """The dtypes of a collective: `state` is added up, `wire` travels."""
 
     state: torch.dtype
     wire: torch.dtype
@@ -91,7 +89,7 @@ class ReductionDtypes(NamedTuple):
 
     @property
     def are_narrow(self) -> bool:
-        """Whether sums may leave the range of one of them although their mean does not: of float16 and float8."""
+        """Whether sums may overflow one of them although their mean does not: in float16 and float8."""
         return any(torch.finfo(dtype).max < torch.finfo(torch.bfloat16).max for dtype in self if _has_range(dtype))
 
 

@@ -1,6 +1,6 @@
 """`Rehearsal`: one of our collectives on a group that sends nothing, recorded with the work that its rank does itself.
 
-The results are those that would come if all ranks held what this one holds.
+The results are those of a group whose ranks all hold what this one holds.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ Op = ReduceOp.RedOpType | ReduceOp
 
 
 class Rehearsal:
-    """One call: what would be sent is made up in `execute`, whose time does not count; all else is done."""
+    """One call: the transfers are made up in `execute`, whose time does not count; all else is done."""
 
     def __init__(self, recorded: RecordedGroup, group: dist.ProcessGroup, collective: Collective) -> None:
         self._recorded, self._collective = recorded, collective
@@ -29,7 +29,7 @@ class Rehearsal:
         self._size_bytes, self._dtype, self._is_lent = 0, torch.uint8, False
 
     def execute(self, operands: RunOperands, reduction: Reduction | None, size_bytes: int) -> None:
-        """Write the result of the collective, for the case that all ranks give what this one gives; send nothing.
+        """Write the result that would come if all ranks gave what this one gives; send nothing.
 
         size_bytes: of all chunks, for the recording.
         """
@@ -59,7 +59,6 @@ class Rehearsal:
     def perform(
         self, work: Callable[[], None], fingerprint: Fingerprint, result: list[torch.Tensor], async_op: bool
     ) -> Work | None:
-        """Do `work`, which calls `execute`, and record the call."""
         with self._recorded.recorder.stopped():
             began_s = self._clock()
             work()
@@ -99,7 +98,6 @@ def imitate(
 
 
 def _reduced(tensor: torch.Tensor, op: Op, num_ranks: int) -> torch.Tensor:
-    """Return what `num_ranks` tensors like this one are reduced to."""
     if op == ReduceOp.SUM:
         return tensor * num_ranks
     if op == ReduceOp.PRODUCT:

@@ -74,7 +74,6 @@ class RunOperands(NamedTuple):
 
     @property
     def wire_dtype(self) -> torch.dtype:
-        """Return the dtype in which chunks travel."""
         return self.wire or self.tensor.dtype
 
     def num_elements(self, collective: Collective, num_ranks: int) -> int:
@@ -90,12 +89,12 @@ class RunOperands(NamedTuple):
 class Executor:
     """One schedule on one process group, to be run any number of times.
 
-    It keeps its buffers between runs, because fresh memory costs more than the sending: a few times the longest chunk,
-    for what arrives to be added (as many as one step brings to this rank, and on Gloo at least three where there are
-    as many), unless it is short enough to be eager; for a CUDA tensor on Gloo also its length in pinned host memory.
+    Its buffers are kept between runs, because fresh memory costs more than sending: a few times the longest chunk,
+    unless that is eager, for what arrives to be added (as many as one step brings, on Gloo at least three); for a CUDA
+    tensor on Gloo also its length in pinned memory of the host.
 
     root: the rank of the group that does what the schedule says of rank 0; the others follow it in order.
-    tag: of the messages, less than 256; others than those of the collectives need another.
+    tag: of the messages, less than 256; not that of the collectives if these go on beside it.
     shares_memory: False for torch.distributed between all ranks, whatever the transport of the group.
 
     Raises ValueError if the schedule has another number of ranks than the group.
@@ -162,29 +161,29 @@ class Executor:
         splits: tuple[int, ...] | None = None,
         log: list[Event] | None = None,
     ) -> None:
-        """Run the schedule on every rank of the group, each with its own `tensor`, in place.
+        """Run the schedule on every rank of the group, each with its own `tensor`, in place; one run at a time.
 
-        tensor: contiguous, on the CPU or on a CUDA device, of the same length and dtype on every rank. Afterwards the
+        tensor: contiguous, on the CPU or a CUDA device, of the same length and dtype on every rank. Afterwards the
         chunks that the collective leaves at this rank hold the result; the contents of all others are undefined. On
-        CUDA a run belongs to the current stream, always the same one of an executor; it does not wait for NCCL.
+        CUDA a run belongs to the current stream, always the same one of an executor, and does not wait for NCCL.
         reduce: called with a chunk and what arrived for it; must change the chunk in place, and leave the other as it
         is, since other ranks may read there too.
-        source: this rank's contribution, if it is not in `tensor`; it is only read. Not together with `wire`. In a
-        gather, scatter or all_to_all, which leave no rank all chunks, it has what the rank begins with and `tensor`
-        what it ends with, and they share no memory; either is empty where that is nothing.
+        source: this rank's contribution, if it is not in `tensor`; only read. Not together with `wire`. Of a gather,
+        scatter or all_to_all, which leave no rank all chunks, it has the chunks that the rank begins with and `tensor`
+        those that it ends with, in separate memory; either is empty where there are none.
         wire: the dtype in which chunks travel, that of `tensor` if None. Each send rounds what it sends, for its sender
         too; sums are kept in the dtype of `tensor`.
         splits: elements of each share of the data (see `ringsim.schedule.owners`), the same on every rank; None if all
         are as equal as can be.
         log: gets an `Event` for every send and every receive, in the order in which they happened.
 
-        Not to be called again before it has returned. Raises ValueError for a tensor that does not fit,
-        CollectiveError when a peer fails or is later than the group's timeout.
+        Raises ValueError for a tensor that does not fit, CollectiveError when a peer fails or is later than the group's
+        timeout.
         """
         self.carry_out(RunOperands(tensor, reduce, source, None, wire, splits, log))
 
     def carry_out(self, operands: RunOperands) -> None:
-        """Run the schedule on every rank of the group, each with its own operands; see `run`."""
+        """Run the schedule with these operands; see `run`."""
         if not is_plain(operands.tensor):
             raise ValueError(f"{self.schedule}: {_refusal(operands.tensor)}")
         if self._places is not None and operands.source is None:
@@ -310,7 +309,6 @@ class Executor:
 
     @lazily
     def _own(self) -> slice:
-        """Return the chunks of this rank's equal share of the tensor."""
         rank, chunks_of_each = self.group.rank(), self.schedule.num_chunks // self.schedule.num_ranks
         return slice(rank * chunks_of_each, (rank + 1) * chunks_of_each)
 

@@ -1,8 +1,8 @@
 """`LocalRanks`: the ranks of a group that share memory with this one, and how they wait for each other.
 
-A rank that publishes a chunk writes a record: where the chunk is, and then a stamp. A rank that waits for the chunk
-reads the stamp again and again, at first without a pause, then letting others have its core in between, and at last
-asleep until a byte on a socket wakes it. That order of writes and reads is what x86-64 keeps by itself.
+A rank that publishes a chunk writes a record: the location of the chunk, and then a stamp. A rank that waits for the
+chunk polls the stamp, at first without a pause, then yielding its core in between, and at last asleep until a byte on
+a socket wakes it. x86-64 keeps that order of writes and reads by itself.
 """
 
 import os
@@ -56,10 +56,7 @@ os.register_at_fork(after_in_child=_close_all)
 
 
 class Patience(NamedTuple):
-    """How a rank waits before it sleeps: it reads without a pause, and then lets others have its core in between.
-
-    polls: how many times. yield_s: for how long.
-    """
+    """How a rank waits before it sleeps: it polls `polls` times, then yields its core between polls for `yield_s`."""
 
     polls: range
     yield_s: float
@@ -73,14 +70,14 @@ CROWDED = Patience(range(1), 0.00002)
 def patience_of(num_ranks: int, *, is_beside: bool) -> Patience:
     """Return the patience of each of `num_ranks` ranks of a host.
 
-    is_beside: whether the thread that waits is one beside the program's own, which computes meanwhile.
+    is_beside: whether it is not the program's own thread that waits, which computes meanwhile.
     """
     num_threads = 2 * num_ranks if is_beside else num_ranks
     return WITH_A_CORE if num_threads <= available_cores() else CROWDED
 
 
 class TimeLimit(NamedTuple):
-    """How long a rank waits for another one. whose: what has set the limit; nothing where that goes without saying."""
+    """How long a rank waits for another one. whose: what has set the limit, for a message."""
 
     seconds: float
     whose: str = ""
@@ -90,10 +87,7 @@ class TimeLimit(NamedTuple):
 
 
 class PeerError(RuntimeError):
-    """What another rank has done, or has not, keeps this one from going on.
-
-    peer: that rank, or the first of several.
-    """
+    """Another rank keeps this one from going on. peer: that rank, or the first of several."""
 
     def __init__(self, message: str, peer: int) -> None:
         super().__init__(message)
@@ -101,7 +95,7 @@ class PeerError(RuntimeError):
 
 
 class OtherCallError(PeerError):
-    """Another rank has made other calls of the group than this rank, as what it has sent or published says."""
+    """Another rank has made other calls of the group than this rank, as its messages say."""
 
     def __init__(self, peer: int, detail: str = "") -> None:
         super().__init__(f"rank {peer} has made other calls of this group than this rank{detail}", peer)
@@ -113,13 +107,13 @@ class LocalRanks:
     memories: of each of these ranks, itself included. sockets: to each of the others, by rank.
     limit: of a wait, asked anew each time, as a program may change it.
 
-    A portion has a number, which all ranks count alike; `open_portion` begins the next one. All that is published in it
-    has a stamp: that number, and a digest of what all portions up to this one belonged to. So ranks that have done
-    different things find out as soon as one of them waits for another one, or reuses the slot, in a later portion.
+    `open_portion` begins the next portion, whose number all ranks count alike. All that is published in it has a stamp:
+    that number, and a digest of what all portions up to this one belonged to. Ranks that have done different things
+    therefore find out as soon as one of them waits for another, or reuses the slot, in a later portion.
 
-    A tensor that lies in the rank's heap is lent, not copied: its location is published, and before the collective
-    ends, `take_back` waits until all have read there. A rank that fails does not wait; so what is made of lent memory
-    is passed on, or returned, only after a look at who has failed since it was read.
+    A tensor in the rank's heap is lent, not copied: its location is published, and before the collective ends,
+    `take_back` waits until all have read there. A rank that fails does not wait; so what is made of lent memory is
+    passed on, or returned, only after a look at who has failed since it was read.
 
     heap: the memory of the tensors that this rank shares.
     first_gone: the rank that ended first, as far as this one knew when it failed; None if none had.
@@ -160,13 +154,12 @@ class LocalRanks:
         return peer in self._words
 
     def open_portion(self, token: int) -> None:
-        """Begin the next portion, once no rank reads any more what this one has published in its slot.
+        """Begin the next portion, once no rank reads what this one has published in its slot.
 
-        token: less than 2**TOKEN_BITS; what the portion belongs to.
+        token: less than 2**TOKEN_BITS; stands for what the portion belongs to.
 
-        Raises PeerError if a rank that has yet to read there has ended or failed, or is later than the group's
-        timeout, OtherCallError if what it has read belonged to something else, and RuntimeError if this rank itself has
-        failed before.
+        Raises PeerError if a rank that has yet to read there has ended or failed, or is later than the group's timeout;
+        OtherCallError if what it has read belonged to something else; RuntimeError if this rank has failed before.
         """
         if self._is_closed:
             raise RuntimeError("an earlier failure has closed the connections to the other ranks of this host")
@@ -179,7 +172,6 @@ class LocalRanks:
         self._settle(self.portion - SLOTS)
 
     def _settle(self, portion: int) -> None:
-        """Wait until all ranks have finished that portion, which belonged to the same for all."""
         begun = BEGUN + portion % STAMPS
         stamp = self._own_words[begun]
         for peer, words in self._others:
@@ -198,7 +190,7 @@ class LocalRanks:
                 _wake(self._sockets[peer])
 
     def lend(self, tensor: torch.Tensor) -> int | None:
-        """Return where others find `tensor`, until `take_back`; None if it does not lie in the heap of this rank."""
+        """Return where others find `tensor`, until `take_back`; None if it is not in the heap of this rank."""
         offset = self.heap.offset_of(tensor)
         if offset is None:
             return None
@@ -206,7 +198,7 @@ class LocalRanks:
         return self.rank << OWNER_SHIFT | HEAP_ADDRESS + offset
 
     def take_back(self) -> None:
-        """End a collective: wait until nobody reads any more what this rank has lent in it.
+        """End a collective: wait until nobody reads what this rank has lent in it.
 
         Raises what `open_portion` and `require_lenders` do.
         """
@@ -224,7 +216,6 @@ class LocalRanks:
                     raise PeerError(f"rank {peer} has failed, {detail}", peer)
 
     def is_borrowed(self, location: int | None) -> bool:
-        """Whether another rank has lent what is there."""
         if location is None or location >> OWNER_SHIFT == self.rank:
             return False
         return location & (1 << OWNER_SHIFT) - 1 >= HEAP_ADDRESS
@@ -236,7 +227,6 @@ class LocalRanks:
         return self.rank << OWNER_SHIFT | offset, self._memories[self.rank].segment.view(offset, length, dtype)
 
     def view(self, location: int, length: int, dtype: torch.dtype) -> torch.Tensor:
-        """(length,): what is published at that location."""
         owner = location >> OWNER_SHIFT
         address = location - (owner << OWNER_SHIFT)
         if address < HEAP_ADDRESS:
@@ -245,7 +235,7 @@ class LocalRanks:
         return self._memories[owner].heap.view(address - HEAP_ADDRESS, length, dtype)
 
     def publish(self, peer: int, index: int, location: int) -> None:
-        """Say to `peer`, by this rank's record `index` of the portion, where it finds a chunk.
+        """Tell `peer`, by this rank's record `index` of the portion, where it finds a chunk.
 
         Raises what `require_lenders` does: the chunk may have been made of what this rank has borrowed.
         """
@@ -259,7 +249,7 @@ class LocalRanks:
     def wait_for(self, peer: int, index: int) -> int:
         """Return the location in the record `index` of `peer`, once it is published.
 
-        Raises OtherCallError if this portion of `peer`, or one before, belongs to something else, and RuntimeError if
+        Raises OtherCallError if a portion of `peer` up to this one belongs to something else, and RuntimeError if
         `peer` has ended or failed, or is later than the group's timeout.
         """
         words, place = self._words[peer], record_place(self.portion, index)
@@ -288,13 +278,12 @@ class LocalRanks:
         self.close()
 
     def _first_gone(self) -> int | None:
-        """Whom those name that have failed since; or who has ended without having failed."""
+        """Return the rank that failed ranks name, or one that has ended without having failed."""
         words = {peer: self._words[peer][FAILED] for peer in self._gone}
         told = [word - 1 for word in words.values() if word > 0]
         return next(iter(told or (peer for peer, word in words.items() if not word)), None)
 
     def close(self) -> None:
-        """Close the connections: ranks that wait for this one are told so."""
         self._is_closed = True
         for connection in self._sockets.values():
             connection.close()
