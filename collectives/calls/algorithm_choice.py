@@ -143,9 +143,9 @@ def add_candidate(
     Every rank of the group calls this with the same arguments.
     group: the default group if None.
 
-    Raises ValueError for an algorithm that there is not for this collective and number of ranks, for a name of more
-    than 256 bytes, and if there is no such group; ScheduleError for an algorithm that is wrong; MismatchError, on every
-    rank, if the ranks differ in the algorithm or in what their files make of it.
+    Raises ValueError for an unknown algorithm, collective or group, or a name of more than 256 bytes; ScheduleError for
+    an algorithm that is wrong; MismatchError, on every rank, if ranks differ in the algorithm or what their files make
+    of it.
 
         >>> collectives.add_candidate("double_binary_tree")
     """

@@ -7,16 +7,16 @@ async_op: a call returns None when it is done; with True it returns a `Work` at 
 group: the default group if None.
 algorithm: one of `ringsim algorithms`, `FILE.py:FUNCTION`, an MSCCL `FILE.xml`, or "auto".
 wire: the dtype that travels, such as torch.bfloat16 for a float32 tensor: half the bytes. Too large numbers become
-infinite or NaN, also in float8_e4m3fn.
+infinite or NaN.
 
-All raise ValueError for an argument that does not fit, before anything is sent; `MismatchError`, which is one, if the
-ranks make different calls that are new to the group; and `CollectiveError` if they mix up other calls, or a peer fails
-or is later than the group's timeout.
+All raise ValueError for an argument that does not fit, before anything is sent; `MismatchError`, which is one, if ranks
+make different calls that are new to the group; and `CollectiveError` if they mix up other calls, or a peer fails or is
+later than the group's timeout.
 
 CUDA tensors: on NCCL each step's messages are launched as one group; on Gloo, or the backend "ring", they go through
-pinned memory of the host, which is kept: of each dtype as much as the longest tensor. A collective begins after what
-the current stream was asked to do before the call. When the call, or `Work.wait`, returns, the current stream waits for
-it, and on NCCL the CPU does not: NCCL's own watchdog finds a peer that fails, and there is no CollectiveError.
+pinned memory of the host, which is kept. A collective begins after what the current stream was asked to do before the
+call. When the call, or `Work.wait`, returns, the current stream waits for it; on NCCL the CPU does not: NCCL's own
+watchdog finds a peer that fails, and there is no CollectiveError.
 
 The examples are those of each of two ranks, whose number is `rank`.
 """
@@ -27,25 +27,12 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from collectives import runtime
 from collectives.calls import table
 from collectives.calls.call import CollectiveCall, GroupRuntime, Operands
 from collectives.calls.reduction import ReductionDtypes, reduction_of
 from collectives.calls.table import FUNCTIONS, SCATTERING, Function
-from collectives.runtime import (
-    CPU,
-    MismatchError,
-    RowAllGather,
-    RunOperands,
-    Sharing,
-    Tag,
-    Work,
-    has_backend,
-    home_of,
-    record_as_lent,
-    recorded_group,
-    resolve,
-    state_of,
-)
+from collectives.runtime import Work
 from collectives.shared_memory import LocalRanks
 from ringsim.schedule import Collective
 
@@ -378,10 +365,10 @@ def barrier(group: Group = None, async_op: bool = False) -> Work | None:
         >>> collectives.barrier()
     """
     call = CollectiveCall(Collective.ALL_REDUCE, "recursive_doubling", group)
-    token = torch.zeros(1, device=home_of(call.group))
+    token = torch.zeros(1, device=runtime.home_of(call.group))
 
     def run() -> None:
-        call.execute(RunOperands(token))  # nobody can have the sum before all have given their part
+        call.execute(runtime.RunOperands(token))  # nobody can have the sum before all have given their part
         if token.is_cuda:
             torch.cuda.current_stream(token.device).synchronize()
 
@@ -393,17 +380,16 @@ def empty(
 ) -> torch.Tensor:
     """Return an uninitialised tensor on the CPU which collectives of `group` leave where it is.
 
-    The ranks of a host read and add it, and sums made of it, in each other's memory; of any other tensor they first
-    copy what they send to memory that they share. Results are the same bits. A collective on such a tensor, or on a
-    part of one, returns when all ranks of the host have read there.
+    The ranks of a host read and add it in each other's memory; of any other tensor they first copy what they send.
+    Results are the same bits. A collective on such a tensor, or on a part of one, returns when all ranks of the host
+    have read there.
 
     The memory is given back when the tensor and all views of it have gone. Its storage cannot be resized, and a process
     forked from the rank also shares it. It is an ordinary tensor if the group shares no memory (`use_transport`), or if
     the address space or the size of files is limited (`ulimit -v`, `ulimit -f`).
 
     size, dtype: as in `torch.empty`.
-    group: the default group if None. The first time all its ranks must call this, or another collective; after that
-    each may do by itself.
+    group: the default group if None. The first time all its ranks must call this, or another collective.
 
     Raises ValueError if there is no such group, RuntimeError if there is no memory.
 
@@ -412,26 +398,26 @@ def empty(
         >>> tensor[0]
         tensor([1., 1., 1.])
     """
-    group, dtype = resolve(group), dtype or torch.get_default_dtype()
+    group, dtype = runtime.resolve(group), dtype or torch.get_default_dtype()
     # torch knows what can be a size; its stubs do not know that a sequence can.
     like = torch.empty(*size, dtype=dtype, device="meta")  # type: ignore[arg-type]
-    if recorded_group(group) is not None:
-        return record_as_lent(torch.empty(like.shape, dtype=dtype, device=CPU))
-    local = _local_ranks(group) if like.nbytes and has_backend(group, CPU) else None
+    if runtime.recorded_group(group) is not None:
+        return runtime.record_as_lent(torch.empty(like.shape, dtype=dtype, device=runtime.CPU))
+    local = _local_ranks(group) if like.nbytes and runtime.has_backend(group, runtime.CPU) else None
     try:
         memory = local.heap.new(like.nbytes) if local is not None else None
     except OSError as error:
         raise RuntimeError(f"a tensor of {like.nbytes} bytes that ranks share: {error}") from error
     if memory is None:
-        return torch.empty(like.shape, dtype=dtype, device=CPU)
+        return torch.empty(like.shape, dtype=dtype, device=runtime.CPU)
     return memory.view(dtype).view(like.shape)
 
 
 def _local_ranks(group: dist.ProcessGroup) -> LocalRanks | None:
     """Return the ranks that share memory with this one; all ranks find out together, in the order of the queue."""
-    sharing = state_of(group).part(Sharing)
+    sharing = runtime.state_of(group).part(runtime.Sharing)
     if not sharing.is_known:
-        state_of(group).part(GroupRuntime).queue.run(lambda: sharing.of(group))
+        runtime.state_of(group).part(GroupRuntime).queue.run(lambda: sharing.of(group))
     return sharing.of(group).local
 
 
@@ -457,7 +443,7 @@ def _prepared(name: str, output: Given, given: Given, options: CallOptions) -> t
     reduction, dtypes = None, ReductionDtypes(dtype, dtype)
     if collective.reduces:
         reduction, dtypes = reduction_of(options.op, dtype, options.wire)
-    root = _root(resolve(options.group), function, *options.root) if function.root else 0
+    root = _root(runtime.resolve(options.group), function, *options.root) if function.root else 0
     call = CollectiveCall(collective, options.algorithm, options.group, root)
     return call, Operands(inputs, outputs, dtypes, reduction)
 
@@ -532,7 +518,7 @@ def _start_uneven(
         if call.is_recorded:  # as if all ranks sent what this one sends
             splits = tuple(sent) * call.num_ranks
         else:
-            splits = state_of(call.group).part(BlockLengths).agree(sent, expected)
+            splits = runtime.state_of(call.group).part(BlockLengths).agree(sent, expected)
         call.run_out_of_place(operands._replace(splits=splits))
 
     return call.perform(run, fingerprint, list(operands.outputs), operands.inputs, async_op)
@@ -543,7 +529,7 @@ class BlockLengths:
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._num_ranks = group.size()
-        self._rows = RowAllGather(group, Tag.BLOCK_LENGTHS, 2 * self._num_ranks, torch.int64)
+        self._rows = runtime.RowAllGather(group, runtime.Tag.BLOCK_LENGTHS, 2 * self._num_ranks, torch.int64)
 
     def agree(self, sent: Sequence[int], expected: Sequence[int]) -> tuple[int, ...]:
         """Return how many elements every rank sends to every rank, one sender after the other.
@@ -564,7 +550,7 @@ class BlockLengths:
         ]
         if wrong:
             more = [f"and {len(wrong) - MAX_NAMED} more such pairs"] if len(wrong) > MAX_NAMED else []
-            raise MismatchError(
+            raise runtime.MismatchError(
                 f"the ranks do not agree on the blocks of all_to_all: {'; '.join([*wrong[:MAX_NAMED], *more])}; the "
                 "sizes of a rank's output must be those of the others' inputs"
             )

@@ -19,9 +19,9 @@ from collectives.runtime import CPU, Work
 class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     """torch's DistributedDataParallel, for the CPU, whose buckets the collectives use in place, without copying.
 
-    It does what torch's does, with the same arguments; use it with the backend "ring" or with `ddp_comm_hook`. torch's
-    reducer allocates its buckets in C++ and asks no process group of CPU tensors for their memory; here it allocates
-    them in a mode in which that is a call of `empty`. Where ranks share no memory nothing is different.
+    It takes the same arguments; use it with the backend "ring" or with `ddp_comm_hook`. torch's reducer asks no process
+    group of CPU tensors for the memory of its buckets; here it allocates them in a mode in which that is a call of
+    `empty`. Where ranks share no memory nothing is different.
 
     On the backend "ring" the last bucket is summed in the thread of the backward pass, which would only wait for it.
 

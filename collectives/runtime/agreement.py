@@ -1,14 +1,12 @@
 """`FingerprintCheck`: whether all ranks of a group make the same calls.
 
-The fingerprint of a call names its collective, number of elements, dtype, operation and algorithm. When a rank makes a
-call with a new fingerprint, all ranks compare theirs before anything else is sent. From then on it has a number, the
-same on all ranks and part of the tag of each of its messages: known calls are not compared, and if ranks disagree on
-them, no message is taken for one of another call.
+A call's fingerprint names its collective, number of elements, dtype, operation and algorithm. A new one is compared by
+all ranks before anything else is sent, and then has a number, the same on all ranks and part of the tag of each of its
+messages: if ranks disagree on known calls, no message is taken for one of another call.
 
-That is enough where each rank needs a message of every other. In a *rooted* collective, a broadcast or a reduce, a rank
-that only sends may be done while the receiver calls something else, whose next call of that kind would take the
-message for its own. Messages of rooted collectives, and of the call that follows one, therefore carry the stamp of
-their call: once that following call completes, all ranks are known to have made the same calls.
+In a *rooted* collective, a broadcast or a reduce, that is not enough: a rank that only sends may be done while the
+receiver calls something else, whose next call of that kind would take the message. Messages of rooted collectives, and
+of the call that follows one, therefore carry the stamp of their call.
 """
 
 import zlib
@@ -90,8 +88,8 @@ _MIXER = 6364136223846793005  # odd, so that histories which differ in one call 
 class MismatchError(ValueError):
     """The ranks of a group were about to do different things; nothing was done, and the group can still be used.
 
-    All ranks raise it, with a message that says what each of them was about to do. Calls that the group has seen before
-    are not compared: if ranks mix those up, they raise CollectiveError.
+    All ranks raise it; the message lists what each was about to do. Known calls are not compared: ranks that mix those
+    up raise CollectiveError.
 
         >>> try:
         ...     collectives.all_reduce(torch.ones(70 + rank))  # of lengths that the group has not seen yet
@@ -218,14 +216,14 @@ def check_calls(group: dist.ProcessGroup | None = None, check: CallCheck = CallC
     """Compare the calls of all ranks of `group` that `check` selects, before they are carried out, from now on.
 
     group: the default group if None.
-    check: the same on every rank. The default is NEW where the group has a backend for the CPU, and EVERY with
-    TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. If ranks are about to make different calls, all raise MismatchError, which
-    lists the call of each; a rank that makes no call is named by all others after the group's timeout. A comparison
-    takes
-    as long as a small collective: EVERY compares each call, NEW only the first with a given fingerprint.
+    check: the same on every rank. By default NEW, NONE without a backend for the CPU, EVERY with
+    TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. If calls differ, all ranks raise MismatchError, which lists them; a rank
+    that makes no call is named by all others after the group's timeout. A comparison takes as long as a small
+    collective.
 
-    With NEW, ranks that mix up calls of which the group has seen one before raise CollectiveError, after the group's
-    timeout at the latest, which says which calls they have made: see docs/collectives.md.
+    With NEW, ranks that mix up known calls raise CollectiveError, after the group's timeout at the latest, which says
+    which
+    calls they have made: see docs/collectives.md.
 
     Raises ValueError if there is no such group.
 

@@ -164,11 +164,11 @@ GLOO_THREAD_POLICIES: tuple[GlooThreadPolicy, ...] = get_args(GlooThreadPolicy)
 def set_gloo_thread_policy(policy: GlooThreadPolicy = "batch") -> int:
     """Set the scheduling policy of all of Gloo's polling threads of this process; returns how many there are.
 
-    Each process group has its own thread, so call this when groups have been made. It needs no privilege; where the
-    system has no such threads, or forbids it, nothing is changed.
+    Each process group has its own thread, so call this when groups have been made. It needs no privilege; where it is
+    impossible nothing is changed.
 
-    policy: "batch" is SCHED_BATCH, with which a thread does not take a core from one that is running; "normal" is
-    SCHED_OTHER, which they have at first. Raises ValueError for any other.
+    policy: "batch" is SCHED_BATCH, with which a thread takes no core from a running one; "normal" is SCHED_OTHER, the
+    default. Raises ValueError for any other.
 
         >>> collectives.set_gloo_thread_policy("batch") > 0
         True

@@ -205,17 +205,16 @@ class NcclTransport(ChunkTransport):
 class SharedMemoryTransport(ChunkTransport):
     """Sends chunks to ranks of the same host through shared memory, and to other hosts by torch.distributed.
 
-    To send a chunk, a rank *publishes* its location, from which the receiver adds or copies it: in the tensor, if that
-    was made by `collectives.empty`; in the rank's segment, to which the chunk is copied; or, for a chunk that is only
-    forwarded, where the rank that it came from published it. A sum that is to be forwarded is written to the segment at
-    once. No memory is overwritten while another rank may still read it (rule 4): in the segment each chunk of a portion
-    has its own place, and in the tensor a chunk is published only if whatever overwrites it later is computed from it
-    (`plan.stays`).
+    A rank sends a chunk by *publishing* its location, from which the receiver adds or copies it: in the tensor, if that
+    was made by `collectives.empty`; in the rank's segment, after a copy; or, for a chunk that is only forwarded, where
+    it was published before. A sum that is to be forwarded is written to the segment at once. Nothing is overwritten
+    while another rank may still read it (rule 4): in the segment each chunk of a portion has its own place, and in the
+    tensor a chunk is published only if whatever overwrites it is computed from it (`plan.stays`).
 
     token: stands for schedule and tensor; by it ranks notice that they run different ones.
     remote: the transport to ranks of other hosts; None if there are none.
     is_last: whether this is the last portion of the run; after it the caller may write to the tensor.
-    locations: by chunk, where its present value is published; None or missing if it is not.
+    locations: by chunk, where its present value is published.
     arrived: by receive, the tensor that has arrived, and its location; None if from another host.
     """
 

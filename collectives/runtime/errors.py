@@ -77,12 +77,11 @@ def flight_record_of(part: RankPart, failed: RankInstruction | None = None) -> F
 class CollectiveError(RuntimeError):
     """A transfer failed or was not finished within the timeout; the message names rank, step, chunk and peer.
 
-    Where it can be found out, the message ends with the rank that failed first, the same on all ranks: a neighbour that
-    this rank waited for may have left only because it had lost another one.
+    Where it can be found out, the message ends with the rank that failed first, the same on all ranks.
 
     The tensor is left half-reduced, and the group is broken: its further collectives raise at once. Leave by sys.exit
-    with a code other than 0, so that whoever started the ranks ends the others; with Gloo neither that nor
-    dist.destroy_process_group waits for a peer. (Where torch's own collectives are under way as well, whose threads may
+    with a code other than 0, so that whoever started the ranks ends the others; with Gloo that waits for no peer, nor
+    does dist.destroy_process_group before it. (Where torch's own collectives are under way, too, whose threads may
     abort a process that leaves, os._exit is the sure way.)
 
     flight_record: how far each of this rank's transfers had got; None if it failed outside of a schedule.

@@ -87,14 +87,13 @@ class RunOperands(NamedTuple):
 
 
 class Executor:
-    """One schedule on one process group, to be run any number of times.
+    """One schedule on one process group, to be run any number of times; its buffers are kept between runs.
 
-    Its buffers are kept between runs, because fresh memory costs more than sending: a few times the longest chunk,
-    unless that is eager, for what arrives to be added (as many as one step brings, on Gloo at least three); for a CUDA
-    tensor on Gloo also its length in pinned memory of the host.
+    Memory: a few times the longest chunk, unless that is eager (as many as one step brings to be added, on Gloo at
+    least three); for a CUDA tensor on Gloo also its length in pinned memory of the host.
 
     root: the rank of the group that does what the schedule says of rank 0; the others follow it in order.
-    tag: of the messages, less than 256; not that of the collectives if these go on beside it.
+    tag: of the messages, less than 256.
     shares_memory: False for torch.distributed between all ranks, whatever the transport of the group.
 
     Raises ValueError if the schedule has another number of ranks than the group.
@@ -164,17 +163,17 @@ class Executor:
         """Run the schedule on every rank of the group, each with its own `tensor`, in place; one run at a time.
 
         tensor: contiguous, on the CPU or a CUDA device, of the same length and dtype on every rank. Afterwards the
-        chunks that the collective leaves at this rank hold the result; the contents of all others are undefined. On
-        CUDA a run belongs to the current stream, always the same one of an executor, and does not wait for NCCL.
-        reduce: called with a chunk and what arrived for it; must change the chunk in place, and leave the other as it
-        is, since other ranks may read there too.
-        source: this rank's contribution, if it is not in `tensor`; only read. Not together with `wire`. Of a gather,
-        scatter or all_to_all, which leave no rank all chunks, it has the chunks that the rank begins with and `tensor`
-        those that it ends with, in separate memory; either is empty where there are none.
-        wire: the dtype in which chunks travel, that of `tensor` if None. Each send rounds what it sends, for its sender
-        too; sums are kept in the dtype of `tensor`.
-        splits: elements of each share of the data (see `ringsim.schedule.owners`), the same on every rank; None if all
-        are as equal as can be.
+        chunks that the collective leaves at this rank hold the result; the others are undefined. On CUDA a run belongs
+        to the current stream, always the same one of an executor, and does not wait for NCCL.
+        reduce: changes its first argument, a chunk, in place, and leaves its second, what arrived for it, as it is:
+        other ranks may read there too.
+        source: this rank's contribution, if it is not in `tensor`; only read. Not together with `wire`. In a gather,
+        scatter or all_to_all it has the chunks that the rank begins with, and `tensor`, in other memory, those that it
+        ends with.
+        wire: the dtype in which chunks travel, that of `tensor` if None. A send rounds for its sender too; sums are
+        kept in the dtype of `tensor`.
+        splits: elements of each share of the data (see `ringsim.schedule.owners`), the same on every rank, if they are
+        not as equal as can be.
         log: gets an `Event` for every send and every receive, in the order in which they happened.
 
         Raises ValueError for a tensor that does not fit, CollectiveError when a peer fails or is later than the group's

@@ -1,10 +1,9 @@
 """`FailureRecords`: which rank was the first to fail, told to all ranks of a group through the group's store.
 
-When a rank dies, its neighbours see their connections close, raise and leave, and so their own neighbours see
-connections close to ranks that did nothing wrong. Each rank that fails therefore writes into the store which rank it
-was waiting for. The chain ends at a rank that has written nothing: it died, left, or is stalled. If the chain comes
-back to where it began, ranks wait for one another because they call different things; each therefore also writes down
-its last calls, which show where they first differ.
+When a rank dies, its neighbours raise and leave, and their neighbours then see connections close to ranks that did
+nothing wrong. Each rank that fails therefore writes into the store which rank it was waiting for. The chain ends at a
+rank that has written nothing: it died, left, or is stalled. A chain that comes back to its beginning means that ranks
+call different things; the last calls, which each also writes down, show where they first differ.
 """
 
 import json
@@ -252,12 +251,9 @@ def explain_failures(group: dist.ProcessGroup | None = None) -> Iterator[None]:
     """Raise CollectiveError for what torch.distributed on Gloo raises in the block because a peer is gone or late.
 
     Its message ends with the rank of `group` that failed first, where that can be found out. With `ddp_comm_hook`,
-    DistributedDataParallel still sends some things (its buffers, the order of its buckets) by torch's collectives,
-    whose errors name no rank.
+    DistributedDataParallel still broadcasts its buffers by torch's collectives, whose errors name no rank.
 
-    group: the default group if None.
-
-    Every rank that fails tells the others through the group's store, so put the same block on all ranks. Other errors
+    group: the default group if None. Put the same block on all ranks: each that fails tells the others. Other errors
     pass as they are.
 
         >>> with collectives.explain_failures():

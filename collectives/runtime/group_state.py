@@ -26,8 +26,8 @@ T = TypeVar("T")
 class lazily(Generic[T]):  # noqa: N801  a decorator, named as functools.cached_property is
     """Make a method an attribute whose value is computed once for each object.
 
-    `functools.cached_property` has one lock for all objects of a class until Python 3.12: a rank that waits for others
-    while it computes the attribute for one group would hold up its other groups, and so other ranks.
+    `functools.cached_property` has one lock for all objects until Python 3.12: a rank that waits for others while it
+    computes the attribute for one group would hold up its other groups.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:

@@ -231,7 +231,6 @@ _ONLY_BETWEEN_HOSTS = (Opcode.POST_RECV, Opcode.REPOST_RECV, Opcode.WAIT_SEND)
 class SharedPlan:
     """One rank's part of a schedule, over shared memory.
 
-    local: the ranks of this host.
     instructions: those of the part, without those that only messages need: posting receives, waiting for sends to
     leave.
     sent_on: of each receive: whether the rank sends its chunk to a rank of its host before it is written again.

@@ -1,18 +1,16 @@
 """How messages are told apart (`Tag`, `CallStamp`), and the receives posted for short ones (`PrepostedReceives`).
 
-The tag of a message keeps it apart from all others between the same two ranks. From the lowest bit on it holds
+A tag holds, from the lowest bit on (a program's own messages default to 0),
 
     8 bits   the `Tag`: the purpose of the message
     4 bits   the size class of the buffer that is preposted for it; 0 if there is none
     18 bits  the number of its call's fingerprint (`agreement`); 0 if it has none
-    1 bit    whether its call has a stamp that travels. An eager message carries the stamp in front; the tag of any
-             other has the last 18 bits of the digest in place of the number
+    1 bit    whether its call has a stamp that travels: in front of an eager message; of any other the last 18 bits of
+             the digest are in the tag, in place of the number
 
-A program's own sends and receives default to tag 0.
-
-Gloo's send is a rendezvous: the bytes leave only when the receiver has said where they go, and that wakes two threads,
-which takes longer than a short message itself. Short messages are therefore *eager*, as MPI calls it: receives for them
-stay posted from call to call, and what arrives there is added or copied.
+Gloo's send is a rendezvous: the bytes leave only when the receiver has said where they go, which takes longer than a
+short message itself. Short messages are therefore *eager*, as MPI calls it: receives for them stay posted from call to
+call, and what arrives there is added or copied.
 """
 
 from collections import defaultdict, deque

@@ -133,15 +133,12 @@ class Work(dist.Work):
         """Return a torch Future of `result()`, which may be chained with `then`.
 
         A callback runs in the thread of the group's asynchronous collectives. The collectives of the group that it
-        calls come directly after this one, on every rank, before those that the program has called meanwhile, and are
-        over when the call
-        returns: it may wait for them in any way. For one that the program has called later it may wait by `Work.wait`,
-        but not
-        by a Future: nobody would do it, and both fail after the group's timeout.
+        calls come directly after this one, on every rank, before later calls of the program, and it may wait for them
+        in any way. For a later call of the program it may wait by `Work.wait`, but not by a Future: both fail after the
+        group's timeout.
 
-        Chain a callback that calls collectives before the program's next call of the group. Once this collective is
-        over, which is not at the same moment on all ranks, a callback runs at once in the thread that chains it, and
-        its calls come after all that the program has called before.
+        Chain a callback that calls collectives before the program's next call of the group. If this collective is over
+        by then, which differs from rank to rank, the callback runs at once in the thread that chains it.
         """
         return self.future_of(lambda: self._result)
 
@@ -171,12 +168,9 @@ class Work(dist.Work):
 class CollectiveQueue:
     """Runs collectives in order: in its own thread, or in the caller's if nothing is ahead and the caller waits anyway.
 
-    (Handing over to another thread and back takes as long as a small collective.)
-
-    A call in a callback of a call comes directly after that call, on every rank, however far the program has got there,
-    if the callback was attached before the next call: the callback's own thread does it at once. A callback may
-    therefore wait for it in any way, also in C++, and ranks whose callbacks and programs overlap differently agree on
-    the order.
+    A call made in a callback comes directly after the call whose callback it is, on every rank, if the callback was
+    attached before the next call: its thread does it at once. It may therefore wait for it in any way, also in C++, and
+    ranks whose callbacks and programs overlap differently agree on the order.
 
     After a failure, when nobody knows what the others have done, everything else fails too.
 

@@ -220,10 +220,9 @@ def transport_in_use(group: dist.ProcessGroup) -> str:
 def use_transport(transport: str, group: dist.ProcessGroup | None = None) -> None:
     """Choose how the chunks of all collectives of `group` travel; call it on every rank, before the first of them.
 
-    transport: "auto": through shared memory between ranks of a host that can share it, and by the sends and receives of
-    torch.distributed between others. "gloo": by those alone. "shm": through shared memory alone; if some ranks cannot,
-    the first collective raises ValueError on all. Without a call the environment variable COLLECTIVES_TRANSPORT says
-    it; its default is "auto".
+    transport: "auto": through shared memory between ranks of a host that can share it, else by torch.distributed's
+    sends and receives. "gloo": by those alone. "shm": through shared memory alone; if some ranks cannot, the first
+    collective raises ValueError on all. The default is COLLECTIVES_TRANSPORT of the environment, or else "auto".
     group: the default group if None.
 
     Raises ValueError for another transport, if there is no such group, and if it has begun already.

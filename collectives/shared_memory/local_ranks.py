@@ -17,21 +17,8 @@ from weakref import WeakSet
 
 import torch
 
-from collectives.shared_memory.memory import (
-    ASLEEP,
-    AWAKE,
-    BEGUN,
-    CACHE_LINE,
-    FAILED,
-    FINISHED,
-    FOR_A_PORTION,
-    FOR_ANOTHER_REASON,
-    FOR_RANK,
-    SLOTS,
-    STAMPS,
-    HostMemory,
-    record_place,
-)
+from collectives.shared_memory import memory
+from collectives.shared_memory.memory import HostMemory
 from ringsim.limits import available_cores
 
 TOKEN_BITS = 31
@@ -107,16 +94,15 @@ class LocalRanks:
     memories: of each of these ranks, itself included. sockets: to each of the others, by rank.
     limit: of a wait, asked anew each time, as a program may change it.
 
-    `open_portion` begins the next portion, whose number all ranks count alike. All that is published in it has a stamp:
-    that number, and a digest of what all portions up to this one belonged to. Ranks that have done different things
-    therefore find out as soon as one of them waits for another, or reuses the slot, in a later portion.
+    All that is published in a portion has a stamp: the portion's number, and a digest of what all portions up to it
+    belonged to. Ranks that have done different things find out as soon as one waits for another, or reuses the slot.
 
     A tensor in the rank's heap is lent, not copied: its location is published, and before the collective ends,
-    `take_back` waits until all have read there. A rank that fails does not wait; so what is made of lent memory is
-    passed on, or returned, only after a look at who has failed since it was read.
+    `take_back` waits until all have read there. A rank that fails does not wait; what is made of lent memory is
+    therefore passed on, or returned, only after a look at who has failed since.
 
     heap: the memory of the tensors that this rank shares.
-    first_gone: the rank that ended first, as far as this one knew when it failed; None if none had.
+    first_gone: the rank that ended first, as far as this one knew when it failed.
     """
 
     def __init__(
@@ -130,7 +116,7 @@ class LocalRanks:
         self.portion = self._stamp = self._digest = 0
         self.first_gone: int | None = None
         self._memories, self._sockets = dict(memories), dict(sockets)
-        self._words = {peer: memory.segment.words for peer, memory in memories.items()}
+        self._words = {peer: of_peer.segment.words for peer, of_peer in memories.items()}
         self._own_words = self._words[rank]
         self.heap = memories[rank].heap
         self._has_lent = self._has_borrowed = False
@@ -167,25 +153,25 @@ class LocalRanks:
         self.portion += 1
         self._digest = (self._digest * _MIXER + token) % (1 << TOKEN_BITS)
         self._stamp = self.portion % _PORTIONS << TOKEN_BITS | self._digest
-        self._own_words[BEGUN + self.portion % STAMPS] = self._stamp
+        self._own_words[memory.BEGUN + self.portion % memory.STAMPS] = self._stamp
         self._filled = self._memories[self.rank].segment.slot_offset(self.portion)
-        self._settle(self.portion - SLOTS)
+        self._settle(self.portion - memory.SLOTS)
 
     def _settle(self, portion: int) -> None:
-        begun = BEGUN + portion % STAMPS
+        begun = memory.BEGUN + portion % memory.STAMPS
         stamp = self._own_words[begun]
         for peer, words in self._others:
-            if words[FINISHED] < portion:
+            if words[memory.FINISHED] < portion:
                 self._wait_for_finished(portion)
             if words[begun] != stamp:
                 raise OtherCallError(peer)
 
     def close_portion(self) -> None:
         """End the portion: this rank has read all that it reads in it."""
-        self._own_words[FINISHED] = self.portion
-        asleep = [peer for peer, words in self._others if words[ASLEEP] == FOR_A_PORTION]
+        self._own_words[memory.FINISHED] = self.portion
+        asleep = [peer for peer, words in self._others if words[memory.ASLEEP] == memory.FOR_A_PORTION]
         # They wait for the last one; each of the others would only wake them for nothing.
-        if asleep and all(words[FINISHED] >= self.portion for _, words in self._others):
+        if asleep and all(words[memory.FINISHED] >= self.portion for _, words in self._others):
             for peer in asleep:
                 _wake(self._sockets[peer])
 
@@ -211,7 +197,7 @@ class LocalRanks:
         """Raise PeerError if this rank has borrowed in this collective, and another rank has failed."""
         if self._has_borrowed:
             for peer, words in self._others:
-                if words[FAILED]:
+                if words[memory.FAILED]:
                     detail = "and may have overwritten its tensor while this rank read it"
                     raise PeerError(f"rank {peer} has failed, {detail}", peer)
 
@@ -223,7 +209,7 @@ class LocalRanks:
     def allocate(self, length: int, dtype: torch.dtype) -> tuple[int, torch.Tensor]:
         """Return a free place in the slot for a chunk of `length` elements: its location, and the tensor, (length,)."""
         offset = self._filled
-        self._filled = offset + -(-length * dtype.itemsize // CACHE_LINE) * CACHE_LINE
+        self._filled = offset + -(-length * dtype.itemsize // memory.CACHE_LINE) * memory.CACHE_LINE
         return self.rank << OWNER_SHIFT | offset, self._memories[self.rank].segment.view(offset, length, dtype)
 
     def view(self, location: int, length: int, dtype: torch.dtype) -> torch.Tensor:
@@ -240,10 +226,10 @@ class LocalRanks:
         Raises what `require_lenders` does: the chunk may have been made of what this rank has borrowed.
         """
         self.require_lenders()
-        words, place = self._own_words, record_place(self.portion, index)
+        words, place = self._own_words, memory.record_place(self.portion, index)
         words[place] = location
         words[place + 1] = self._stamp
-        if self._words[peer][ASLEEP] == FOR_RANK + self.rank:
+        if self._words[peer][memory.ASLEEP] == memory.FOR_RANK + self.rank:
             _wake(self._sockets[peer])
 
     def wait_for(self, peer: int, index: int) -> int:
@@ -252,8 +238,8 @@ class LocalRanks:
         Raises OtherCallError if a portion of `peer` up to this one belongs to something else, and RuntimeError if
         `peer` has ended or failed, or is later than the group's timeout.
         """
-        words, place = self._words[peer], record_place(self.portion, index)
-        stamp, begun = self._stamp, BEGUN + self.portion % STAMPS
+        words, place = self._words[peer], memory.record_place(self.portion, index)
+        stamp, begun = self._stamp, memory.BEGUN + self.portion % memory.STAMPS
         for _ in self._patience.polls:
             if words[place + 1] == stamp:
                 return words[place]
@@ -264,7 +250,7 @@ class LocalRanks:
                 raise OtherCallError(peer)
             return words[place + 1] == stamp
 
-        self._wait(is_published, FOR_RANK + peer, lambda: peer in self._gone)
+        self._wait(is_published, memory.FOR_RANK + peer, lambda: peer in self._gone)
         return words[place]
 
     def fail(self) -> None:
@@ -273,13 +259,13 @@ class LocalRanks:
             for _ in range(2):  # a rank may have woken this one, and then ended
                 self._look(0)
             self.first_gone = self._first_gone()
-            reason = FOR_ANOTHER_REASON if self.first_gone is None else 1 + self.first_gone
-            self._own_words[FAILED] = reason
+            reason = memory.FOR_ANOTHER_REASON if self.first_gone is None else 1 + self.first_gone
+            self._own_words[memory.FAILED] = reason
         self.close()
 
     def _first_gone(self) -> int | None:
         """Return the rank that failed ranks name, or one that has ended without having failed."""
-        words = {peer: self._words[peer][FAILED] for peer in self._gone}
+        words = {peer: self._words[peer][memory.FAILED] for peer in self._gone}
         told = [word - 1 for word in words.values() if word > 0]
         return next(iter(told or (peer for peer, word in words.items() if not word)), None)
 
@@ -290,14 +276,14 @@ class LocalRanks:
 
     def _wait_for_finished(self, portion: int) -> None:
         def late() -> list[int]:
-            return [peer for peer in self._sockets if self._words[peer][FINISHED] < portion]
+            return [peer for peer in self._sockets if self._words[peer][memory.FINISHED] < portion]
 
         def late_and_gone() -> list[int]:
             return [peer for peer in late() if peer in self._gone]
 
         try:
             # Not only for those that this rank receives from: the root of a broadcast waits for nobody else.
-            self._wait(lambda: not late(), FOR_A_PORTION, lambda: bool(late_and_gone()))
+            self._wait(lambda: not late(), memory.FOR_A_PORTION, lambda: bool(late_and_gone()))
         except RuntimeError as error:
             if ranks := late_and_gone() or late():
                 names = f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} have"
@@ -310,7 +296,7 @@ class LocalRanks:
                 os.sched_yield()
                 if is_ready():
                     return
-        self._own_words[ASLEEP] = asleep
+        self._own_words[memory.ASLEEP] = asleep
         try:
             while not is_ready():
                 self._look(RECHECK_S)
@@ -319,7 +305,7 @@ class LocalRanks:
                 if time.monotonic() > began + (limit := self._limit()).seconds:
                     raise RuntimeError(f"timed out after {limit}")
         finally:
-            self._own_words[ASLEEP] = AWAKE
+            self._own_words[memory.ASLEEP] = memory.AWAKE
 
     def _look(self, timeout_s: float) -> None:
         """Sleep until another rank wakes this one, ends, or the time has passed."""

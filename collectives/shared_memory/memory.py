@@ -1,17 +1,14 @@
 """The memory of one rank that the ranks of its host read: its `Segment`, and its `Heap`.
 
-Both are files that exist in memory alone (memfd_create): nothing of them is left when the last process ends, and the
-size of /dev/shm, which is small in a container, does not matter.
-
-A segment holds, from its beginning,
+Both are files that exist in memory alone (memfd_create): nothing is left of them when the last process ends, and
+/dev/shm, which is small in a container, is not needed. A segment holds, from its beginning,
 
     words    64-bit integers: how far the rank is, whether it sleeps, and the records of what it has published
     slots    two areas for chunks, used alternately
 
 A run of a schedule, or of a part of it that fits a slot, is a *portion*. A rank writes to the slot of a portion only
-when all ranks have finished the portion before the last, so that nobody still reads there.
-
-A heap holds tensors, which others read where they lie. It is as large as the machine's memory, and holes take none.
+when all ranks have finished the portion before the last. A heap holds tensors, which others read where they lie; it is
+as large as the machine's memory, and holes take none.
 """
 
 import ctypes
