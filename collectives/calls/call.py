@@ -10,7 +10,7 @@ import torch.distributed as dist
 from collectives import runtime
 from collectives.calls.algorithm_choice import Chooser, named_with_digest, require_network
 from collectives.calls.reduction import Reduction, ReductionDtypes
-from collectives.calls.rehearsal import Rehearsal
+from collectives.calls.rehearsal import Rehearsal, recorded_group
 from collectives.calls.table import SCATTERING, own_share
 from ringsim.registry import build_proved, size_variant
 from ringsim.schedule import Collective
@@ -69,7 +69,7 @@ class CollectiveCall:
         self._runtime = runtime.state_of(self.group).part(GroupRuntime)
         self.num_ranks, self.rank = self.group.size(), self.group.rank()
         self.collective, self._algorithm, self.root = collective, algorithm, root
-        recorded = runtime.recorded_group(self.group)
+        recorded = recorded_group(self.group)
         self._rehearsal = None if recorded is None else Rehearsal(recorded, self.group, collective)
         self.is_recorded = recorded is not None
         # Now, so that an impossible algorithm is the caller's error.

@@ -31,6 +31,7 @@ from collectives import runtime
 from collectives.calls import table
 from collectives.calls.call import CollectiveCall, GroupRuntime, Operands
 from collectives.calls.reduction import ReductionDtypes, reduction_of
+from collectives.calls.rehearsal import record_as_lent, recorded_group
 from collectives.calls.table import FUNCTIONS, SCATTERING, Function
 from collectives.runtime import Work
 from collectives.shared_memory import LocalRanks
@@ -401,8 +402,8 @@ def empty(
     group, dtype = runtime.resolve(group), dtype or torch.get_default_dtype()
     # torch knows what can be a size; its stubs do not know that a sequence can.
     like = torch.empty(*size, dtype=dtype, device="meta")  # type: ignore[arg-type]
-    if runtime.recorded_group(group) is not None:
-        return runtime.record_as_lent(torch.empty(like.shape, dtype=dtype, device=runtime.CPU))
+    if recorded_group(group) is not None:
+        return record_as_lent(torch.empty(like.shape, dtype=dtype, device=runtime.CPU))
     local = _local_ranks(group) if like.nbytes and runtime.has_backend(group, runtime.CPU) else None
     try:
         memory = local.heap.new(like.nbytes) if local is not None else None

@@ -4,6 +4,10 @@ The results are those of a group whose ranks all hold what this one holds.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -11,11 +15,55 @@ from torch.distributed import ReduceOp
 
 from collectives.calls.reduction import Reduction
 from collectives.calls.table import SCATTERING, own_share
-from collectives.runtime import Fingerprint, RecordedGroup, RunOperands, Work, is_lent
+from collectives.runtime import Fingerprint, RunOperands, Work
 from ringsim.schedule import Collective
 from ringsim.traces import TraceCall
 
 Op = ReduceOp.RedOpType | ReduceOp
+
+
+class CallRecorder(Protocol):
+    """What a call asks of the recorder of its group (`collectives.recording.Recorder`)."""
+
+    clock: Callable[[], float]
+
+    def stopped(self) -> AbstractContextManager[None]:
+        """Do not count the time of the block."""
+
+    def call(self, call: TraceCall, result: list[torch.Tensor]) -> Work:
+        """Note a call that has its result already, and return its work."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGroup:
+    """The recorder of a group, and the group's index in the trace."""
+
+    recorder: CallRecorder
+    index: int
+
+
+_RECORDED: WeakKeyDictionary[dist.ProcessGroup, RecordedGroup] = WeakKeyDictionary()
+
+
+def record_group(group: dist.ProcessGroup, recorded: RecordedGroup) -> None:
+    """Record the calls of `group` from now on, and send nothing."""
+    _RECORDED[group] = recorded
+
+
+def recorded_group(group: dist.ProcessGroup) -> RecordedGroup | None:
+    """Return where the calls of `group` are recorded; None if it really communicates."""
+    return _RECORDED.get(group) if _RECORDED else None
+
+
+def record_as_lent(tensor: torch.Tensor) -> torch.Tensor:
+    """Return `tensor`, from now on recorded as memory that ranks share, with all its views."""
+    tensor.untyped_storage().is_lent = True  # type: ignore[attr-defined]
+    return tensor
+
+
+def is_lent(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` lies in memory of `record_as_lent`."""
+    return getattr(tensor.untyped_storage(), "is_lent", False)
 
 
 class Rehearsal:

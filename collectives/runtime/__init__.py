@@ -33,15 +33,6 @@ from collectives.runtime.failures import FailureRecords, explain_failures, has_f
 from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.messages import UNSTAMPED, CallStamp, Tag
 from collectives.runtime.queue import CollectiveQueue, Work, close_queue
-from collectives.runtime.recorded_calls import (
-    RecordedGroup,
-    Recorder,
-    StreamMoment,
-    is_lent,
-    record_as_lent,
-    record_group,
-    recorded_group,
-)
 from collectives.runtime.schedule_run import Event, span
 from collectives.runtime.sharing import (
     TRANSPORTS,

@@ -13,8 +13,8 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from collectives.calls.call import CollectiveCall
+from collectives.recording import Recorder
 from collectives.recording.group import recording
-from collectives.runtime import Recorder
 from ringsim.traces import Group
 from tests.ranks import RankPool
 from tests.trainers.models import SGD, small_model, take_step

@@ -17,14 +17,12 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import torch
-import torch.distributed as dist
 from msgspec.structs import replace
 from torch.autograd import Variable
 
-from collectives.runtime.queue import Work
+from collectives.runtime import Work
 from ringsim.traces import Operator, TraceCall, TracedStep, TraceEvent, TraceEventKind
 
 BEFORE_THE_STEP = -1
@@ -300,35 +298,3 @@ class RecordedFuture(torch.futures.Future[T]):
 
     def add_done_callback(self, callback: Callable[[torch.futures.Future[T]], None]) -> None:
         self._recorder.called_back([], lambda: super(RecordedFuture, self).add_done_callback(callback))
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedGroup:
-    """The recorder of a group, and the group's index in the trace."""
-
-    recorder: Recorder
-    index: int
-
-
-_RECORDED: WeakKeyDictionary[dist.ProcessGroup, RecordedGroup] = WeakKeyDictionary()
-
-
-def record_group(group: dist.ProcessGroup, recorded: RecordedGroup) -> None:
-    """Record the calls of `group` from now on, and send nothing."""
-    _RECORDED[group] = recorded
-
-
-def recorded_group(group: dist.ProcessGroup) -> RecordedGroup | None:
-    """Return where the calls of `group` are recorded; None if it really communicates."""
-    return _RECORDED.get(group) if _RECORDED else None
-
-
-def record_as_lent(tensor: torch.Tensor) -> torch.Tensor:
-    """Return `tensor`, from now on recorded as memory that ranks share, with all its views."""
-    tensor.untyped_storage().is_lent = True  # type: ignore[attr-defined]
-    return tensor
-
-
-def is_lent(tensor: torch.Tensor) -> bool:
-    """Whether `tensor` lies in memory of `record_as_lent`."""
-    return getattr(tensor.untyped_storage(), "is_lent", False)
