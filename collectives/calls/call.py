@@ -285,5 +285,4 @@ def _share_storage(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tenso
 
 
 def _split(whole: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Return the parts of `whole` for `tensors`, which lie in it one after the other."""
     return [whole] if len(tensors) == 1 else whole.split([tensor.numel() for tensor in tensors])

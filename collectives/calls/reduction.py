@@ -15,8 +15,6 @@ Combine = Callable[[torch.Tensor, torch.Tensor], object]
 
 
 def _chosen_by(choose: Callable[..., torch.Tensor]) -> Combine:
-    """Return a combination that keeps one of two elements, as `torch.minimum` and `torch.maximum` do."""
-
     def combine(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
         choose(chunk, arrived.to(chunk.dtype), out=chunk)
         if chunk.is_floating_point():
@@ -126,7 +124,6 @@ def reduction_of(
 
 
 def _check_rounding(wire: torch.dtype, dtype: torch.dtype) -> None:
-    """Raise ValueError if tensors of `dtype` cannot be rounded to the one that travels, or nothing is rounded."""
     if not (wire.is_floating_point and dtype.is_floating_point):
         raise ValueError(f"wire {wire}: only for floating-point tensors, in a floating-point dtype; got {dtype}")
     with suppress(RuntimeError):

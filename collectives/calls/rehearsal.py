@@ -99,7 +99,6 @@ class Rehearsal:
         self._seconds += self._clock() - began_s
 
     def _op(self, reduction: Reduction | None) -> Op | None:
-        """Return what the schedule does; `Reduction` divides, before or after, for a mean."""
         if reduction is None:
             return None
         return ReduceOp.SUM if reduction.name == ReduceOp.AVG.name else getattr(ReduceOp, reduction.name)

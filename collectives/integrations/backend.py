@@ -280,8 +280,7 @@ def mark_last_bucket(bucket: torch.Tensor) -> None:
     """Let `is_last_bucket` know a tensor that has all of its memory to itself.
 
     The last bucket of DistributedDataParallel is a call that its caller waits for at once, though it asks not to wait.
-    A communication hook is told which bucket is the last, a process group is not; so it is marked where it is
-    allocated.
+    A process group is not told which bucket that is, so it is marked where it is allocated.
     """
     bucket.untyped_storage().is_last_bucket = True  # type: ignore[attr-defined]
 

@@ -30,7 +30,8 @@ from ringsim.schedule import Collective
 class RowAllGather:
     """Gathers a short row of numbers of every rank, in about the time of the smallest all_gather.
 
-    Every rank asks every other, so that all can name a silent one. tag: of its messages; not that of the collectives.
+    Every rank asks every other, so that all can name a silent one: CollectiveError after the group's timeout. tag: of
+    its messages; not that of the collectives.
     """
 
     def __init__(self, group: dist.ProcessGroup, tag: int, length: int, dtype: torch.dtype) -> None:
@@ -40,7 +41,6 @@ class RowAllGather:
         self._home = home_of(group)
 
     def gather(self, row: torch.Tensor) -> list[list[int]]:
-        """Return every rank's row, by rank. Raises CollectiveError if one sends none within the group's timeout."""
         self._rows[self._rank] = row
         gathered = self._rows.to(self._home)  # themselves, on the CPU; else anew on the stream that is current now
         self._executor.run(gathered)
@@ -64,7 +64,6 @@ class TextAllGather:
 
 
 def _shortened(text: bytes) -> bytes:
-    """Return `text`, or its beginning and a checksum if it is too long."""
     return text if len(text) <= TEXT_BYTES else text[: TEXT_BYTES - 12] + f"... {zlib.crc32(text):08x}".encode()
 
 
@@ -154,11 +153,7 @@ class FingerprintCheck:
         self._is_after_rooted = False
 
     def stamp(self, fingerprint: Fingerprint, check: CallCheck) -> CallStamp:
-        """Return the stamp of the group's next call, which has this fingerprint.
-
-        Raises MismatchError, on every rank, if the ranks compare their fingerprints and they differ; CollectiveError if
-        one says nothing within the group's timeout.
-        """
+        """Return the stamp of the group's next call, which has this fingerprint; raises what `compare` does."""
         self.position += 1
         self._recent.append(fingerprint)
         try:
@@ -187,7 +182,7 @@ class FingerprintCheck:
         return known or UNNUMBERED
 
     def compare(self, words: str) -> None:
-        """Raise MismatchError, on every rank, unless all ranks give the same words."""
+        """Raise MismatchError, on every rank, unless all give the same words; CollectiveError if one gives none."""
         try:
             different = disagreement(list(enumerate(self._texts.gather(words))))
         except CollectiveError as error:

@@ -45,7 +45,6 @@ class Transports:
         self._has_communicator = False
 
     def of(self, tensor: torch.Tensor) -> Transport:
-        """Return the transport of `tensor`. Raises ValueError if the group cannot send from its device."""
         return (self.on_cpu if tensor.is_cpu else self._by_device.get(tensor.device)) or self._find(tensor.device)
 
     def _find(self, device: torch.device) -> Transport:
@@ -57,10 +56,10 @@ class Transports:
         return transport
 
     def start_communicator(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        """Let NCCL create the communicator of `group` on `device`, unless this has been done.
+        """Let NCCL create the communicator of `group` on `device`, by an all_reduce of one element, once.
 
-        NCCL creates it in the group's first operation, in which all ranks must take part; a schedule may send between
-        some of them only. Every rank therefore calls this before its first run; it does an all_reduce of one element.
+        NCCL creates it in the group's first operation, in which all ranks must take part; a schedule may send between some of
+        them only.
         """
         if not self._has_communicator:
             backend: Any = group._get_backend(device)  # torch's stubs lack its methods
@@ -204,7 +203,6 @@ def _appeared_since(before: set[int]) -> set[int]:
 
 
 def _gloo_threads() -> set[int]:
-    """Return no threads where the system cannot be asked for them, or has no such policies."""
     if not hasattr(os, "SCHED_BATCH"):
         return set()
     return {int(task.name) for task in TASKS.glob("*") if _name(task) == GLOO_THREAD}

@@ -245,7 +245,6 @@ class ChunkLayouts:
 
 
 def _portion_cuts(lengths: list[int], key: LayoutKey) -> list[list[slice]]:
-    """Return the cuts of each portion: enough portions for the longest chunk, with equal parts of every chunk."""
     longest_bytes = max(lengths, default=0) * key.bytes_each
     number = 1 if key.portion_bytes is None else max(1, -(-longest_bytes // key.portion_bytes))
     return [

@@ -1,7 +1,4 @@
-"""`execute`: a `Schedule` on real tensors, over point-to-point send and receive of torch.distributed.
-
-Each rank runs its own part (`RankPart`) in one thread, as a `ScheduleRun` over chunk memory and a transport.
-"""
+"""`execute`: a `Schedule` on real tensors, over point-to-point send and receive of torch.distributed."""
 
 import weakref
 from collections.abc import Sequence
@@ -295,7 +292,7 @@ class Executor:
     def way(self, num_elements: int, bytes_each: int) -> tuple[str, int]:
         """Return how the chunks of a tensor on the CPU travel, as `transport_in_use`, and in how many portions.
 
-        Every rank must ask, since they may have to find out together which of them share memory.
+        Every rank must ask.
         """
         _, portion_bytes = self._shared
         key = LayoutKey(num_elements, bytes_each, True, 0, False, portion_bytes)
@@ -324,7 +321,6 @@ class Executor:
         return plan, portion_bytes
 
     def _widened(self, reduce: Reduce, longest: int, tensor: torch.Tensor) -> Reduce:
-        """Return `reduce` for chunks that arrive in another dtype than that of `tensor`; it takes no fresh memory."""
         self._wide = reused_buffer(self._wide, longest, tensor.dtype, tensor.device)
         wide = self._wide
         return lambda chunk, arrived: reduce(chunk, wide[: arrived.numel()].copy_(arrived))

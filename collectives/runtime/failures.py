@@ -177,10 +177,6 @@ class FailureRecords:
         return f"{PREFIX}/{self._life}/{name}"
 
     def _stay_while_serving(self, is_one_gone: bool) -> None:
-        """Where this rank serves the store, stay until the others could read there.
-
-        is_one_gone: whether one of them will never read.
-        """
         if self._server != self._rank:
             return
         others = [self._key(f"read by {rank}") for rank in range(self._num_ranks) if rank != self._rank]

@@ -63,7 +63,6 @@ class GroupState:
         return self._make(kind) if part is None else part
 
     def pop(self, kind: Callable[[dist.ProcessGroup], Part]) -> Part | None:
-        """Take the object of the class `kind` out; None if there is none."""
         return self._parts.pop(kind, None)  # type: ignore[no-any-return]
 
     def _make(self, kind: Callable[[dist.ProcessGroup], Part]) -> Part:

@@ -1,7 +1,4 @@
-"""`RankInstruction`: one of the things that a rank does in a run, in an order that is known before it runs.
-
-What a rank waits for depends on the schedule alone, so its instructions are worked out once for all runs.
-"""
+"""`RankInstruction`: one of the things that a rank does in a run, in an order that the schedule alone decides."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -197,7 +194,6 @@ class _InstructionWriter:
             self._sends.append(send)
 
     def _reading(self, chunk: int, last_step: int) -> list[int]:
-        """Return the sends of a chunk under way that belong to a step up to `last_step`."""
         under_way = self._under_way.items()
         return [index for index, sent in under_way if sent.chunk == chunk and sent.step <= last_step]
 

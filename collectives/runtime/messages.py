@@ -90,10 +90,11 @@ LIMIT_BYTES = 16 * 2**20  # that fingerprints may take of the memory for each pe
 
 
 class EagerBuffer:
-    """The buffer in which an eager message lands, or one that carries a stamp is put together.
+    """A buffer in which an eager message lands, or one that carries a stamp is put together.
 
-    memory: (bytes,) of uint8. whole: the part of it that the last message took.
-    stamp: the two words in front, if messages of its tag carry one. work: the receive that is posted for it.
+    memory: (bytes,) of uint8. whole: the part that the last message took. stamp: the two words in front, if there are
+    any.
+    work: the receive that is posted for it.
     """
 
     __slots__ = ("_view", "memory", "stamp", "whole", "work")
@@ -105,7 +106,6 @@ class EagerBuffer:
         self._view = self.whole = self.memory
 
     def view_as(self, message: torch.Tensor) -> torch.Tensor:
-        """Return the memory after the stamp as a tensor of the length and dtype of `message`."""
         view = self._view
         if view.dtype != message.dtype or view.nbytes != message.nbytes:
             start = STAMP_BYTES if self.stamp else 0
@@ -121,10 +121,7 @@ class EagerBuffer:
 
 
 class FailedReceive:
-    """A receive that could not be posted because the connection to the peer is closed.
-
-    It was posted for a later call than the one being carried out; it is that later call that fails.
-    """
+    """A receive that was not posted because the connection to the peer is closed; a later call that waits for it fails."""
 
     def __init__(self, error: RuntimeError) -> None:
         self._error = error
@@ -172,17 +169,14 @@ class PrepostedReceives:
         self._buffers[peer][tag].append(buffer)
 
     def take_outgoing(self, tag: int) -> EagerBuffer:
-        """Return a buffer in which to put together a message of that tag, with its stamp."""
         buffers = self._outgoing[tag]
         return buffers.pop() if buffers else EagerBuffer(tag)
 
     def put_outgoing(self, tag: int, buffer: EagerBuffer) -> None:
-        """Keep `buffer` for later: all messages sent from it have left."""
         self._outgoing[tag].append(buffer)
 
 
 def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -> dist.Work | FailedReceive:
-    """Return a receive that may stay posted for long."""
     # What begins under torch's profiler writes its end there, even if that profile is over and its memory given to
     # others by then: torch 2.13 crashes, or worse, does not. So the profiler is off for a moment, in this thread.
     if is_profiled := profiler._is_profiler_enabled:

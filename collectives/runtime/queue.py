@@ -39,7 +39,6 @@ class StreamSync:
         self._done: torch.cuda.Event | None = None
 
     def run(self, collective: Callable[[], None]) -> None:
-        """Run `collective` on the group's stream, after what the caller's stream was given before the call."""
         with torch.cuda.device(self._group_stream.device), torch.cuda.stream(self._group_stream):
             self._group_stream.wait_event(self._called)
             for tensor in self._tensors:
@@ -354,7 +353,6 @@ def close_queue(group: dist.ProcessGroup) -> None:
 
 
 def _settle(future: "Future[None]", error: BaseException | None) -> None:
-    """End `future`, which runs its callbacks in this thread."""
     if error is None:
         future.set_result(None)
     else:

@@ -118,10 +118,7 @@ class ScheduleRun:
         return self.transport.part
 
     def run(self) -> None:
-        """Do it. Raises CollectiveError when a peer fails or is later than the group's timeout.
-
-        The caller tells the other ranks of this host of an error, which may also come between two portions.
-        """
+        """Do it. Raises CollectiveError when a peer fails or is late; the caller tells the other ranks of this host."""
         actions: Actions = self.transport.actions
         for hook in self.hooks:
             actions = hook(actions, self.part)

@@ -1,8 +1,7 @@
-"""`Sharing`: which ranks of a group share memory.
+"""`Sharing`: which ranks of a group share memory, found out together when its first schedule is executed.
 
 Ranks share memory if they run on one host, in one network namespace, as one user, on Linux and x86-64, and if there is
-memory for their segments. Others send to each other by torch.distributed. The ranks of a group find that out together,
-when its first schedule is executed.
+memory for their segments. Others send to each other by torch.distributed.
 """
 
 import json
@@ -209,7 +208,7 @@ class Sharing:
 def transport_in_use(group: dist.ProcessGroup) -> str:
     """Return how the chunks of `group` travel: "shm", "gloo", or "auto" if some ranks share memory and others do not.
 
-    Every rank must ask, since they may have to find out together; raises what `Sharing.of` does.
+    Every rank must ask; raises what `Sharing.of` does.
     """
     shared = state_of(group).part(Sharing).of(group)
     if shared.on_one_host:

@@ -167,7 +167,6 @@ class LocalRanks:
                 raise OtherCallError(peer)
 
     def close_portion(self) -> None:
-        """End the portion: this rank has read all that it reads in it."""
         self._own_words[memory.FINISHED] = self.portion
         asleep = [peer for peer, words in self._others if words[memory.ASLEEP] == memory.FOR_A_PORTION]
         # They wait for the last one; each of the others would only wake them for nothing.
@@ -308,7 +307,6 @@ class LocalRanks:
             self._own_words[memory.ASLEEP] = memory.AWAKE
 
     def _look(self, timeout_s: float) -> None:
-        """Sleep until another rank wakes this one, ends, or the time has passed."""
         for fd, _ in self._poll.poll(timeout_s * 1e3):
             peer = self._peer_of_fd[fd]
             wake_ups = b""  # as of a rank that has ended

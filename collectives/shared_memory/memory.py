@@ -76,7 +76,6 @@ class Segment(SharedFile):
 
 
 def _mapped(fd: int) -> torch.Tensor:
-    """(bytes,): the file in memory. Raises OSError where it cannot be mapped."""
     path, size = f"/proc/self/fd/{fd}", os.fstat(fd).st_size
     try:
         with torch.inference_mode(False):  # else nobody could write there outside of that mode
