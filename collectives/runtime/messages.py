@@ -121,7 +121,7 @@ class EagerBuffer:
 
 
 class FailedReceive:
-    """A receive that was not posted because the connection to the peer is closed; a later call that waits for it fails."""
+    """A receive that was not posted because the connection to the peer is closed; the call that waits for it fails."""
 
     def __init__(self, error: RuntimeError) -> None:
         self._error = error
