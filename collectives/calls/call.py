@@ -1,8 +1,8 @@
 """`CollectiveCall`: the part that all calls share: operands, executor, fingerprint, and the place in the queue."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,8 @@ from ringsim.schedule import Collective
 AUTO = "auto"
 
 
-class Operands(NamedTuple):
+@dataclass(slots=True)
+class Operands:
     """The tensors of a collective on one rank: parts of one long tensor, the *whole*, on which a schedule runs.
 
     inputs: lie in the whole one after the other, and are all of it; for an all_gather only this rank's share. In a
@@ -102,7 +103,8 @@ class CollectiveCall:
 
     def _run(self, operands: Operands) -> None:
         """Run the schedule on the output, or on a copy if that is impossible, and leave the result in the outputs."""
-        inputs, outputs, dtypes, reduction, splits = operands
+        inputs, outputs, dtypes, splits = operands.inputs, operands.outputs, operands.dtypes, operands.splits
+        reduction = operands.reduction
         gathers, scatters = self.collective is Collective.ALL_GATHER, self.collective is Collective.REDUCE_SCATTER
         is_wanted = self.collective is not Collective.REDUCE or self.rank == self.root
         in_place = is_wanted and not scatters and len(outputs) == 1 and self._can_use_directly(outputs[0], dtypes.state)
@@ -112,28 +114,29 @@ class CollectiveCall:
             length = sum(splits or [tensor.numel() * (self.num_ranks if gathers else 1) for tensor in inputs])
             whole = self._buffer(length, dtypes.state, inputs[0])
         share = self._share(whole, splits) if gathers or scatters else whole
-        run = runtime.RunOperands(whole, wire=dtypes.wire, splits=splits)
+        source = summed_share = None
         if not in_place and self._can_be_read_in_place(operands):
-            run = run._replace(source=inputs[0])
-            if scatters and self._can_be_summed_in(outputs[0], inputs[0], operands):
-                share = outputs[0].detach()  # which saves a copy
-                run = run._replace(share=share)
+            source = inputs[0]
+            if scatters and self._can_be_summed_in(outputs[0], source, operands):
+                share = summed_share = outputs[0].detach()  # which saves a copy
         elif not (in_place and inputs[0] is outputs[0]):
             _copy_in(inputs, share if gathers else whole)
         if reduction is not None:
             reduction.begin(whole, self.num_ranks)
+        combine = reduction.combine if reduction else torch.Tensor.add_
+        run = runtime.RunOperands(whole, combine, source, summed_share, dtypes.wire, splits, None, self.stamp)
         self.execute(run, reduction)
         if not is_wanted:
             return
         result = share if scatters else whole
         if reduction is not None:
             reduction.finish(result, self.num_ranks)
-        if not in_place and run.share is None:
+        if not in_place and summed_share is None:
             _copy_out(result, outputs)
 
     def run_out_of_place(self, operands: Operands) -> None:
         """Run the schedule of a collective that leaves no rank all chunks, from the inputs to the outputs."""
-        inputs, outputs, dtypes, *_, splits = operands
+        inputs, outputs, dtypes = operands.inputs, operands.outputs, operands.dtypes
         source_length, length = (sum(tensor.numel() for tensor in tensors) for tensors in (inputs, outputs))
         is_source = (
             len(inputs) == 1 and self._can_use_directly(inputs[0], dtypes.state) and not _share_storage(inputs, outputs)
@@ -147,7 +150,7 @@ class CollectiveCall:
             _copy_in(inputs, source)
         if is_target:
             target = outputs[0].detach()
-        self.execute(runtime.RunOperands(target, source=source, splits=splits))
+        self.execute(runtime.RunOperands(target, source=source, splits=operands.splits, stamp=self.stamp))
         if not is_target:
             _copy_out(target, outputs)
 
@@ -169,7 +172,7 @@ class CollectiveCall:
         return is_apart and self._can_use_directly(output, operands.dtypes.state)
 
     def _share(self, whole: torch.Tensor, splits: tuple[int, ...] | None) -> torch.Tensor:
-        return own_share(whole.view(-1), self.rank, self.num_ranks, splits)
+        return own_share(whole, self.rank, self.num_ranks, splits)
 
     def _buffer(self, length: int, dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
         """Return the queue's buffer for a copy, (length,), on the device of `tensor`, or where `execute` takes it."""
@@ -187,8 +190,7 @@ class CollectiveCall:
             return
         if algorithm == AUTO:
             algorithm = self._runtime.chooser.choose(collective, size_bytes, self.group)
-        combine = reduction.combine if reduction else torch.Tensor.add_
-        self._executor(algorithm, size_bytes).carry_out(operands._replace(reduce=combine, stamp=self.stamp))
+        self._executor(algorithm, size_bytes).carry_out(operands)
 
     def _executor(self, algorithm: str, size_bytes: int) -> runtime.Executor:
         collective, root = self.collective, self.root

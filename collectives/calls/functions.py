@@ -369,7 +369,9 @@ def barrier(group: Group = None, async_op: bool = False) -> Work | None:
     token = torch.zeros(1, device=runtime.home_of(call.group))
 
     def run() -> None:
-        call.execute(runtime.RunOperands(token))  # nobody can have the sum before all have given their part
+        call.execute(
+            runtime.RunOperands(token, stamp=call.stamp)
+        )  # nobody can have the sum before all have given their part
         if token.is_cuda:
             torch.cuda.current_stream(token.device).synchronize()
 
@@ -429,8 +431,8 @@ def _start(name: str, output: Given, given: Given, options: CallOptions) -> Work
     if function.is_in_place:
         return call.start(name, operands, options.async_op)
     named = (function.output, output), (function.input, given)
-    splits = _check_shares(*(named if call.collective in SCATTERING else named[::-1]), call)
-    return call.start(call.collective.value, operands._replace(splits=splits), options.async_op)
+    operands.splits = _check_shares(*(named if call.collective in SCATTERING else named[::-1]), call)
+    return call.start(call.collective.value, operands, options.async_op)
 
 
 def _prepared(name: str, output: Given, given: Given, options: CallOptions) -> tuple[CollectiveCall, Operands]:
@@ -517,10 +519,10 @@ def _start_uneven(
 
     def run() -> None:
         if call.is_recorded:  # as if all ranks sent what this one sends
-            splits = tuple(sent) * call.num_ranks
+            operands.splits = tuple(sent) * call.num_ranks
         else:
-            splits = runtime.state_of(call.group).part(BlockLengths).agree(sent, expected)
-        call.run_out_of_place(operands._replace(splits=splits))
+            operands.splits = runtime.state_of(call.group).part(BlockLengths).agree(sent, expected)
+        call.run_out_of_place(operands)
 
     return call.perform(run, fingerprint, list(operands.outputs), operands.inputs, async_op)
 

@@ -75,8 +75,8 @@ FIRST = {collective: next(one for one in _ALL if one.collective is collective) f
 
 
 def own_share(whole: torch.Tensor, rank: int, num_ranks: int, splits: tuple[int, ...] | None) -> torch.Tensor:
-    """Return the share of `rank` in `whole`, (num_elements,): an equal one, or the one in `splits`."""
-    return (whole.split(splits) if splits else whole.view(num_ranks, -1))[rank]
+    """Return the share of `rank` in `whole`, which is contiguous: an equal one, or the one in `splits`."""
+    return (whole.view(-1).split(splits) if splits else whole.view(num_ranks, -1))[rank]
 
 
 def check_tensor(name: str, tensor: torch.Tensor) -> None:

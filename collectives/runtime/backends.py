@@ -58,7 +58,7 @@ class Transports:
     def start_communicator(self, group: dist.ProcessGroup, device: torch.device) -> None:
         """Let NCCL create the communicator of `group` on `device`, by an all_reduce of one element, once.
 
-        NCCL creates it in the group's first operation, in which all ranks must take part; a schedule may leave some out.
+        NCCL creates it in the first operation, in which all ranks must take part; a schedule may leave some out.
         """
         if not self._has_communicator:
             backend: Any = group._get_backend(device)  # torch's stubs lack its methods

@@ -2,8 +2,8 @@
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -51,7 +51,8 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
-class RunOperands(NamedTuple):
+@dataclass(slots=True)
+class RunOperands:
     """The tensors of one run of a schedule on one rank, and how they are combined.
 
     tensor, reduce, source, wire, splits, log: as in `Executor.run`.
@@ -77,10 +78,14 @@ class RunOperands(NamedTuple):
         """Return the number of elements of all chunks together, the same on every rank."""
         if self.splits is not None:
             return sum(self.splits)
-        if collective in (Collective.GATHER, Collective.ALL_TO_ALL):
+        if collective in _FROM_SHARES:
             assert self.source is not None
             return self.source.numel() * num_ranks
-        return self.tensor.numel() * (num_ranks if collective is Collective.SCATTER else 1)
+        return self.tensor.numel() * (num_ranks if collective is _SCATTER else 1)
+
+
+# By themselves, because Python 3.11 takes long to find a member of an Enum.
+_FROM_SHARES, _SCATTER = (Collective.GATHER, Collective.ALL_TO_ALL), Collective.SCATTER
 
 
 class Executor:
@@ -202,7 +207,7 @@ class Executor:
         else:
             assert source is not None
             source = source.to(CPU)
-        self._run_posted(operands._replace(tensor=host, source=source, share=None))
+        self._run_posted(replace(operands, tensor=host, source=source, share=None))
         tensor.detach().view(-1).copy_(host)
         if operands.share is not None:
             operands.share.detach().view(-1).copy_(tensor.detach().view(self.schedule.num_ranks, -1)[self.group.rank()])

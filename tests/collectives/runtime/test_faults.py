@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -118,7 +119,7 @@ def log_all_reduces(log: list[Event]) -> None:
 
     def noting(executor: Executor, operands: RunOperands) -> None:
         is_noted = executor.schedule.collective is Collective.ALL_REDUCE
-        carry_out(executor, operands._replace(log=log) if is_noted else operands)
+        carry_out(executor, replace(operands, log=log) if is_noted else operands)
 
     Executor.carry_out = noting  # type: ignore[method-assign]
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -105,7 +106,7 @@ def passes_of_run(_: dist.ProcessGroup, collective: Collective, name: str, num_r
     carry_out = Executor.carry_out
 
     def logging(executor: Executor, operands: RunOperands) -> None:
-        carry_out(executor, operands._replace(log=log))
+        carry_out(executor, replace(operands, log=log))
 
     logged = mock.patch.object(Executor, "carry_out", logging)
     own = mock.patch.object(Executor, "_placed", placed)
