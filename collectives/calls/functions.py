@@ -369,9 +369,8 @@ def barrier(group: Group = None, async_op: bool = False) -> Work | None:
     token = torch.zeros(1, device=runtime.home_of(call.group))
 
     def run() -> None:
-        call.execute(
-            runtime.RunOperands(token, stamp=call.stamp)
-        )  # nobody can have the sum before all have given their part
+        # Nobody can have the sum before all have given their part.
+        call.execute(runtime.RunOperands(token, stamp=call.stamp))
         if token.is_cuda:
             torch.cuda.current_stream(token.device).synchronize()
 
