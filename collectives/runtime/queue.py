@@ -236,9 +236,9 @@ class CollectiveQueue:
         with self._entering:
             if not self._is_watched:
                 self._is_watched = True
-                is_closed = self._is_closed
-                arguments = ref(self, lambda _: is_closed.set()), is_closed
-                threading.Thread(target=_watch, args=arguments, name="collectives-watch", daemon=True).start()
+                watch = threading.Thread(target=_watch, args=(ref(self), self._is_closed), name="collectives-watch")
+                watch.daemon = True
+                watch.start()
             return Work(self._enqueue(call), result, self.wait, stream_sync)
 
     def close(self) -> None:
