@@ -23,7 +23,7 @@ Op = ReduceOp.RedOpType | ReduceOp
 
 
 class CallRecorder(Protocol):
-    """What a call asks of the recorder of its group (`collectives.recording.Recorder`)."""
+    """The interface between a call and the recorder of its group (`collectives.recording.Recorder`)."""
 
     clock: Callable[[], float]
 

@@ -57,7 +57,7 @@ CROWDED = Patience(range(1), 0.00002)
 def patience_of(num_ranks: int, *, is_beside: bool) -> Patience:
     """Return the patience of each of `num_ranks` ranks of a host.
 
-    is_beside: whether it is not the program's own thread that waits, which computes meanwhile.
+    is_beside: whether the program's own thread computes while another one waits.
     """
     num_threads = 2 * num_ranks if is_beside else num_ranks
     return WITH_A_CORE if num_threads <= available_cores() else CROWDED
