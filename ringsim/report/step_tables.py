@@ -9,7 +9,7 @@ from statistics import median
 from ringsim.console import in_one_line
 from ringsim.files import shortened
 from ringsim.report.run_summary import expected_rows
-from ringsim.report.table import Column, DataTable, TableCell, share_cell, size_cell
+from ringsim.report.table import DataTable, TableCell, TableColumn, share_cell, size_cell
 from ringsim.text_table import align_columns, wrap_text
 from ringsim.training_step import LOWER_BOUND, BucketCaps, DdpStep, StepProfile, TracePrediction, TraceScaling
 from ringsim.units import format_size, format_time, plural
@@ -53,15 +53,15 @@ def scaling_facts(scaling: TraceScaling) -> list[str]:
 
 def scaling_table(scaling: TraceScaling) -> DataTable:
     """Return a row for each number of ranks."""
-    columns: list[Column | str] = [
+    columns: list[TableColumn | str] = [
         "num_ranks",
         "step_s",
-        Column("compute_s", "computing"),
+        TableColumn("compute_s", "computing"),
         "exposed_s",
         "communication_s",
     ]
-    tokens = [Column("total_tokens_per_s", "tokens/s")] if scaling.tokens else []
-    return DataTable.of(scaling.steps, [*columns, Column("efficiency", cell=_TENTHS), *tokens])
+    tokens = [TableColumn("total_tokens_per_s", "tokens/s")] if scaling.tokens else []
+    return DataTable.of(scaling.steps, [*columns, TableColumn("efficiency", cell=_TENTHS), *tokens])
 
 
 def step_title(prediction: TracePrediction) -> str:
@@ -137,12 +137,12 @@ def ddp_facts(step: DdpStep, profile: StepProfile) -> list[tuple[str, str]]:
 def caps_table(steps: Sequence[DdpStep], best: BucketCaps) -> DataTable:
     """Return a row for each bucket size, the last with torch's own caps. best: of the shortest step."""
     marks = {id(steps[-1]): "default"} | {id(step): "best" for step in steps if step.config.caps == best}
-    columns: list[Column | str] = [
-        Column("config.caps", "bucket_cap_mb", lambda caps: TableCell(str(caps), caps.rest_bytes)),
-        Column("num_buckets"),
-        *(Column(f"prediction.mean.{name}") for name in ("step_s", "exposed_s", "communication_s")),
-        Column("efficiency", cell=_TENTHS),
-        Column("", "", lambda step: TableCell(marks.get(id(step), ""), 0)),
+    columns: list[TableColumn | str] = [
+        TableColumn("config.caps", "bucket_cap_mb", lambda caps: TableCell(str(caps), caps.rest_bytes)),
+        TableColumn("num_buckets"),
+        *(TableColumn(f"prediction.mean.{name}") for name in ("step_s", "exposed_s", "communication_s")),
+        TableColumn("efficiency", cell=_TENTHS),
+        TableColumn("", "", lambda step: TableCell(marks.get(id(step), ""), 0)),
     ]
     return DataTable.of(steps, columns)
 
@@ -186,12 +186,12 @@ def calls_table(prediction: TracePrediction) -> DataTable:
         row = dict(zip(("calls", "size_bytes", "under_way_s", "exposed_s"), means, strict=True))
         share = _share(row["exposed_s"], prediction.mean.step_s)
         rows.append({"collective": collective, "ranks": len(ranks), "algorithm": algorithm, **row, "share": share})
-    columns: list[Column | str] = [
+    columns: list[TableColumn | str] = [
         *("collective", "ranks", "algorithm"),
-        Column("calls", cell=lambda count: TableCell(f"{count:g}", count)),
-        Column("size_bytes", "bytes", lambda size_bytes: size_cell(round(size_bytes))),
+        TableColumn("calls", cell=lambda count: TableCell(f"{count:g}", count)),
+        TableColumn("size_bytes", "bytes", lambda size_bytes: size_cell(round(size_bytes))),
         *("under_way_s", "exposed_s"),
-        Column("share", "of the step", _TENTHS),
+        TableColumn("share", "of the step", _TENTHS),
     ]
     return DataTable.of(rows, columns)
 

@@ -1,7 +1,7 @@
 """`DataTable`: records as rows of columns, written as text or HTML.
 
-A `Column` names an attribute of the records, whose ending tells the unit: `time_s`, `size_bytes`. A new number is a
-field of a record and its name among the columns.
+A `TableColumn` names an attribute of the records, whose ending tells the unit: `time_s`, `size_bytes`. A new number is
+a field of a record and its name among the columns.
 """
 
 import math
@@ -39,7 +39,7 @@ NEVER = TableCell("never finishes", math.inf)
 Row = Sequence[TableCell | str]
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column: an attribute of records, such as run.batch_s, or a key of dicts; "" for the record itself.
 
     heading, cell: derived from the attribute's name by default.
@@ -78,13 +78,13 @@ class DataTable:
         self._is_right = [all(cell.number is not None for cell in cells) for cells in by_column]
 
     @classmethod
-    def of(cls, records: Iterable[Any], columns: Iterable[Column | str]) -> "DataTable":
+    def of(cls, records: Iterable[Any], columns: Iterable[TableColumn | str]) -> "DataTable":
         """Return a row for each record. A text stands for the column of that attribute.
 
-        >>> DataTable.of([Column("step_s", "time")], ["attribute", "heading"]).lines()
+        >>> DataTable.of([TableColumn("step_s", "time")], ["attribute", "heading"]).lines()
         ['attribute  heading', 'step_s     time']
         """
-        described = [Column(column) if isinstance(column, str) else column for column in columns]
+        described = [TableColumn(column) if isinstance(column, str) else column for column in columns]
         rows = [[column.cell_of(record) for column in described] for record in records]
         return cls([column.title for column in described], rows)
 
