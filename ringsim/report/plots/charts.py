@@ -20,7 +20,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation, Transform
 
 from ringsim.report.plots.style import palette, points
-from ringsim.units import format_time
+from ringsim.units import format_size, format_time
 from ringsim.verdict import StrategyResult
 
 Floats = npt.NDArray[np.float64]
@@ -35,6 +35,18 @@ _MOST_TICKS = 9
 # Widths in font sizes: of a label such as "200 ms" with its gap, and of the label that Axis.get_tick_space assumes.
 _LABEL_WIDTH, _COUNTED_WIDTH = 5, 3
 Writes = Callable[[float], str]
+
+
+class Scale(NamedTuple):
+    """The label and format of an axis; log_base: 2 or 10 for a logarithmic one."""
+
+    label: str
+    text: Writes
+    log_base: int | None = None
+
+
+SIZES, TIMES = Scale("size of the whole data", format_size, 2), Scale("time", format_time, 10)
+STEPS, RANKS = Scale("step", "{:g}".format), Scale("ranks, each with the same work", "{:g}".format, 2)
 
 
 class Curve(NamedTuple):
@@ -96,6 +108,14 @@ def _room(axis: Axis) -> int:
 def time_tick(time_s: float) -> str:
     """Return the label of a tick; 0 has no unit."""
     return format_time(time_s) if time_s else "0"
+
+
+def describe_axes(axes: Axes, title: str = "", x: Scale | None = None, y: Scale | None = None) -> None:
+    """Give axes a title, and name and scale them."""
+    axes.set_title(title, loc="left", fontsize=points(11), fontweight="bold")
+    for axis, scale in ((axes.xaxis, x), (axes.yaxis, y)):
+        if scale:
+            set_axis(axis, *scale)
 
 
 def set_axis(axis: Axis, label: str, text: Writes, log_base: int | None = None) -> None:

@@ -29,7 +29,16 @@ from ringsim.analysis import (
 from ringsim.calibration import RECORD_NOTE, ComparedRun
 from ringsim.network import NONE, AnyNetwork, Ints
 from ringsim.report.network_table import named_network
-from ringsim.report.plots.charts import Floats, boxes, draw_boxes, points_per_unit, set_axis
+from ringsim.report.plots.charts import (
+    SIZES,
+    TIMES,
+    Floats,
+    boxes,
+    describe_axes,
+    draw_boxes,
+    points_per_unit,
+    set_axis,
+)
 from ringsim.report.plots.chunk_grid import grid_panel
 from ringsim.report.plots.lanes import Lanes, lanes_panel
 from ringsim.report.plots.style import LEFT, WIDTH, Panel, head, new_figure, page_of, palette, points
@@ -121,7 +130,7 @@ def _draw_messages(
     figure: SubFigure, place: dict[str, float], layout: GraphLayout, slow: Collection[tuple[int, int]] = ()
 ) -> None:
     axes = figure.subplots(gridspec_kw=place)
-    axes.set_title("Messages between ranks", loc="left", fontsize=points(11), fontweight="bold")
+    describe_axes(axes, "Messages between ranks")
     draw_graph(axes, layout, slow)
 
 
@@ -130,17 +139,17 @@ _NARROW = 0.15  # of the axis: a regime that is narrower has no room for its nam
 
 def draw_sizes(axes: Axes, view: RunView) -> None:
     """Draw simulated time against size, the closed form, the two regimes, and the size of this run."""
-    axes.set_title("Time against size", loc="left", fontsize=points(11), fontweight="bold")
+    describe_axes(axes, "Time against size")
     sizes = view.by_size.sizes_bytes
     if not len(sizes):
         _say(axes, "the run never finishes at any size")
         return
-    set_axis(axes.xaxis, "size of the whole data", format_size, log_base=2)
+    set_axis(axes.xaxis, *SIZES)
     axes.set_xlim(sizes[0], sizes[-1])
     if not view.by_size.times_s.min() > 0:
         _say(axes, "no time passes")
         return
-    set_axis(axes.yaxis, "time", format_time, log_base=10)
+    set_axis(axes.yaxis, *TIMES)
     axes.grid(visible=False)
     shortest, longest = view.by_size.times_s.min(), view.by_size.times_s.max() * 1.5
     axes.set_ylim(shortest / (longest / shortest) ** 0.25, longest)  # a fifth of the height is for the regimes' names

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from ringsim.report.colours import ink_on
 from ringsim.report.network_table import named_network
-from ringsim.report.plots.charts import Curve, draw_curves, set_axis, time_tick
+from ringsim.report.plots.charts import RANKS, Curve, Scale, describe_axes, draw_curves, time_tick
 from ringsim.report.plots.style import new_figure, palette, points
 from ringsim.report.step_tables import notes_on_step, scaling_facts, step_time
 from ringsim.training_step import ScaledStep, TracePrediction, TraceScaling
@@ -148,8 +148,7 @@ def draw_trace_scaling(scaling: TraceScaling) -> Figure:
 
 
 def _draw_step_times(axes: Axes, steps: Sequence[ScaledStep]) -> None:
-    _begin(axes, "Time of a step against number of ranks")
-    set_axis(axes.yaxis, "", time_tick)
+    describe_axes(axes, "Time of a step against number of ranks", RANKS, Scale("", time_tick))
     ranks, times = [step.num_ranks for step in steps], [step.step_s for step in steps]
     hidden = [step.step_s - step.exposed_s for step in steps]
     axes.fill_between(ranks, hidden, color=palette().light_grey, linewidth=0, label="computing")
@@ -162,22 +161,17 @@ def _draw_step_times(axes: Axes, steps: Sequence[ScaledStep]) -> None:
 
 
 def _draw_efficiency(axes: Axes, steps: Sequence[ScaledStep], reference: str) -> None:
-    _begin(axes, "Efficiency against number of ranks")
-    set_axis(axes.yaxis, reference, lambda share: f"{100 * share:.0f} %")
+    scale = Scale(reference, lambda share: f"{100 * share:.0f} %")
+    describe_axes(axes, "Efficiency against number of ranks", RANKS, scale)
     shares = [step.efficiency for step in steps]
     draw_curves(axes, [Curve("efficiency", [step.num_ranks for step in steps], shares)])
     _label(axes, [(step.num_ranks, step.efficiency, f"{100 * step.efficiency:.3g} %") for step in steps])
     axes.set_ylim(0, 1.1 * max(1.0, *shares))
 
 
-def _begin(axes: Axes, title: str) -> None:
-    axes.set_title(title, loc="left", fontsize=points(11), fontweight="bold")
-    set_axis(axes.xaxis, "ranks, each with the same work", "{:g}".format, log_base=2)
-    axes.margins(x=0.1)  # with room for the labels of the first and the last point
-
-
 def _label(axes: Axes, marks: Sequence[tuple[int, float, str]]) -> None:
     """Write a text above some points, as many as have room, the last among them."""
+    axes.margins(x=0.1)  # with room for the first and the last text
     for count, value, text in marks[:: -len(marks) // _MAX_LABELS]:
         style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": points(8)}
         axes.annotate(text, (count, value), (0, 8), **style)

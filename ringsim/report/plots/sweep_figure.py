@@ -19,7 +19,16 @@ from matplotlib.ticker import NullLocator
 from ringsim.analysis import Sweep, Winner
 from ringsim.report.colours import Style
 from ringsim.report.network_table import network_facts
-from ringsim.report.plots.charts import Floats, Label, boxes, draw_boxes, draw_labels, points_per_unit, set_axis
+from ringsim.report.plots.charts import (
+    Floats,
+    Label,
+    boxes,
+    describe_axes,
+    draw_boxes,
+    draw_labels,
+    points_per_unit,
+    set_axis,
+)
 from ringsim.report.plots.style import WIDTH, Panel, head, page_of, palette, points
 from ringsim.report.sweep_table import format_gain, library_notes, runner_up
 from ringsim.units import format_size, format_time
@@ -61,7 +70,7 @@ def _draw_map(
     figure: SubFigure, margins: dict[str, float], sweep: Sweep, network: str, styles: dict[str, Style]
 ) -> None:
     axes = figure.subplots(gridspec_kw=margins)
-    axes.set_title(f"Fastest on network {network}", loc="left", fontsize=points(11), fontweight="bold")
+    describe_axes(axes, f"Fastest on network {network}")
     facts = ", ".join(network_facts(sweep.networks[network]))
     axes.set_title(facts, loc="right", fontsize=points(9), color=palette().dark_grey)
     areas = draw_winner_map(axes, sweep, network, styles)
@@ -79,7 +88,7 @@ def _draw_lines(
         _draw_panel(axes, sweep, network, num_ranks, styles)
         set_size_axis(axes, sweep.sizes_bytes, 18 // (2 * len(chosen)))
         axes.set_xlabel("size of the whole data", fontsize=points(9))
-        axes.set_title(f"Time on {num_ranks} ranks", loc="left", fontsize=points(11), fontweight="bold")
+        describe_axes(axes, f"Time on {num_ranks} ranks")
     panels[0].set_ylabel("time", fontsize=points(9))
     drawn = [name for name in styles if any(_curve(sweep, network, num_ranks, name) for num_ranks in chosen)]
     lines = [

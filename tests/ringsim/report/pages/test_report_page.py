@@ -1,9 +1,11 @@
 """The pages of a report and of a step: as text, and as a browser shows them."""
 
+import math
 import re
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
@@ -90,6 +92,17 @@ def test_tables_are_sorted_by_numbers_not_by_their_texts() -> None:
     assert '<td class="right" data-key="0.002">2 ms</td><td data-key="0.5">-50%</td>' in text
     assert '<td class="right" data-key="3e-05">30 us</td><td>&lt;i&gt;</td>' in text
     assert 'data-key="-1e999"' in DataTable(("a",), [(TableCell("-", float("-inf")),)]).html("t")
+
+
+def test_a_new_number_is_a_field_of_a_record_and_a_column() -> None:
+    """Its heading, its unit and its place on the page follow from its name."""
+    record = SimpleNamespace(run=SimpleNamespace(name="ring"), idle_s=0.002, idle_share=0.25, num_stops=None)
+    table = DataTable.of([record, {"idle_s": math.inf}], ["run.name", "idle_s", "idle_share", "num_stops"])
+    assert table.lines() == [
+        "name   idle  idle share  stops",
+        "ring   2 ms         25%      -",
+        "-     never           -      -",
+    ]
 
 
 @needs_chromium
