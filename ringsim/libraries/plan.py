@@ -260,9 +260,11 @@ class Plan:
 def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int = 1) -> int:
     """Return the size, rounded up so that all chunks have the same number of elements.
 
-    NCCL rounds up what it cuts, too (runRing in src/device/all_reduce.h); only its last chunk is shorter.
+    In an all_to_all these are the chunks of all ranks' tensors, each of that size. NCCL rounds up what it cuts, too
+    (runRing in src/device/all_reduce.h); only its last chunk is shorter.
     """
-    unit = schedule.num_chunks * element_bytes
+    num_tensors = schedule.collective.num_tensors(schedule.num_ranks)
+    unit = schedule.num_chunks // math.gcd(schedule.num_chunks, num_tensors) * element_bytes
     return -(-size_bytes // unit) * unit
 
 

@@ -9,6 +9,7 @@ from ringsim import Collective, Network, load_network, predict_time
 from ringsim.libraries import GLOO, LIBRARIES, Call, in_even_chunks, predict
 from ringsim.network import AnyNetwork, Jitter
 from ringsim.network.spec import Switch
+from ringsim.registry import build
 from ringsim.simulation import Runtime, time_queue
 from ringsim.training_step import BucketCaps, DdpConfig, GroupCalls, Parameter, StepProfile, group_calls, predict_ddp
 from tests.ringsim.made_networks import choose
@@ -71,6 +72,15 @@ def test_chunks_are_made_even(preset: str, elements: int) -> None:
         for size_bytes in (4 * elements, even)
     )
     assert even_s == pytest.approx(cut_s, rel=0.02)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 6, 48])
+def test_an_all_to_all_has_as_many_chunks_per_tensor_as_ranks(num_ranks: int) -> None:
+    """So each rank's tensor grows by less than one element per rank, not by the chunks of all tensors."""
+    schedule = build(Collective.ALL_TO_ALL, "direct", num_ranks, 1000)
+    even = in_even_chunks(schedule, 4 * SMALL, 4)
+    assert 0 <= even - 4 * SMALL < 4 * num_ranks
+    assert len(set(schedule.chunk_bytes(even, 4).tolist())) == 1
 
 
 UNKNOWN = "it does not describe NCCL: give --network with a file that does"
