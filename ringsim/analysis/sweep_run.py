@@ -10,7 +10,7 @@ from itertools import product
 from ringsim.analysis.sweep import Sweep, SweepCell
 from ringsim.libraries import LIBRARIES, LIBRARY, MESSAGES, Call, library_of, why_not
 from ringsim.measurements import provenance
-from ringsim.network import AnyNetwork, require_priced
+from ringsim.network import Network
 from ringsim.registry import Algorithm, build, size_variant
 from ringsim.schedule import Collective, Schedule, estimated_transfers, format_count
 from ringsim.workers import Workers
@@ -23,7 +23,7 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
     algorithms: Sequence[str],
     ranks: Sequence[int],
     sizes_bytes: Sequence[int],
-    networks: Mapping[str, AnyNetwork],
+    networks: Mapping[str, Network],
     on_progress: Callable[[int], object] = lambda _: None,
     *,
     max_transfers: float = MAX_TRANSFERS,
@@ -43,7 +43,7 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
     for no cell.
 
         >>> from ringsim import Collective, Network, run_sweep
-        >>> networks = {"mine": Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)}
+        >>> networks = {"mine": Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9)}
         >>> sweep = run_sweep(Collective.ALL_REDUCE, ["ring", "recursive_doubling"], [8], [2**10, 2**26], networks)
         >>> [winner.cell.algorithm for winner in sweep.winners().values()]
         ['recursive_doubling', 'ring']
@@ -86,7 +86,7 @@ class _Simulator:
 
     collective: Collective
     sizes_bytes: tuple[int, ...]
-    networks: Mapping[str, AnyNetwork]
+    networks: Mapping[str, Network]
     max_transfers: float
     as_library: bool
     without_room: Mapping[tuple[str, int], str]
@@ -156,12 +156,12 @@ class _Simulator:
             return None, "", None, str(error)
 
 
-def _without_room(networks: Mapping[str, AnyNetwork], ranks: Sequence[int]) -> dict[tuple[str, int], str]:
+def _without_room(networks: Mapping[str, Network], ranks: Sequence[int]) -> dict[tuple[str, int], str]:
     """Return why a network cannot have a number of ranks. Raises ValueError if it can have none of these numbers."""
     reasons: dict[tuple[str, int], str] = {}
     for (name, network), num_ranks in product(networks.items(), ranks):
         try:
-            require_priced(network, num_ranks)
+            network.require_priced(num_ranks)
         except ValueError as error:
             reasons[name, num_ranks] = str(error)
             if all((name, count) in reasons for count in ranks):

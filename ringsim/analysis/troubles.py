@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ringsim.analysis.graph_layout import pairs_of
 from ringsim.files import finite_or_none
-from ringsim.network import NONE, AnyNetwork, Floats, Spec, Topology
+from ringsim.network import NONE, Floats, Network, Spec, Topology
 from ringsim.schedule import Ints, Schedule
 from ringsim.units import format_rate, format_time
 
@@ -67,7 +67,7 @@ def _find_slow_parts(spec: Spec) -> list[SlowPart]:
     return sorted(parts, key=lambda part: part.bytes_per_s / part.typical_bytes_per_s)
 
 
-def _evened_out(network: AnyNetwork, part: SlowPart) -> AnyNetwork:
+def _evened_out(network: Network, part: SlowPart) -> Network:
     """Return the same cluster with this part as fast as the typical one of its kind."""
     rate, spec = {"bandwidth_bytes_per_s": part.typical_bytes_per_s}, network.spec
     if part.kind == "cables":
@@ -116,7 +116,7 @@ class Troubles:
     parts: tuple[SlowPart, ...] = ()
 
 
-def find_troubles(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Troubles:
+def find_troubles(schedule: Schedule, network: Network, size_bytes: int) -> Troubles:
     """Return what is slow or fails of what the schedule uses. Raises ValueError as `network.topology` does."""
     parts = _find_slow_parts(network.spec)
     sound = reduce(_evened_out, parts, network)
@@ -126,7 +126,7 @@ def find_troubles(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> T
         return Troubles()
     topology = network.topology(schedule.num_ranks)
 
-    def troubled_pairs(better: AnyNetwork) -> tuple[TroubledPair, ...]:
+    def troubled_pairs(better: Network) -> tuple[TroubledPair, ...]:
         return _troubled_pairs(schedule, topology, better.topology(schedule.num_ranks), size_bytes)
 
     def is_met(part: SlowPart) -> bool:
@@ -163,7 +163,7 @@ def _fails_at_s(topology: Topology, src: Ints, dst: Ints) -> Floats:
     return np.asarray(fails_at_s[np.where(resource == NONE, -1, resource)].min(axis=1, initial=np.inf))
 
 
-def _troubled_ranks(network: AnyNetwork, num_ranks: int) -> tuple[TroubledRank, ...]:
+def _troubled_ranks(network: Network, num_ranks: int) -> tuple[TroubledRank, ...]:
     slowdowns = {slow.rank: slow.slowdown for slow in network.spec.slow_ranks}
     fails = {failure.rank: failure.at_s for failure in network.spec.failures if failure.rank is not None}
     ranks = sorted(rank for rank in slowdowns.keys() | fails.keys() if rank < num_ranks)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ringsim.analysis.candidates import cost_of
 from ringsim.analysis.holdings import HeldStep, find_phases, hosts_of_network, num_shares, walk_holdings
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.schedule import NO_ROW, Collective, Ints, Schedule, flow, verify
 from ringsim.text_table import load_template
 from ringsim.units import format_size, plural
@@ -51,7 +51,7 @@ _GOALS: dict[Collective, str] = {
 }
 
 
-def walk_through(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> dict[str, Any]:
+def walk_through(schedule: Schedule, network: Network, size_bytes: int) -> dict[str, Any]:
     """Return the schedule in words, for JSON; of a very large one only the costs.
 
     Its keys are goal, phases, costs (sentences) and skipped (why no step is listed; None if all are). A phase has the
@@ -70,7 +70,7 @@ def walk_through(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> di
     return {"goal": goal_sentence(schedule), "phases": phases, "costs": costs, "skipped": skipped}
 
 
-def tell_phases(schedule: Schedule, network: AnyNetwork) -> list[dict[str, Any]]:
+def tell_phases(schedule: Schedule, network: Network) -> list[dict[str, Any]]:
     """Return the phases with their steps, see `walk_through`. Raises ScheduleError if the schedule is not correct."""
     verify(schedule)
     steps = list(walk_holdings(schedule))

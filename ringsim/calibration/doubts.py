@@ -13,7 +13,7 @@ from operator import itemgetter
 from ringsim.calibration.timings import MISFIT, FittedParameter, Timing, repeated
 from ringsim.libraries import Call, guessed_from, unmet_settings
 from ringsim.measurements import RING_TESTS
-from ringsim.network import Cluster
+from ringsim.network import Network
 from ringsim.units import format_rate, format_size, format_time, plural
 
 # Two times so far apart that no network is within MISFIT of both.
@@ -71,7 +71,7 @@ def _name(case: Timing, other: Timing) -> str:
     return case.file if case.file_name == other.file_name and case.file != other.file else case.file_name
 
 
-def settings_line(cluster: Cluster, calls: Sequence[Call]) -> str:
+def settings_line(cluster: Network, calls: Sequence[Call]) -> str:
     """Return one line on settings of NCCL that are not followed, as the network has no such thing; "" if all are."""
     unmet = unmet_settings(cluster, calls)
     if not unmet:
@@ -159,7 +159,7 @@ def doubt_line(parameters: Iterable[FittedParameter]) -> str:
     )
 
 
-def nic_line(cluster: Cluster, num_senders: int) -> str:
+def nic_line(cluster: Network, num_senders: int) -> str:
     """Return one line if the rate at which `num_senders` ranks of a host send is a guess; "" if it is known."""
     known = guessed_from(cluster, num_senders)
     if known is None:
@@ -174,7 +174,7 @@ def nic_line(cluster: Cluster, num_senders: int) -> str:
     )
 
 
-def one_host_line(cluster: Cluster, num_ranks: int) -> str:
+def one_host_line(cluster: Network, num_ranks: int) -> str:
     """Return one line if more ranks are predicted for a host than it was calibrated with; "" for other networks."""
     known, cores = cluster.calibration.num_ranks if cluster.calibration else None, cluster.spec.host.cores
     if known is None or num_ranks <= known:

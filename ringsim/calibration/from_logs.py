@@ -1,4 +1,4 @@
-"""`calibrate_logs`: from the logs of a cluster to a `Cluster` with the protocols of its library.
+"""`calibrate_logs`: from the logs of a cluster to a `Network` with the protocols of its library.
 
 Each time is what `nccl_model` says for the parameters of `log_parameters`; they are the most likely ones given the
 times and what is known before. So a log of one node count gives a network for others: what it cannot tell apart, such
@@ -33,7 +33,7 @@ from ringsim.libraries import (
     times_s,
 )
 from ringsim.measurements import RING_TESTS, TESTS
-from ringsim.network import BANDWIDTHS, CalibratedCells, Calibration, Cluster, Floats, Host, Link, Nics, RingStep, Spec
+from ringsim.network import BANDWIDTHS, CalibratedCells, Calibration, Floats, Host, Link, Network, Nics, RingStep, Spec
 from ringsim.schedule import Bools
 from ringsim.units import plural
 
@@ -47,7 +47,7 @@ _UNDECIDED = 4.0  # of a cost: what is less likely by a factor of less than e sq
 class LogFit:
     """A network, the cases it was fitted to, and how well it reproduces them."""
 
-    cluster: Cluster
+    cluster: Network
     parameters: tuple[FittedParameter, ...]
     cases: tuple[Timing, ...]
     errors: tuple[float, ...]
@@ -135,7 +135,7 @@ def _fit(layout: LogParameters, cases: Sequence[Timing]) -> _Fitted:
         posterior = fitted(held, posterior.mode)
 
 
-def _cluster(name: str, fitted: _Fitted, cases: Sequence[Timing]) -> Cluster:
+def _cluster(name: str, fitted: _Fitted, cases: Sequence[Timing]) -> Network:
     layout, posterior = fitted.layout, fitted.posterior
     rates = layout.rates(posterior.mode)
     bulk = rates.protocols[-1]
@@ -154,7 +154,7 @@ def _cluster(name: str, fitted: _Fitted, cases: Sequence[Timing]) -> Cluster:
     calls = CallColumns.from_calls([case.call for case in cases])
     noise, latency_noise = noises(posterior.residuals, byte_shares(rates, calls), NOISE)
     senders = None if layout.nics else max(senders_per_host(case.call for case in cases), default=None)
-    cluster = Cluster(
+    cluster = Network(
         name,
         spec,
         f"calibrated by ringsim: {', '.join(devices) or 'a cluster'}",
@@ -207,7 +207,7 @@ FEWEST = 3  # sizes of messages: with fewer the protocols say more
 SHORTEST = 1.5  # times the start: what a shorter time has beside it says little of steps
 
 
-def with_ring_steps(cluster: Cluster, cases: Sequence[Timing]) -> Cluster:
+def with_ring_steps(cluster: Network, cases: Sequence[Timing]) -> Network:
     """Return `cluster` with the steps of the rings of most hosts, and of these of most ranks of a host.
 
     Where so few sizes of these are rings that they do not tell, the next ones count, as they do for smaller and larger

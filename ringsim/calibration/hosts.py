@@ -14,21 +14,7 @@ from ringsim.calibration.probe_times import async_call_s, cold_call_s, fit_line,
 from ringsim.files import parsed, values
 from ringsim.libraries import GLOO, OURS, Library
 from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, Measurements, Probe, RankHosts
-from ringsim.network import (
-    AnyNetwork,
-    Cluster,
-    Host,
-    Link,
-    MemoryRate,
-    Network,
-    Nics,
-    Processor,
-    SharedMemory,
-    SharedMemoryNetwork,
-    SlowLink,
-    Spec,
-    without_shared_memory,
-)
+from ringsim.network import Host, Link, MemoryRate, Network, Nics, Processor, SharedMemory, SlowLink, Spec
 from ringsim.schedule import Collective
 from ringsim.simulation import predict_time
 
@@ -46,7 +32,7 @@ def calibrate_uniform(measurements: Measurements) -> Network:
     With one rank there is nothing to send, and the network is free. Raises ValueError when probes are missing.
     """
     if measurements.num_ranks == 1:
-        return Network(latency_s=0.0, bandwidth_bytes_per_s=math.inf)
+        return Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=math.inf)
     single = _need(measurements.probes_of("shift", in_flight=1), "shift probes with one message in flight", 2)
     bursts = _need(
         [p for p in measurements.probes_of("shift") if p.in_flight > 1], "shift probes with several in flight", 1
@@ -57,7 +43,7 @@ def calibrate_uniform(measurements: Measurements) -> Network:
     (smallest,) = _need(same_size, f"shift probes of one message of {bursts[0].size_bytes} bytes", 1)[:1]
     overhead_s = min(max(_further_s(smallest, bursts[0]), 0.0), alpha_s)
     _, reduce_s_per_byte = fit_line(reductions)
-    return Network(
+    return Network.uniform(
         latency_s=alpha_s - overhead_s,
         bandwidth_bytes_per_s=rate(s_per_byte),
         reduce_bytes_per_s=rate(reduce_s_per_byte),
@@ -76,7 +62,7 @@ def _need(probes: list[Probe], things: str, least: int) -> list[Probe]:
     return probes
 
 
-def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
+def calibrate_host(measurements: Measurements, num_cores: int) -> Network:
     """Return the host on which the probes would take the times, elapsed and of cores, that they took.
 
     A message occupies cores for `a + b m` at its two ends together, half at each: a is overhead, b copying. An addition
@@ -89,7 +75,7 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
     Raises ValueError when probes are missing.
     """
     processor = processor_of(measurements, num_cores) if measurements.num_ranks > 1 else Processor()
-    cluster = Cluster("host", Spec(Host(cores=num_cores), processor=processor), "one host, calibrated", "measured")
+    cluster = Network("host", Spec(Host(cores=num_cores), processor=processor), "one host, calibrated", "measured")
     if measurements.num_ranks == 1:
         return cluster
     elapsed = measurements.probes_of("shift", in_flight=1)
@@ -147,7 +133,7 @@ def _core_s(measurements: Measurements, num_cores: int) -> float:
     return min(_further_s(one, several[0]), one.median_s) * num_cores / measurements.num_ranks
 
 
-def _with_memory_bandwidth(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Cluster:
+def _with_memory_bandwidth(cluster: Network, num_ranks: int, elapsed: list[Probe]) -> Network:
     """Return `cluster` with the memory bandwidth that makes the elapsed times come out, if it is too fast without."""
     smallest, largest, host = elapsed[0], elapsed[-1], cluster.spec.host
     if shift_s(cluster, num_ranks, largest.size_bytes) >= EXPLAINED * largest.median_s:
@@ -161,7 +147,7 @@ ALIKE = 1.25  # rates of links that differ by no more are taken for the same
 LONG = 2**17  # bytes; shorter messages may pass a link faster than it gives for long, out of what it has saved up
 
 
-def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: bool = False) -> Cluster:
+def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: bool = False) -> Network:
     """Return the hosts whose predicted probe times are those that were measured.
 
     links_alike: assume that all hosts have equal links, and that links within a host cost nothing, if there are no
@@ -210,7 +196,7 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
         processor=processor_of(measurements, num_cores if rank_hosts.one_clock else measurements.num_ranks),
         slow_links=tuple(slow),
     )
-    cluster = Cluster("hosts", spec, "several hosts, calibrated", "measured")
+    cluster = Network("hosts", spec, "several hosts, calibrated", "measured")
     cluster = _with_burst(_with_latency(cluster, measurements.num_ranks, elapsed[0]), measurements)
     return with_late_calls(cluster, measurements)
 
@@ -248,7 +234,7 @@ def _slope(probes: Sequence[Probe]) -> float:
     return (large.size_bytes - small.size_bytes) / max(large.median_s - small.median_s, 1e-12)
 
 
-def _with_latency(cluster: Cluster, num_ranks: int, smallest: Probe) -> Cluster:
+def _with_latency(cluster: Network, num_ranks: int, smallest: Probe) -> Network:
     """Return `cluster` with the latency that makes the smallest shift come out.
 
     Where ranks share cores, a part of it passes while others are at work, so that it is more than what is missing.
@@ -264,7 +250,7 @@ def _with_latency(cluster: Cluster, num_ranks: int, smallest: Probe) -> Cluster:
     return cluster
 
 
-def _with_burst(cluster: Cluster, measurements: Measurements) -> Cluster:
+def _with_burst(cluster: Network, measurements: Measurements) -> Network:
     """Return `cluster` with the burst that makes shifts after a pause come out; without one if a pause changes little.
 
     The burst is what the link gives in the time by which a shift is faster. Only what a shift takes longer than the
@@ -289,7 +275,7 @@ def _with_burst(cluster: Cluster, measurements: Measurements) -> Cluster:
     return _with_link(cluster, burst_bytes=round(burst)) if burst >= 1 else cluster
 
 
-def _with_link(cluster: Cluster, **changes: Any) -> Cluster:
+def _with_link(cluster: Network, **changes: Any) -> Network:
     """Return `cluster` with other links between ranks, or between its hosts if it has several."""
     host = cluster.spec.host
     field = "link" if cluster.spec.ranks_per_host is None else "nics"
@@ -299,26 +285,26 @@ def _with_link(cluster: Cluster, **changes: Any) -> Cluster:
 LATE = 2.0  # times the median
 
 
-def with_late_calls(cluster: Cluster, measurements: Measurements) -> Cluster:
+def with_late_calls(cluster: Network, measurements: Measurements) -> Network:
     """Return `cluster` with the late calls that the probes of calls after a computation have."""
-    over_gloo = without_shared_memory(cluster)
+    over_gloo = OURS.over("gloo")
     is_shared = bool(measurements.probes_of("shm/call/async"))
-    asynchronous = ("shm/call/async", cluster) if is_shared else ("call/async", over_gloo)
+    asynchronous = ("shm/call/async", OURS) if is_shared else ("call/async", over_gloo)
     processor = replace(
         cluster.spec.processor,
-        **_late(measurements, "call/cold", over_gloo, OURS),
-        **_late(measurements, "call/dist/cold", over_gloo, GLOO, prefix="torch_"),
-        **_late(measurements, *asynchronous, OURS, prefix="async_"),
+        **_late(measurements, cluster, "call/cold", over_gloo),
+        **_late(measurements, cluster, "call/dist/cold", GLOO, prefix="torch_"),
+        **_late(measurements, cluster, *asynchronous, prefix="async_"),
     )
     host = cluster.spec.host
     if host.shared_memory is not None:
-        late = _late(measurements, "shm/call/cold", cluster, OURS)
+        late = _late(measurements, cluster, "shm/call/cold", OURS)
         host = replace(host, shared_memory=replace(host.shared_memory, **late))
     return cluster.with_spec(host=host, processor=processor)
 
 
 def _late(
-    measurements: Measurements, kind: str, network: AnyNetwork, library: Library, prefix: str = ""
+    measurements: Measurements, network: Network, kind: str, library: Library, prefix: str = ""
 ) -> dict[str, Any]:
     """Return the share of the probed calls that took more than twice their median, and how much longer they take.
 
@@ -338,7 +324,7 @@ def _late(
         ring = library.schedule(Collective.ALL_REDUCE, num_ranks, size_bytes)
         simulated_s += predict_time(ring, network, size_bytes, runtime=library.runtime)
     else:
-        simulated_s += shift_s(library.runtime.network(network), num_ranks, size_bytes)
+        simulated_s += shift_s(network, num_ranks, size_bytes, library.runtime)
     lacking_s = statistics.fmean(probe.times_s) - simulated_s
     late_s = min(statistics.fmean(late) - probe.median_s, lacking_s / share)
     return {f"{prefix}late_share": share, f"{prefix}late_s": late_s} if late_s > 0 else {}
@@ -347,7 +333,7 @@ def _late(
 _NO_COST = 1e12  # bytes a second, where the probes show no cost
 
 
-def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemory | None:
+def shared_memory_of(measurements: Measurements, cluster: Network) -> SharedMemory | None:
     """Return what the probes of shared memory say of the host of `cluster`; None if there are none.
 
     While all ranks send their own chunks, which nobody passes on, nobody waits: the smallest take the overheads, the
@@ -374,8 +360,8 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
         cold_call_s=cold_call_s(measurements, "shm/call"),
         rates=_memory_rates(measurements, waiting),
     )
-    network = SharedMemoryNetwork(cluster.with_spec(host=replace(cluster.spec.host, shared_memory=costs)))
-    missing_s = shifts[0].median_s - shift_s(network, measurements.num_ranks, shifts[0].size_bytes)
+    network = cluster.with_spec(host=replace(cluster.spec.host, shared_memory=costs))
+    missing_s = shifts[0].median_s - shift_s(network, measurements.num_ranks, shifts[0].size_bytes, OURS.runtime)
     return replace(costs, latency_s=max(missing_s, 0.0))
 
 

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from ringsim.files import finite_or_none
-from ringsim.network import NONE, Cluster, Topology
+from ringsim.network import NONE, Network, Topology
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.units import format_rate, format_size, format_time, plural
 
 ONE_PORT = "each rank has one full-duplex port"  # on a uniform network
 
 
-def network_summary(cluster: Cluster) -> dict[str, Any]:
+def network_summary(cluster: Network) -> dict[str, Any]:
     """Return an entry of the list of networks, for JSON; without a limit None stands for any number."""
     spec = cluster.spec
     return {
@@ -26,7 +26,7 @@ def network_summary(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def format_networks(clusters: Iterable[Cluster], wide: bool = False) -> str:
+def format_networks(clusters: Iterable[Network], wide: bool = False) -> str:
     """Return a row for each network; wide: in one line each, below which stands the source of its numbers."""
     rows = [("network", "hosts", "ranks", "description")]
     for summary in map(network_summary, clusters):
@@ -36,7 +36,7 @@ def format_networks(clusters: Iterable[Cluster], wide: bool = False) -> str:
     return "\n".join(align_columns(rows, "lrrl", width=None if wide else WIDTH))
 
 
-def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
+def network_details(cluster: Network, num_ranks: int) -> dict[str, Any]:
     """Return a network with its resources and its kinds of paths from rank 0, for JSON; infinity becomes None."""
     topology = cluster.topology(num_ranks)
     resources = topology.resources

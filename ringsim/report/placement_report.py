@@ -7,7 +7,7 @@ from typing import Any
 
 from ringsim.analysis import RankPlacement
 from ringsim.files import finite_or_none, parse_json, quoted, read_text, values
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.schedule import Schedule
 from ringsim.text_table import WIDTH, align_columns
 from ringsim.units import format_size, format_time, plural, whole_number
@@ -16,7 +16,7 @@ MARGIN = 15  # characters before the order
 
 
 def placement_dict(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, placement: RankPlacement, seed: int = 0
+    schedule: Schedule, network: Network, size_bytes: int, placement: RankPlacement, seed: int = 0
 ) -> dict[str, Any]:
     """Return the rank placement with its gain and its conditions, for JSON; a time without end becomes None."""
     return {

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ringsim.analysis import Advice, Alternative, Explanation, NetworkBound
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.report.network_table import uniform_note
 from ringsim.report.run_summary import describe, how_timed, lines, summarise
 from ringsim.synthesis import Synthesis
@@ -103,7 +103,7 @@ def bound_reason(bound: NetworkBound) -> str:
 
 
 def synthesis_dict(
-    synthesis: Synthesis, network: AnyNetwork, size_bytes: int, seed: int, explanation: Explanation | None
+    synthesis: Synthesis, network: Network, size_bytes: int, seed: int, explanation: Explanation | None
 ) -> dict[str, Any]:
     """Return the summary of the fastest schedule, with what it is compared with, for JSON."""
     return summarise(synthesis.schedule, network, size_bytes, explanation) | {

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ringsim.network import AnyNetwork, SharedMemoryNetwork, memory_of, shares_memory
+from ringsim.network import Network, SharedMemory, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +13,8 @@ class Runtime:
     order, and before it sends to another peer than before on a channel it has applied everything that it receives in
     earlier steps. Otherwise all that the rule of execution permits happens as early as it may.
     num_workers: how many collectives a rank works on at once.
-    is_torch: whether calls are those of torch.distributed; those of `collectives` go through shared memory where the
-    network describes it.
+    shares_memory: whether ranks of a host read from each other's memory where the network describes it, as those of
+    `collectives` do. touched_bytes: of memory, from one collective to the next, see `SharedMemoryTopology`.
     in_place: whether a reduce_scatter's output is a part of its input, as in the rows "in place" of a benchmark.
     is_lent: whether tensors lie in memory that the ranks of a host share, as those of `collectives.empty`.
 
@@ -26,22 +26,20 @@ class Runtime:
 
     in_order: bool = False
     num_workers: int = 1
-    is_torch: bool = True
+    shares_memory: bool = False
+    touched_bytes: int | None = None
     in_place: bool = False
     is_lent: bool = False
 
-    def shared_memory(self, network: AnyNetwork, touched_bytes: int | None = None) -> SharedMemoryNetwork | None:
-        """Return the shared memory that messages go through; None if they go over `network` itself.
+    def shared_memory(self, network: Network) -> SharedMemory | None:
+        """Return the costs of messages through shared memory; None if they go over the links of the network."""
+        return network.shared_memory if self.shares_memory else None
 
-        touched_bytes: see `SharedMemoryNetwork`; a network that is one already keeps its own.
-        """
-        if memory := memory_of(network):
-            return memory
-        return None if self.is_torch or not shares_memory(network) else SharedMemoryNetwork(network, touched_bytes)
-
-    def network(self, network: AnyNetwork, touched_bytes: int | None = None) -> AnyNetwork:
-        """Return what messages go over: shared memory, or `network` itself."""
-        return self.shared_memory(network, touched_bytes) or network
+    def topology(self, network: Network, num_ranks: int) -> Topology:
+        """Return the topology that messages see, through shared memory if all ranks publish as much as they can."""
+        if self.shared_memory(network) is None:
+            return network.topology(num_ranks)
+        return network.memory_topology(num_ranks, touched_bytes=self.touched_bytes)
 
 
 RULE = Runtime()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.network import AnyNetwork, Ints, SharedMemoryNetwork, Topology, require_priced, require_sound
+from ringsim.network import Ints, Network, Topology, require_sound
 from ringsim.schedule import MemoryPasses, Schedule, dependencies, memory_passes, require_memory
 from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.engines.representatives import Representatives, may_have_representatives, representatives
@@ -26,7 +26,7 @@ BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is ma
 
 def simulate(
     schedule: Schedule,
-    network: AnyNetwork,
+    network: Network,
     size_bytes: int,
     *,
     element_bytes: int = 1,
@@ -52,8 +52,8 @@ def simulate(
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     _require_room(schedule)
-    if memory := runtime.shared_memory(network):
-        portions = portions_of(schedule, memory, sizes, runtime)
+    if runtime.shared_memory(network):
+        portions = portions_of(schedule, network, sizes, runtime)
         if portions.number > 1:
             raise ValueError(
                 f"{schedule}: goes through shared memory in {portions.number} portions, of which there is no timeline; "
@@ -69,7 +69,7 @@ def simulate(
 
 def predict_time(
     schedule: Schedule,
-    network: AnyNetwork,
+    network: Network,
     size_bytes: int,
     *,
     element_bytes: int = 1,
@@ -89,8 +89,8 @@ def predict_time(
         0.042
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
-    if memory := runtime.shared_memory(network):
-        portions = portions_of(schedule, memory, sizes, runtime)
+    if runtime.shared_memory(network):
+        portions = portions_of(schedule, network, sizes, runtime)
         return portions.number * portions.run_one(runtime, on_progress).time_s
     topology = with_in_network_reduction([schedule], sound_topology(network, schedule.num_ranks))
     if is_for_steps(schedule, topology):
@@ -105,7 +105,7 @@ def predict_time(
 
 
 def lists_more_than(
-    max_transfers: float, schedule: Schedule, network: AnyNetwork, size_bytes: int, *, runtime: Runtime = RULE
+    max_transfers: float, schedule: Schedule, network: Network, size_bytes: int, *, runtime: Runtime = RULE
 ) -> bool:
     """Return whether `predict_time` has to simulate more than `max_transfers` transfers, one by one."""
     if schedule.num_transfers <= max_transfers:
@@ -129,11 +129,11 @@ def _representatives(
 
 
 def predict_repeated(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, runtime: Runtime, *, beside_s: float = 0.0
+    schedule: Schedule, network: Network, size_bytes: int, runtime: Runtime, *, beside_s: float = 0.0
 ) -> float:
     """Return the seconds from one execution to the next if each follows the one before, `beside_s` after its end."""
     alone_s = beside_s + predict_time(schedule, network, size_bytes, runtime=runtime)
-    topology = sound_topology(runtime.network(network), schedule.num_ranks)
+    topology = sound_topology(network, schedule.num_ranks, runtime)
     return max(alone_s, _refill_s(schedule, topology, schedule.chunk_bytes(size_bytes)))
 
 
@@ -150,11 +150,12 @@ def _refill_s(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> floa
     return float((taken[:-1] / capacity)[has_burst].max())
 
 
-def sound_topology(network: AnyNetwork, num_ranks: int) -> Topology:
+def sound_topology(network: Network, num_ranks: int, runtime: Runtime = RULE) -> Topology:
     """Return what the engines see of the network. Raises ValueError for costs with which time would not go on."""
-    topology = network.topology(num_ranks)
+    topology = runtime.topology(network, num_ranks)
     require_sound(topology)
-    require_priced(network, num_ranks)
+    if runtime.shared_memory(network) is None:
+        network.require_priced(num_ranks)
     return topology
 
 
@@ -183,18 +184,21 @@ class Portions(NamedTuple):
         return run_events(rows, self.topology, self.chunk_bytes, on_progress, self.copies)
 
 
-def portions_of(schedule: Schedule, network: SharedMemoryNetwork, chunk_bytes: Ints, runtime: Runtime) -> Portions:
+def portions_of(schedule: Schedule, network: Network, chunk_bytes: Ints, runtime: Runtime) -> Portions:
     """Return as few portions as let all that a rank publishes at a time fit into its slot of shared memory.
 
-    chunk_bytes: (num_chunks,), of the whole tensor.
+    network: whose ranks share memory. chunk_bytes: (num_chunks,), of the whole tensor.
     """
+    costs = network.shared_memory
+    assert costs is not None
     passes = _passes(schedule, runtime.in_place, runtime.is_lent)
     longest, most_published = int(chunk_bytes.max(initial=0)), max(passes.most_published, 1)
-    number = max(1, -(-longest // max(network.costs.slot_bytes // most_published, 1)))
+    number = max(1, -(-longest // max(costs.slot_bytes // most_published, 1)))
     sizes = -(-chunk_bytes // number)
-    rate = network.rate(most_published * int(sizes.max(initial=0)))
-    topology = network.topology_at(schedule.num_ranks, rate)
+    published_bytes = most_published * int(sizes.max(initial=0))
+    topology = network.memory_topology(schedule.num_ranks, published_bytes, runtime.touched_bytes)
     require_sound(topology)
+    rate = topology.rate
     # A sum that is written to another buffer takes longer than one in place: by this fraction of the time of a copy.
     longer_s = max(1 / rate.reduce_into_bytes_per_s - 1 / rate.reduce_bytes_per_s, 0.0)
     fraction = longer_s * rate.copy_bytes_per_s if longer_s else 0.0

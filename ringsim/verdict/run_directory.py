@@ -10,7 +10,7 @@ from ringsim.analysis import Sweep
 from ringsim.console import in_one_line
 from ringsim.files import decode, parse_json, read_text
 from ringsim.measurements import Measurements
-from ringsim.network import Cluster, load_network
+from ringsim.network import Network, load_network
 from ringsim.training_step import StepProfile
 from ringsim.verdict.records import (
     ComparedCells,
@@ -54,7 +54,7 @@ class RunDirectory:
     measurements: dict[str, Measurements] = field(default_factory=dict)
     jobs: dict[str, JobReport] = field(default_factory=dict)
     profiles: dict[str, StepProfile] = field(default_factory=dict)
-    networks: dict[str, Cluster] = field(default_factory=dict)
+    networks: dict[str, Network] = field(default_factory=dict)
     sweeps: dict[str, Sweep] = field(default_factory=dict)
     cells: dict[str, ComparedCells] = field(default_factory=dict)
     sessions: dict[str, TrainingSession] = field(default_factory=dict)

@@ -75,7 +75,7 @@ class Lanes:
     @classmethod
     def of_timeline(cls, timeline: Timeline) -> "Lanes":
         """Return the lanes of a timeline alone, which knows no names of what has failed."""
-        alike = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0).topology(timeline.num_ranks)
+        alike = Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1.0).topology(timeline.num_ranks)
         return cls(timeline, stall=analysis.find_stall(timeline, alike))
 
     @classmethod

@@ -8,7 +8,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from ringsim.analysis import Explanation, pack_rows
-from ringsim.network import NONE, AnyNetwork, Ints
+from ringsim.network import NONE, Ints, Network
 from ringsim.report.plots.bulk import boxes, draw_boxes
 from ringsim.report.plots.charts import set_axis
 from ringsim.report.plots.style import new_figure, palette, points
@@ -21,7 +21,7 @@ _BAR = 0.8  # of a row
 _SHARES = (5, 1)  # of the width: over time, and in all
 
 
-def draw_links(schedule: Schedule, network: AnyNetwork, size_bytes: int, explanation: Explanation) -> Figure:
+def draw_links(schedule: Schedule, network: Network, size_bytes: int, explanation: Explanation) -> Figure:
     """Draw a row for each link, those that are used most; where several messages share one, each has its part of it."""
     usage = explanation.links
     order = np.argsort(-usage.utilisation, kind="stable")[:MAX_LINKS]
@@ -44,7 +44,7 @@ def draw_links(schedule: Schedule, network: AnyNetwork, size_bytes: int, explana
 _COLOURS = colormaps["turbo"]
 
 
-def _draw_times(axes: Axes, schedule: Schedule, network: AnyNetwork, explanation: Explanation, links: Ints) -> None:
+def _draw_times(axes: Axes, schedule: Schedule, network: Network, explanation: Explanation, links: Ints) -> None:
     timeline, usage = explanation.timeline, explanation.links
     scale, unit = time_unit(timeline.until_s)
     row_of_link = np.full(len(usage.utilisation) + 1, NONE)
@@ -63,7 +63,7 @@ def _draw_times(axes: Axes, schedule: Schedule, network: AnyNetwork, explanation
     axes.grid(visible=False, axis="y")
 
 
-def _rows_of_transfers(network: AnyNetwork, explanation: Explanation, row_of_link: Ints) -> tuple[Ints, Ints]:
+def _rows_of_transfers(network: Network, explanation: Explanation, row_of_link: Ints) -> tuple[Ints, Ints]:
     """Return the transfers and the rows of the picture that they are in, once for each of their links."""
     timeline, usage = explanation.timeline, explanation.links
     paths = network.topology(timeline.num_ranks).paths(timeline.src.astype(np.int64), timeline.dst.astype(np.int64))

@@ -7,21 +7,18 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, RunView
-from ringsim.network import AnyNetwork, load_network, read_network
+from ringsim.network import load_network, read_network
 from ringsim.registry.algorithms import build
 from ringsim.report.plots.bulk import Labels, strided
 from ringsim.report.plots.run_pages import draw_run_page
 from tests.ringsim.report.described import describe
 
-NETWORK = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=4e9)
+NETWORK = Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=4e9)
 NIC = '[host]\nranks = 1\n[host.nic]\nlatency = "5us"\nbandwidth = "1GB/s"\n'
 
 
 def view_of(
-    num_ranks: int,
-    algorithm: str = "ring",
-    network: AnyNetwork = NETWORK,
-    collective: Collective = Collective.ALL_REDUCE,
+    num_ranks: int, algorithm: str = "ring", network: Network = NETWORK, collective: Collective = Collective.ALL_REDUCE
 ) -> RunView:
     """The view of a built-in algorithm at 1 MiB."""
     return RunView(build(collective, algorithm, num_ranks), network, 2**20)
@@ -37,7 +34,7 @@ VIEWS = {
     "chunks alone": view_of(16),
     "no names": view_of(17, "direct"),
     "all_gather": view_of(4, collective=Collective.ALL_GATHER),
-    "no time to reduce": view_of(4, network=Network(1e-5, 1e9), collective=Collective.REDUCE_SCATTER),
+    "no time to reduce": view_of(4, network=Network.uniform(1e-5, 1e9), collective=Collective.REDUCE_SCATTER),
     "tree": view_of(4, "binomial_tree"),
     "rows": view_of(8, "parameter_server"),
     "torus": view_of(6, "torus"),
@@ -66,7 +63,7 @@ CROWDED = {
     "hosts": view_of(16, "hierarchical", load_network("dgx-h100-cluster")),
     "direct": view_of(40, "direct"),
     # A tree in segments has three phases, of which each overlaps the next: each has a line.
-    "tree": RunView(build(Collective.ALL_REDUCE, "nccl_tree", 4, 2**21), Network(1e-5, 1.25e9), 2**21),
+    "tree": RunView(build(Collective.ALL_REDUCE, "nccl_tree", 4, 2**21), Network.uniform(1e-5, 1.25e9), 2**21),
 }
 
 

@@ -14,7 +14,7 @@ from ringsim.registry.algorithms import build
 from ringsim.report.plots.lanes import Lanes, draw_lanes
 from ringsim.report.plots.plot import save_plot
 
-NETWORK = Network(latency_s=2.0, bandwidth_bytes_per_s=1.0, reduce_bytes_per_s=4.0)
+NETWORK = Network.uniform(latency_s=2.0, bandwidth_bytes_per_s=1.0, reduce_bytes_per_s=4.0)
 
 
 def view_of(num_ranks: int, collective: str = "all_reduce", algorithm: str = "ring") -> RunView:

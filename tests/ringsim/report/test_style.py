@@ -11,7 +11,7 @@ from ringsim.report.plots.plot import save_plot
 from ringsim.report.plots.style import drawing, new_figure, palette, save_figure
 from tests.ringsim.report.pages.headless_chromium import Browser, needs_chromium
 
-NETWORK = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
+NETWORK = Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
 
 
 def test_settings_are_as_before_afterwards() -> None:

@@ -12,7 +12,7 @@ from ringsim.report.plots.plot import save_plot
 from ringsim.report.plots.sweep_figure import draw_sweep
 from tests.ringsim.report.described import describe
 
-NETWORKS = {"one": Network(1e-5, 1e9), "two": Network(1e-3, 1e9)}
+NETWORKS = {"one": Network.uniform(1e-5, 1e9), "two": Network.uniform(1e-3, 1e9)}
 
 
 def sweep_of(names: list[str], ranks: list[int], sizes: list[int], num_networks: int = 1) -> Sweep:
@@ -31,7 +31,7 @@ SWEEPS = {
     "one size": lambda: sweep_of(["ring", "direct"], [4], [8]),
     "many ranks": lambda: sweep_of(["ring"], [2, 4, 8, 16], [1 << 10]),
     "skipped": lambda: sweep_of(["direct"], [4, 1000], [1 << 10]),
-    "no time": lambda: run_sweep(Collective.ALL_REDUCE, ["ring"], [4], [8], {"free": Network(0.0, math.inf)}),
+    "no time": lambda: run_sweep(Collective.ALL_REDUCE, ["ring"], [4], [8], {"free": Network.uniform(0.0, math.inf)}),
 }
 
 

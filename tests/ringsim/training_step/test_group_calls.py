@@ -7,7 +7,7 @@ from msgspec import structs
 
 from ringsim import Collective, Network, load_network, predict_time
 from ringsim.libraries import GLOO, LIBRARIES, Call, in_even_chunks, predict
-from ringsim.network import AnyNetwork, Jitter
+from ringsim.network import Jitter
 from ringsim.network.spec import Switch
 from ringsim.registry import build
 from ringsim.simulation import Runtime, time_queue
@@ -89,7 +89,7 @@ UNKNOWN = "it does not describe NCCL: give --network with a file that does"
 @pytest.mark.parametrize(
     ("network", "changes", "why"),
     [
-        (Network(1e-5, 1e9), {}, f"the default network (--latency, --bandwidth): {UNKNOWN}"),
+        (Network.uniform(1e-5, 1e9), {}, f"the default network (--latency, --bandwidth): {UNKNOWN}"),
         (load_network("ib-100g"), {}, f"ib-100g: {UNKNOWN}"),
         (CLUSTER, {"runtime": GLOO.runtime},
          "dgx-h100-cluster: several workers would be under way over one protocol only"),
@@ -97,7 +97,7 @@ UNKNOWN = "it does not describe NCCL: give --network with a file that does"
          "dgx-h100-cluster: its times are drawn at random, or some of it fails"),
     ],
 )  # fmt: skip
-def test_where_it_is_not_known_a_ring_is_taken(network: AnyNetwork, changes: dict[str, Runtime], why: str) -> None:
+def test_where_it_is_not_known_a_ring_is_taken(network: Network, changes: dict[str, Runtime], why: str) -> None:
     """On the network as it is; and it is said why."""
     calls_of_group = GroupCalls(network, 4, replace(NCCL, **changes))  # type: ignore[arg-type]
     call = calls_of_group.call(call_of("all_reduce", 1000, 4))
@@ -160,7 +160,7 @@ def test_other_backends_do_not_choose(backend: str) -> None:
 
 def test_a_call_with_a_network_of_its_own() -> None:
     """Takes what it takes there; it is not for a queue, where it could share the network with another call."""
-    slow, fast = Network(0.0, 1.0), Network(0.0, 2.0)
+    slow, fast = Network.uniform(0.0, 1.0), Network.uniform(0.0, 2.0)
     group = GroupCalls(slow, 2, LIBRARIES["ring"])
     planned = group.call(call_of("all_reduce", 8, 1))
     assert group.alone_s(planned) == 8.0
@@ -185,7 +185,7 @@ def test_every_collective_takes_some_time(backend: str) -> None:
     group = GroupCalls(CLUSTER, 16, LIBRARIES[backend])
     for collective in ("all_to_all", "gather", "scatter", "barrier", "reduce", "broadcast"):
         assert 0 < group.alone_s(group.call(call_of(collective, 0 if collective == "barrier" else 2**20, 4))) < 1
-    slow = GroupCalls(Network(0.0, 1.0), 4, LIBRARIES[backend])
+    slow = GroupCalls(Network.uniform(0.0, 1.0), 4, LIBRARIES[backend])
     assert [slow.alone_s(slow.call(call_of(name, 400, 4))) for name in ("all_to_all", "gather")] == [300, 300]
     with pytest.raises(ValueError, match="^'all_redcue': there is no such collective$"):
         group.call(call_of("all_redcue", 4, 4))
