@@ -200,8 +200,8 @@ class Altered:
         old = getattr(columns, self._column, None)
         return columns if old is None else replace(columns, **{self._column: np.full(old.shape, self._value)})
 
-    def as_dict(self) -> dict[str, Any]:
-        return self._cluster.as_dict()
+    def require_priced(self, num_ranks: int) -> None:
+        self._cluster.require_priced(num_ranks)
 
 
 @pytest.mark.timeout(60)

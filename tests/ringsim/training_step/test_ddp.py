@@ -13,6 +13,7 @@ from ringsim.network import Network, Processor
 from ringsim.training_step import BucketCaps, DdpStep, Parameter, Phase, StepProfile, predict_ddp, recommend
 from ringsim.training_step.ddp import MIB, DdpConfig, assign_buckets, fill_buckets, sweep_caps
 from tests.ranks import RankPool
+from tests.ringsim.topologies import with_costs
 
 SLOW = Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=2.0)  # of 2 ranks, an all_reduce of 2m bytes takes m s
 EACH = BucketCaps(1, 1)  # a bucket for each parameter
@@ -72,7 +73,7 @@ def test_buckets_are_launched_in_their_order() -> None:
     """
     step = predict_ddp(profile_of([2, 4], [2.0, 5.0]), SLOW, 2, replace(ONE, phase=Phase.UNUSED))
     assert calls_of(step) == [(16, 5, 5, 13), (8, 5, 13, 17), (8, 5, 17, 21)]  # an int32 for each
-    adding = replace(SLOW, reduce_bytes_per_s=8.0)
+    adding = with_costs(SLOW, reduce_bytes_per_s=8.0)
     assert predict_ddp(TWO_BUCKETS, adding, 2, ONE).prediction.mean.compute_s == 9 + 6
     sent = predict_ddp(profile_of([2], [2.0], buffer_bytes=6), SLOW, 2, ONE)
     assert (sent.step_s, sent.num_buckets) == (3 + 3 + 2 + 4 + 1, 1)
