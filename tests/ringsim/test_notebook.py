@@ -50,7 +50,7 @@ RESULTS = {
         lambda: ringsim.explain(RING, NETWORK, 80_000)
     ),
     "Network.uniform(latency_s=1e-05, bandwidth_bytes_per_s=1000000000.0)": lambda: NETWORK,
-    "Cluster(gbe: hosts of one rank each on one Gigabit Ethernet switch, TCP)": lambda: ringsim.load_network("gbe"),
+    "Network(gbe: hosts of one rank each on one Gigabit Ethernet switch, TCP)": lambda: ringsim.load_network("gbe"),
     "Measurements(2 ranks, box)": lambda: ringsim.Measurements(2, {"machine": "box"}),
 }
 
