@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ringsim.calibration import busy_line
+from ringsim.calibration import busy_warning
 from ringsim.files import atomic_file, save_json
 from ringsim.measurements import Measurements
 from ringsim.network import Network
@@ -20,7 +20,7 @@ from trainers.comparison import COMPARISON, ONE_PROCESS, RESULTS, JobConfig
 from trainers.loop.batches import describe_batch
 from trainers.loop.meter import Memory
 from trainers.loop.train_step import StepMoments, StepResult
-from trainers.strategy_names import steps_between_averages
+from trainers.strategies import steps_between_averages
 
 MAX_WARM_UP_STEPS = 5  # not counted: DDP rebuilds its buckets, buffers are touched for the first time
 LAST_LOSSES = 10  # the final loss is the mean over as many steps; a single batch is too noisy
@@ -312,4 +312,4 @@ class JobResult:
 
 def busy_lines(verdict: Verdict) -> list[str]:
     """Return a line if the probes lie too far apart for the predictions, none otherwise."""
-    return [line for subject in verdict.subjects if (line := busy_line(subject.measurements, subject.fit))]
+    return [line for subject in verdict.subjects if (line := busy_warning(subject.measurements, subject.fit))]
