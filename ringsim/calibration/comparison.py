@@ -282,8 +282,7 @@ def _simulation(case: Timing, cluster: Network, trusted: Collection[str]) -> tup
 def executed_over(library: Library, network: Network, transport: str, size_bytes: int) -> Library:
     """Return the library as it executed call after call of one tensor over a transport.
 
-    The costs of a uniform network hold for any transport. Raises ValueError where shared memory was used and the
-    network does not describe it.
+    Raises ValueError where the network, unless uniform, does not describe the shared memory that was used.
     """
     if transport == SHARED_MEMORY and network.shared_memory is None and network.message_costs is None:
         raise ValueError("it used shared memory, which the network file does not describe")
