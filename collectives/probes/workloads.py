@@ -188,7 +188,7 @@ def shared_memory_probes(
 
     thoroughly: also what a tensor takes that is still in the caches, and one more size.
 
-    Their kinds are described at `Probe`. What a rank publishes in a run fills a slot at most.
+    Their kinds are described at `ProbeKind`. What a rank publishes in a run fills a slot at most.
     """
     shared = state_of(group).part(Sharing).of(group)
     if not shared.on_one_host:
