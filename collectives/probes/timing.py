@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from collectives.runtime import Executor
-from ringsim.measurements import ROUNDS_PER_RUN
+from ringsim.measurements import ROUNDS_PER_RUN, ProbeKind
 
 CALLS_PER_BLOCK = 16  # each after what is done before it
 MAX_PIECES = 256  # more would only cost memory: the caches have long forgotten the first by then
@@ -50,7 +50,7 @@ class ProbeWorkload(NamedTuple):
     clock: tells the seconds that have passed, elapsed and of a core; not for single calls.
     """
 
-    kind: str
+    kind: ProbeKind
     size_bytes: int
     in_flight: int
     ranks: Sequence[int]
