@@ -104,12 +104,10 @@ def test_clocks_of_two_machines_may_disagree_a_little() -> None:
 
 def test_kinds_of_probes() -> None:
     """Each has its text, and other text is a kind of its own."""
-    texts = (
-        "shift shift/rested ping/11_cpu reduce/bfloat16_cpu call/dist/warm shm/call/async shm/add/cached call/odd/kind"
-    )
+    texts = "shift shift/rested ping/11_cpu reduce/bfloat16_cpu call/dist/warm shm/call/async shm/add/cached call/odd/a"
     kinds = [ProbeKind.read(text) for text in texts.split()]
     assert list(map(str, kinds)) == texts.split()
     assert kinds[2] == ProbeKind("ping", "11", clock="cpu")
     assert kinds[-3:] == [
-        ProbeKind("call", "", "async", "shm"), ProbeKind("add", "", "cached", "shm"), ProbeKind("call/odd/kind"),
+        ProbeKind("call", "", "async", "shm"), ProbeKind("add", "", "cached", "shm"), ProbeKind("call/odd/a"),
     ]  # fmt: skip
