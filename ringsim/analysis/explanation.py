@@ -197,10 +197,10 @@ def _on_cores(timeline: simulation.Timeline, topology: Topology, chunk_bytes: In
     cores, used = topology.processors.cores, np.zeros(len(topology.resources.names))
     if not (cores != NONE).any():
         return used
-    costs = simulation.costs_of(timeline, topology, chunk_bytes, np.arange(len(timeline)))
+    costs, row = simulation.TransferCosts(timeline, topology, chunk_bytes), np.arange(len(timeline))
     ends = (
-        (timeline.src, timeline.sent_s, costs.send_overhead_s),
-        (timeline.dst, timeline.applied_s, costs.receive_overhead_s + costs.reduce_s),
+        (timeline.src, timeline.sent_s, costs.overhead_s(row)),
+        (timeline.dst, timeline.applied_s, costs.apply_s(row)),
     )
     for rank, done_s, work_s in ends:
         on = (cores[rank] != NONE) & np.isfinite(done_s)
