@@ -85,7 +85,7 @@ def synthesize(
         explanation = None if why_not_explained(synthesis.schedule) else explain(synthesis.schedule, network, size)
         result = synthesis_dict(synthesis, network, size, seed, explanation)
         if plot:
-            from ringsim.report.plots.link_figure import draw_links  # noqa: PLC0415  takes most of a second to import
+            from ringsim.report.plots.run_pages import draw_links  # noqa: PLC0415  takes most of a second to import
             from ringsim.report.plots.style import save_figure  # noqa: PLC0415
 
             progress.begin("drawing")
