@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from torch import nn
 from torch.distributed import distributed_c10d
 
-from collectives.recording import RecordingGroup, recording
-from collectives.runtime import Recorder, gather_objects, naming_failures
+from collectives.recording import Recorder, RecordingGroup, recording
+from collectives.runtime import gather_objects, naming_failures
 from ringsim.measurements import provenance
 from ringsim.network import Cluster
 from ringsim.traces import Group, TracedStep, TraceEvent, TraceEventKind
