@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import click
 from click import argument, option
 
 from ringsim.calibration import Timing, cases_of_measurements, cases_of_tables, num_hosts
-from ringsim.cli.options import Command
+from ringsim.cli.options import together
 from ringsim.console import FILE, IntRange, Quantity
 from ringsim.files import naming_place
 from ringsim.measurements import (
@@ -107,43 +106,41 @@ class Timings:
         return "\n".join([*(f"read {line}" for line in self.read), *([""] if self.read else []), text])
 
 
-def timings_options(command: Command) -> Command:
-    """Adds the files, and the options for what logs may leave out; the command gets `timings`."""
+def _timings(
+    files: tuple[GivenFile, ...],
+    nodes: int | None,
+    ranks_per_node: int | None,
+    nccl_algo: str | None,
+    nccl_proto: str | None,
+) -> Timings:
+    settings = NOT_KNOWN._replace(algorithms=nccl_algo or "", protocols=nccl_proto or "")
+    timings = read_timings(files, LogShape(nodes, ranks_per_node), settings)
+    for line in timings.left_out[:MOST_LINES]:
+        click.echo(f"left out: {line}", err=True)
+    if (more := len(timings.left_out) - MOST_LINES) > 0:
+        click.echo(f"left out: {plural(more, 'more row')}", err=True)
+    return timings
 
-    @argument("files", nargs=-1, required=True, type=GivenFileType())
-    @option("--nodes", type=COUNT, help="Number of hosts, for logs without a list of ranks; for one log, LOG:nodes=2.")
-    @option(
+
+timings_options = together(
+    "timings",
+    _timings,
+    argument("files", nargs=-1, required=True, type=GivenFileType()),
+    option("--nodes", type=COUNT, help="Number of hosts, for logs without a list of ranks; for one log, LOG:nodes=2."),
+    option(
         "--ranks-per-node", type=COUNT, help="Ranks per host, for such logs; for one log, LOG:nodes=2,ranks-per-node=4."
-    )
-    @option(
+    ),
+    option(
         "--nccl-algo",
         type=Quantity("names", _setting(NCCL_ALGORITHMS)),
         help="Value of NCCL_ALGO, for logs that do not contain it, such as ring.",
-    )
-    @option(
+    ),
+    option(
         "--nccl-proto",
         type=Quantity("names", _setting(NCCL_PROTOCOLS)),
         help="Value of NCCL_PROTO, for logs that do not contain it, such as simple.",
-    )
-    @wraps(command)
-    def with_timings(
-        *,
-        files: tuple[GivenFile, ...],
-        nodes: int | None,
-        ranks_per_node: int | None,
-        nccl_algo: str | None,
-        nccl_proto: str | None,
-        **rest: object,
-    ) -> None:
-        settings = NOT_KNOWN._replace(algorithms=nccl_algo or "", protocols=nccl_proto or "")
-        timings = read_timings(files, LogShape(nodes, ranks_per_node), settings)
-        for line in timings.left_out[:MOST_LINES]:
-            click.echo(f"left out: {line}", err=True)
-        if (more := len(timings.left_out) - MOST_LINES) > 0:
-            click.echo(f"left out: {plural(more, 'more row')}", err=True)
-        command(timings=timings, **rest)
-
-    return with_timings
+    ),
+)
 
 
 def read_timings(files: Sequence[GivenFile], of_all: LogShape, settings: NcclSettings) -> Timings:

@@ -6,6 +6,7 @@ whether it is such a multiple or not: 8:40:x2 is 8, 16, 32, 40.
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,18 @@ from ringsim.units import decimal_number, parse_rate, parse_size, parse_time, wh
 Known = Callable[[click.Context], Iterable[str]]
 
 
-class Choice(click.Choice[str]):
-    """One of a few texts; for any other the message says which may have been meant."""
+class Choice(click.Choice[Any]):
+    """One of a few texts or members of an enum, by their values; for any other, the message suggests the nearest."""
 
-    def __init__(self, choices: Iterable[str]) -> None:
+    def __init__(self, choices: Iterable[Any]) -> None:
         super().__init__(list(choices))
+
+    def normalize_choice(self, choice: Any, ctx: click.Context | None) -> str:
+        return super().normalize_choice(choice.value if isinstance(choice, Enum) else choice, ctx)
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         message = super().get_invalid_choice_message(value, ctx)
-        meant = nearest(str(value), self.choices)
+        meant = nearest(str(value), [self.normalize_choice(choice, ctx) for choice in self.choices])
         return f"{message} Did you mean {meant!r}?" if meant else message
 
 

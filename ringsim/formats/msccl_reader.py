@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ringsim.formats.msccl_program import Instruction, Placed, Program, Types, buffers_of, read_program
+from ringsim.formats.msccl_file import Instruction, Placed, Program, Types, buffers_of, read_program
 from ringsim.schedule import Schedule, ScheduleError, Transfer, held_at_end, held_at_start
 
 if TYPE_CHECKING:

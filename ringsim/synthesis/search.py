@@ -11,11 +11,9 @@ from ringsim.analysis import BOUNDED, Links, NetworkBound, bound_of
 from ringsim.network import AnyNetwork, memory_of
 from ringsim.schedule import Bools, Collective, Schedule, verify
 from ringsim.simulation import RULE, Runtime, predict_time, simulate
-from ringsim.synthesis.assembly import in_order_of
 from ringsim.synthesis.built_in import BuiltInAlgorithms, NamedTime
-from ringsim.synthesis.drafts import LEAST_S, Draft, Drafting, Problem
-from ringsim.synthesis.matching import NotConnectedError
-from ringsim.synthesis.overlay import Overlay, is_connected, islands_of, overlays
+from ringsim.synthesis.drafts import LEAST_S, Draft, Drafting, Problem, in_order_of
+from ringsim.synthesis.matching import NotConnectedError, Overlay, is_connected, islands_of, overlays
 
 NAME = "synthesized"
 DEFAULT_SECONDS = 10.0
