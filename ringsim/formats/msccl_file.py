@@ -46,12 +46,12 @@ _BUFFERS = {Collective.ALL_GATHER: ("i", "o"), Collective.REDUCE_SCATTER: ("o", 
 
 
 def buffers_of(collective: Collective) -> tuple[str, str]:
-    """Return which buffer has the gpu's share of the chunks only ("": neither), and which one has all of them."""
+    """Return the buffer that has only the gpu's share of the chunks ("": neither), and the buffer that has all."""
     return _BUFFERS.get(collective, ("", "i"))
 
 
 def buffer_chunks(collective: Collective, num_ranks: int, num_chunks: int, buffer: str) -> int:
-    """Return how many chunks a buffer of a gpu has; of scratch (s) the most that there can be."""
+    """Return the number of chunks of a gpu's buffer; of scratch (s) the maximum."""
     is_share = buffer == buffers_of(collective)[0]
     return MAX_CHUNKS if buffer == "s" else num_chunks // (num_ranks if is_share else 1)
 
@@ -60,9 +60,9 @@ _Record = TypeVar("_Record")
 
 
 class Types:
-    """The types of steps, such as "rrc" (receive, reduce, copy), by what a step does, in the order in which it does it.
+    """The types of steps, such as "rrc" (receive, reduce, copy), by the operations of a step, in their order.
 
-    ADD: what was received, or without a message what is at dst, and what was read at src.
+    ADD: adds the message, or without one the value at dst, to the value read at src.
     """
 
     NOP = "nop"
@@ -102,10 +102,7 @@ _Buffer = Annotated[str, values.one_of("i", "o", "s")]
 
 
 class ThreadBlock(OpenRecord, frozen=True):
-    """A thread block of a gpu, which runs its steps one after the other.
-
-    send, recv: the gpus that it sends to and receives from, over channel `chan`; -1: none.
-    """
+    """A thread block. send, recv: gpus that it sends to and receives from on channel `chan`; -1: none."""
 
     gpu: _Count
     id: _Count
@@ -115,7 +112,7 @@ class ThreadBlock(OpenRecord, frozen=True):
 
 
 class Instruction(OpenRecord, frozen=True):
-    """One step of a thread block. placed: None where the file does not say."""
+    """A step of a thread block. placed: None if the file does not say."""
 
     block: ThreadBlock
     s: _Count
@@ -135,7 +132,7 @@ class Instruction(OpenRecord, frozen=True):
 
 
 class Program(OpenRecord, frozen=True):
-    """A whole file; its steps gpu by gpu, and thread block by thread block."""
+    """A file; its steps are ordered by gpu and thread block."""
 
     file: str
     name: str
@@ -147,10 +144,10 @@ class Program(OpenRecord, frozen=True):
 
 
 def read_program(path: Path) -> Program:
-    """Return the program in the file `path`.
+    """Return the program in a file.
 
-    Raises ValueError, in one line that begins with the file and the place in it, for whatever is not as the format
-    has it, and OSError if the file cannot be read.
+    Raises ValueError, in one line that begins with the file and the place in it, if it breaks the format, and OSError
+    if it cannot be read.
     """
     from xml.etree import ElementTree  # noqa: PLC0415  not needed for what does not import
 
@@ -186,7 +183,6 @@ def read_program(path: Path) -> Program:
 
 
 def _read(kind: type[_Record], element: "Element", place: str, **known: Any) -> _Record:
-    """Return the attributes of an element as a record; `known` are values of it that stand elsewhere."""
     is_whole = re.compile("-?[0-9]{1,18}").fullmatch
     attributes = {name: int(text) if is_whole(text) else text for name, text in element.attrib.items()}
     return decode(kind, attributes | known, place)
@@ -215,7 +211,7 @@ Point = tuple[Block, int]  # a step of a thread block
 
 
 class _Line(NamedTuple):
-    """One step of a thread block; `waits_for` one step of another."""
+    """A step of a thread block, which waits for a step of another."""
 
     kind: str
     chunk: int
@@ -274,7 +270,6 @@ def _blocks(
     operations: Iterable[tuple[RankOperation, list[RankOperation]]],
     with_places: bool,
 ) -> dict[Block, list[_Line]]:
-    """Return the thread blocks of one gpu."""
     blocks: dict[Block, list[_Line]] = {}
     points: dict[RankOperation, Point] = {}
     sends: defaultdict[int, list[Point]] = defaultdict(list)  # of each chunk, since it was written

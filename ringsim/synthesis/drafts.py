@@ -27,7 +27,7 @@ UNBALANCED = 1.02  # times the bound, from which on the busiest resource of both
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """The transfers of one half of a collective in the order of their times; (num_transfers,) each.
+    """The transfers of one half of a collective by time, (num_transfers,) each.
 
     busy_s: (num_resources,), how long each resource serves them.
     """
@@ -56,9 +56,9 @@ class Part:
         return float(self.end_s.max(initial=0.0))
 
     def turned_round(self) -> "Part":
-        """Return the transfers backwards in time: who has sent a copy receives, and adds what it receives.
+        """Return the transfers backwards in time: the sender of a copy receives and adds.
 
-        What takes no time is turned round as well: of transfers that end at once, the last one comes first.
+        Of transfers that end at once, the last one comes first.
         """
         start_s, end_s = self.time_s - self.end_s, self.time_s - self.start_s
         order = np.argsort(start_s[::-1], kind="stable")
@@ -67,18 +67,18 @@ class Part:
         return Part(src, dst, chunk, True, _channels(src, dst), start_s[order], end_s[order], self.busy_s)
 
     def on_channels_after(self, other: "Part") -> "Part":
-        """Return the same on channels that the other does not use."""
+        """Return the same transfers on channels that the other part does not use."""
         return replace(self, channel=self.channel + int(other.channel.max(initial=0)) + 1)
 
 
 def _channels(src: Ints, dst: Ints) -> Ints:
-    """Return a channel for each pair of ranks, (num_transfers,): those of a rank are counted from 0."""
+    """Return a channel for each pair of ranks, (num_transfers,), counted from 0 for each sender."""
     pair, number = np.unique(np.column_stack([src, dst]), axis=0, return_inverse=True)
     return (np.arange(len(pair)) - np.searchsorted(pair[:, 0], pair[:, 0]))[number.ravel()]
 
 
 def period_of(parts: Sequence[Part]) -> float:
-    """Return how long the busiest resource serves all of the parts."""
+    """Return how long the busiest resource serves all parts."""
     return float(np.sum([part.busy_s for part in parts], axis=0).max(initial=0.0))
 
 
@@ -87,9 +87,8 @@ def assemble(
 ) -> Schedule:
     """Return the schedule of these parts, one after the other.
 
-    num_waves: number of pieces into which each chunk is divided. Every wave runs all parts on one piece of each chunk;
-    the next wave starts as soon as the busiest resource has served it, and the second part of a wave overlaps with the
-    first part of the next.
+    num_waves: pieces of each chunk. A wave runs all parts on one piece of each chunk; the next wave starts when the
+    busiest resource has served it, so that its first part overlaps with the second part of this one.
     """
     period_s = period_of(parts)
     rows, begin_s = [], 0.0
@@ -111,8 +110,8 @@ def assemble(
 def in_order_of(schedule: Schedule, end_s: Floats) -> Schedule:
     """Return the schedule with its transfers in the order of these times, in as few steps as keep it.
 
-    end_s: (num_transfers,), when each is over, in step order; none is over earlier than what it depends on. What a
-    transfer overwrites, if anything, has been made of what the rank has sent before of that chunk.
+    end_s: (num_transfers,), when each ends, in step order, none earlier than what it depends on. What a transfer
+    overwrites must derive from what the rank has sent of that chunk.
     """
     order = np.argsort(end_s, kind="stable")
     columns = [getattr(schedule.steps.table, field)[order] for field in Transfer._fields]
@@ -121,7 +120,7 @@ def in_order_of(schedule: Schedule, end_s: Floats) -> Schedule:
 
 
 def _steps(src: Ints, dst: Ints, chunk: Ints, reduce: Bools, channel: Ints) -> Iterator[Columns]:
-    """Yield as few steps as keep the order: a new one begins where a transfer sends what its step has written."""
+    """Yield as few steps as keep the order: a new step begins where a transfer sends what the step has written."""
     begins, written = [0], set[tuple[int, int]]()
     for row, (sender, receiver, number) in enumerate(zip(src.tolist(), dst.tolist(), chunk.tolist(), strict=True)):
         if (sender, number) in written:
@@ -136,8 +135,8 @@ def _steps(src: Ints, dst: Ints, chunk: Ints, reduce: Bools, channel: Ints) -> I
 class Problem:
     """The collective to find a schedule for, its size, and the network as links.
 
-    islands: see `islands_of`. bound_s, latency_s: no time is below the first, nor below the second for any size.
-    max_transfers: of a schedule that is cut into waves. in_order: whether a rank does one thing after the other.
+    islands: see `islands_of`. bound_s: lower bound of the time; latency_s: the same for any size.
+    max_transfers: of a schedule in waves. in_order: whether a rank does one thing after the other.
     """
 
     collective: Collective
@@ -155,16 +154,16 @@ class Problem:
         return self.links.num_ranks
 
     def num_chunks(self, chunks_per_rank: int) -> int:
-        """Return the number of all chunks: of a broadcast or reduce, those of its root."""
+        """Return the number of all chunks; a broadcast or reduce has those of its root."""
         return chunks_per_rank if self.collective.has_root else chunks_per_rank * self.num_ranks
 
     def num_transfers(self, chunks_per_rank: int) -> int:
-        """Return how many transfers bring each chunk where it must be."""
+        """Return the number of transfers of a schedule without waves."""
         halves = 2 if self.collective is Collective.ALL_REDUCE else 1
         return halves * (self.num_ranks - 1) * self.num_chunks(chunks_per_rank)
 
     def overheads_s(self, parts: Sequence[Part]) -> float:
-        """Return the overheads that are one after the other: all of a rank in order, else those of a pair."""
+        """Return the longest sum of consecutive overheads: of a rank if it works in order, else of a pair."""
         overheads_s = np.zeros((2, self.num_ranks, self.num_ranks))  # of a message: its sender's, its receiver's
         overheads_s[:, self.links.src, self.links.dst] = self.links.send_s, self.links.receive_s
         most_s, every_s = 0.0, np.zeros(self.num_ranks)
@@ -181,8 +180,8 @@ class Problem:
 class Draft:
     """The parts of a schedule, from which it can be assembled.
 
-    num_waves: see `assemble`. estimate_s: as if each link had its share of the network all the time, but no less than
-    overheads that are one after the other.
+    num_waves: see `assemble`. estimate_s: the time if each link always had its share of the network, but no less than
+    consecutive overheads.
     """
 
     problem: Problem
@@ -199,7 +198,7 @@ class Draft:
 
     @property
     def order(self) -> tuple[float, int]:
-        """By this drafts are sorted: the faster, and of those that are about as fast the smaller, first."""
+        """The key for sorting: faster drafts first, and of those about as fast the smaller."""
         return math.ceil(math.log(max(self.estimate_s, LEAST_S), ALIKE)), self.num_transfers
 
     def schedule(self, name: str) -> Schedule:
@@ -219,17 +218,15 @@ class Drafting:
         self._rng = np.random.default_rng([seed, chunks_per_rank])
 
     def drafts(self, *, is_balanced: bool = True) -> list[Draft]:
-        """Return the drafts of one try, the one with the best estimate first.
+        """Return the drafts of one try by their estimates.
 
-        is_balanced: whether the halves of an all_reduce are made to fit to each other, which takes several times as
-        long.
+        is_balanced: whether the halves of an all_reduce are fitted to each other, which takes several times as long.
 
         Raises NotConnectedError if the links do not lead to all ranks.
         """
         return sorted(self._drafts(NUM_ROUNDS if is_balanced else 0), key=lambda draft: draft.order)
 
     def _drafts(self, num_rounds: int) -> Iterator[Draft]:
-        """Yield the drafts. num_rounds: in which the halves of an all_reduce make room for each other."""
         collective = self._problem.collective
         if collective is not Collective.ALL_REDUCE:
             half = self._added_up(self._overlay) if collective.reduces else self._copied(self._overlay)
@@ -246,13 +243,12 @@ class Drafting:
             yield from self._in_waves(halves)
 
     def _beside(self, half: Part) -> Overlay:
-        """Return the overlay with shares of what a half leaves of the resources."""
         return Overlay.of(self._overlay.links, half.busy_s / self._problem.bound_s)
 
     def _in_waves(self, halves: tuple[Part, Part]) -> Iterator[Draft]:
-        """Yield the draft of an all_reduce with the best number of waves (see `assemble`), then those with fewer waves.
+        """Yield the draft of an all_reduce with the best number of waves, see `assemble`, then drafts with fewer waves.
 
-        Of numbers with nearly the same estimate the smallest is the best: its schedule takes less time to simulate.
+        Of numbers with nearly the same estimate the smallest is the best: its simulation takes less time.
         """
         fixed_s = 2 * self._problem.latency_s
         ends_s = max(sum(half.time_s for half in halves) - fixed_s, 0.0)  # of the first wave to come, the last to go

@@ -34,10 +34,10 @@ NO_TIME = 1e-30  # seconds a byte, where nothing limits a link
 def islands_of(links: Links) -> list[Ints]:
     """Return for each level of the network, such as hosts and racks, the island of each rank, (num_ranks,).
 
-    A level ends where links cost `DEARER` times as much as the next cheaper ones, and its islands are the ranks that
-    the cheaper ones connect. The cost of a link is the seconds that a byte takes on it if all ranks that share it send
-    at once: a NIC of eight ranks costs eight times as much as a link of the same bandwidth between two of them. Levels
-    are left out whose islands have one rank each, or all ranks. An island has the number of its lowest rank.
+    A level ends where links cost `DEARER` times as much as the next cheaper ones, which connect its islands. The cost
+    of a link is the seconds per byte if all ranks that share it send at once: a NIC of eight ranks costs eight times as
+    much as a link of the same bandwidth between two of them. Islands of one rank each, or of all ranks, are no level.
+    An island has the number of its lowest rank.
     """
     sharing = np.append(np.minimum(*links.spread()), 0)[links.resource]
     prices = np.maximum((links.s_per_byte * sharing).max(axis=1, initial=0.0), links.alone_s_per_byte)
@@ -52,13 +52,12 @@ def islands_of(links: Links) -> list[Ints]:
 
 
 def is_connected(links: Links) -> bool:
-    """Return whether each rank can be reached from each other one."""
+    """Return whether each rank can be reached from every other."""
     forward, backward = (_reached(links.num_ranks, *ends) for ends in ((links.src, links.dst), (links.dst, links.src)))
     return bool(forward.all() and backward.all())
 
 
 def _reached(num_ranks: int, src: Ints, dst: Ints) -> Bools:
-    """Return which ranks can be reached from rank 0, (num_ranks,)."""
     reached: Bools = np.arange(num_ranks) == 0
     while (new := reached[src] & ~reached[dst]).any():
         reached[dst[new]] = True
@@ -66,7 +65,7 @@ def _reached(num_ranks: int, src: Ints, dst: Ints) -> Bools:
 
 
 def _connected(num_ranks: int, src: Ints, dst: Ints) -> Ints:
-    """Return for each rank the lowest rank to which links lead it, whatever their direction."""
+    """Return for each rank the lowest rank that links connect it to, in either direction."""
     lowest = np.arange(num_ranks)
     while True:
         before = lowest.copy()
@@ -94,15 +93,15 @@ class Overlay:
         return cls(links, fair_rates(resource.T, use.T, most, np.append(room, np.inf)))
 
     def reversed(self) -> "Overlay":
-        """Return the same, whose links lead the other way."""
+        """Return the same with the links in the other direction."""
         return Overlay(self.links.reversed(), self.bytes_per_s)
 
 
 def overlays(links: Links, islands: list[Ints]) -> Iterator[Overlay]:
-    """Yield overlays, those with few links first; none twice.
+    """Yield different overlays, those with few links first.
 
-    Within the innermost islands each rank is joined to those a few places further on, and likewise each island, rank by
-    rank in its order, to the islands a few places further on within the one around both.
+    Each rank of an innermost island is joined to the ranks a few places further on, and each island, rank by rank, to
+    the islands a few places further on within the same outer island.
     """
     levels = [np.arange(links.num_ranks), *islands, np.zeros(links.num_ranks, dtype=np.int64)]
     seen: set[bytes] = set()
@@ -129,13 +128,13 @@ _OFFSETS = ((1,), (1, -1), (1, 2, -1, -2), (1, 2, 4, 8, 16, 32), None)  # how ma
 
 
 def _ways_to_join(inner: Ints, outer: Ints, is_linked: Bools) -> list[Bools]:
-    """Return which pairs of ranks are joined for each of `_OFFSETS`, as `_joined`, if they are linked; none twice."""
+    """Return the different sets of linked pairs of ranks that `_joined` returns for `_OFFSETS`."""
     ways = [_joined(inner, outer, offsets) & is_linked for offsets in _OFFSETS]
     return list({way.tobytes(): way for way in ways}.values())
 
 
 def _joined(inner: Ints, outer: Ints, offsets: tuple[int, ...] | None) -> Bools:
-    """Return which pairs of ranks are joined, (num_ranks, num_ranks): those of inner islands of one outer island."""
+    """Return which pairs of ranks of inner islands within one outer island are joined, (num_ranks, num_ranks)."""
     joined = np.zeros((len(inner), len(inner)), dtype=np.bool_)
     for island in np.unique(outer):
         members = [np.flatnonzero((inner == part) & (outer == island)) for part in np.unique(inner[outer == island])]
@@ -156,7 +155,7 @@ class NotConnectedError(Exception):
 
 
 class MatchedCopies(NamedTuple):
-    """The copies of chunks in the order of their starts, (num_copies,) each. link: its row among the links."""
+    """The copies of chunks by their starts, (num_copies,) each. link: its row among the links."""
 
     link: Ints
     chunk: Ints
@@ -167,8 +166,8 @@ class MatchedCopies(NamedTuple):
 class ChunkMatching:
     """A search for the link and the time of every copy by which all ranks get all chunks.
 
-    overlay: the links to use, and their rates. islands: of each level, (num_ranks,), see `islands_of`.
-    held: (num_ranks, num_chunks), whether a rank has a chunk at the start. rng: decides between equally good copies.
+    islands: of each level, (num_ranks,), see `islands_of`. held: (num_ranks, num_chunks), whether a rank has a chunk at
+    the start. rng: decides between equally good copies.
     """
 
     def __init__(
@@ -189,10 +188,7 @@ class ChunkMatching:
         self._now_s = 0.0
 
     def run(self) -> MatchedCopies:
-        """Return all copies.
-
-        Raises NotConnectedError if the links do not lead to all ranks.
-        """
+        """Return all copies. Raises NotConnectedError if the links do not lead to all ranks."""
         missing = int((~self._here_or_coming).sum())
         while missing > 0:
             before = len(self._rows)
@@ -207,7 +203,7 @@ class ChunkMatching:
         return MatchedCopies(link.astype(np.int64), chunk.astype(np.int64), start_s, end_s)
 
     def _go_on(self) -> bool:
-        """Go on to the next moment at which something changes; return False if nothing will."""
+        """Advance to the next moment at which something changes; return False if there is none."""
         busy_s = self._free_s[self._free_s > self._soon_s]
         next_s = min(busy_s.min(initial=np.inf), self._coming[0][0] if self._coming else np.inf)
         if next_s == np.inf:
@@ -220,11 +216,10 @@ class ChunkMatching:
 
     @property
     def _soon_s(self) -> float:
-        """Until when things happen that count as happening now."""
         return self._now_s + self._tolerance_s
 
     def _match(self) -> None:
-        """Let each rank take what it can now, one chunk after the other, until none can."""
+        """Let each rank take one chunk after the other until none can."""
         receivers = np.unique(self._links.dst[self._free_s <= self._soon_s])
         receivers = receivers[~self._here_or_coming[receivers].all(axis=1)]
         while len(receivers):
@@ -232,7 +227,7 @@ class ChunkMatching:
             receivers = np.array([rank for rank in receivers.tolist() if self._take(rank)], dtype=np.int64)
 
     def _take(self, rank: int) -> bool:
-        """Begin to bring one chunk to a rank; return False if there is none."""
+        """Begin a copy of one chunk to a rank; return False if there is none."""
         rows = self._into[rank]
         rows = rows[self._free_s[rows] <= self._soon_s]
         if not len(rows):
@@ -269,7 +264,7 @@ class ChunkMatching:
 
 
 def _any_of_island(island: Ints, held: Bools) -> Bools:
-    """Return whether some rank of an island has a chunk, (num_ranks, num_chunks); islands have the number of a rank."""
+    """Return whether some rank of an island has a chunk, (num_ranks, num_chunks)."""
     in_island = np.zeros_like(held)
     np.logical_or.at(in_island, island, held)
     return in_island

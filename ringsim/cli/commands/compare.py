@@ -104,7 +104,6 @@ def _median_error(comparison: calibration.Comparison) -> float:
 
 
 def _report(comparison: calibration.Comparison, text: str, told: str, output: Path, style: str | None) -> list[Path]:
-    """Write the results, but for recorded runs."""
     from ringsim.report.plots.comparison_figure import draw_errors  # noqa: PLC0415  takes most of a second
     from ringsim.report.plots.plot import save_plot  # noqa: PLC0415
     from ringsim.report.plots.style import save_figure  # noqa: PLC0415

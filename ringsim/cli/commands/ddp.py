@@ -16,7 +16,6 @@ from ringsim.units import decimal_number
 
 
 def _parse_cap(text: str) -> int:
-    """Return the bytes of a cap in DDP's MiB. Raises ValueError for anything but a positive number."""
     try:
         return BucketCaps.from_mb(decimal_number(text)).rest_bytes
     except ValueError:

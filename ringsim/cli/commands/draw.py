@@ -95,7 +95,6 @@ def animate(
 
 
 def _compared(names: str, selection: Selection) -> dict[str, Selection]:
-    """Return the selections of the two algorithms of --compare, by their names."""
     algorithms = [name.strip() for name in names.split(",")]
     if len(algorithms) != 2 or not all(algorithms) or len(set(algorithms)) == 1:
         raise ValueError(f"--compare {names}: must name two algorithms, such as ring,halving_doubling")
@@ -103,7 +102,6 @@ def _compared(names: str, selection: Selection) -> dict[str, Selection]:
 
 
 def _recorded_run(path: Path, wanted: str | None) -> RecordedRun:
-    """Return the run of the algorithm that is wanted, or the first one of the file."""
     for run in Measurements.load(path).runs:
         if wanted in (None, run.algorithm):
             return run

@@ -43,7 +43,6 @@ def _proof_lines(name: str, proof: Proof) -> list[str]:
 
 
 def _proof_dict(schedule: Schedule, proof: Proof) -> dict[str, Any]:
-    """Return what was proved, for JSON."""
     first = None
     if proof.first_redundant:
         step, transfer = proof.first_redundant

@@ -147,7 +147,6 @@ def synthesize(
 
 
 def _show(progress: console.Progress, state: SearchState) -> None:
-    """Shows how far the search is."""
     if progress.phase != state.phase:
         progress.begin(state.phase)
     text = f"best {format_time(state.best_s)}" if state.best_s < float("inf") else ""

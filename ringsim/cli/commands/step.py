@@ -211,7 +211,6 @@ def step(
 
 
 def _predicted(recordings: Recordings, computer: Computer, calls: Calls) -> list[TracePrediction]:
-    """Return the step on each of the numbers of ranks, or that of the file alone."""
     file, ranks, network = recordings.file, recordings.ranks, calls.network
     trace = ProgramTrace.load(file)
     for num_ranks in ranks or [trace.num_ranks]:

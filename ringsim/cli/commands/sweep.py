@@ -81,7 +81,6 @@ def _simulated(
     max_transfers: float,
     workers: Workers,
 ) -> Sweep:
-    """Return the sweep that the options ask for, with a progress line on stderr, where that is a terminal."""
     names = [name.strip() for names in algorithm for name in names.split(",")]
     if not names:
         names = candidates(collective, networks.values())
