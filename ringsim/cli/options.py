@@ -134,7 +134,7 @@ def collective_option(known: Iterable[Collective] = COLLECTIVES) -> Decorator:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class PictureFile:
     """The file of a picture, None if none is asked for, and the style."""
 
     path: Path | None
@@ -157,11 +157,11 @@ style_option = option(
 
 
 def picture_options(
-    told: str, name: str = "--output", file: click.ParamType[Any] = PICTURE, kind: type[Picture] = Picture
+    told: str, name: str = "--output", file: click.ParamType[Any] = PICTURE, kind: type[PictureFile] = PictureFile
 ) -> Decorator:
     """Return the option of this name, also -o if it is --output, and --style: the command gets `picture`."""
 
-    def picture(path: Path | None, style: str | None) -> Picture:
+    def picture(path: Path | None, style: str | None) -> PictureFile:
         refuse_without("style", path, name.strip("-"))
         return kind(path, style)
 

@@ -48,7 +48,7 @@ def compare(
     name: str,
     fail_above: float | None,
     trusted: tuple[str, ...],
-    picture: options.Picture,
+    picture: options.PictureFile,
     wide: bool,
     as_json: bool,
 ) -> None:

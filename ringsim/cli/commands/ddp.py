@@ -36,7 +36,7 @@ def _profile(profile_file: Path | None, layers_file: Path | None) -> StepProfile
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class DdpJob:
     """The ranks of a job and their network, other numbers of ranks that show its scaling, and its backend, if given."""
 
     network: AnyNetwork
@@ -110,7 +110,7 @@ settings_options = options.together(
 @options.network_options
 @options.together(
     "job",
-    Job,
+    DdpJob,
     options.ranks_option,
     option(
         "--backend",
@@ -136,7 +136,7 @@ settings_options = options.together(
 @output_options("--scaling")
 def ddp(
     profile: StepProfile,
-    job: Job,
+    job: DdpJob,
     bucket_caps: list[int] | None,
     settings: DdpConfig,
     as_json: bool,

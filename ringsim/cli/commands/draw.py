@@ -42,7 +42,7 @@ def plot(selection: Selection, network: AnyNetwork, output: Path | None, style: 
         progress.begin("simulating")
         view = RunView(schedule, network, selection.size)
         progress.begin("drawing")
-        options.Picture(path, style).save(view)
+        options.PictureFile(path, style).save(view)
 
 
 @console.command(

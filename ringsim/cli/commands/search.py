@@ -112,7 +112,7 @@ def synthesize(
     search: SearchOptions,
     wide: bool,
     as_json: bool,
-    picture: options.Picture,
+    picture: options.PictureFile,
     written: Path | None,
 ) -> None:
     """Find a fast schedule for a network, and report how far it is from what the network allows.

@@ -20,7 +20,7 @@ from ringsim.units import parse_flops
 PERFETTO, PAGE = ".json", ".html"
 
 
-class StepOutput(options.Picture):
+class StepOutput(options.PictureFile):
     """The file that shows a step: a picture, a page or, for Perfetto, the step itself, as its suffix says."""
 
     def check(self, several: str) -> None:
@@ -78,6 +78,10 @@ class Calls:
     def simulation(self, trace: ProgramTrace, computing: Computing) -> StepSimulation:
         """Return the simulation of the steps of a trace."""
         return StepSimulation(trace, self.network, computing, self.algorithm or "", self.trusted)
+
+    def predict(self, trace: ProgramTrace, computing: Computing) -> TracePrediction:
+        """Return the prediction of the steps of a trace."""
+        return training_step.predict_trace(trace, self.network, computing, self.algorithm or "", self.trusted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +231,7 @@ def _predicted(recordings: Recordings, computer: Computer, calls: Calls) -> list
         _say_other_hosts(trace, network)
     if not ranks:
         with naming_place(file):
-            prediction = calls.simulation(trace, computing).predict()
+            prediction = calls.predict(trace, computing)
         if computer.measured_step is None:
             _say_other_hosts(trace, network)
         return [prediction]
@@ -237,7 +241,7 @@ def _predicted(recordings: Recordings, computer: Computer, calls: Calls) -> list
         traces = recordings.traces(trace, network.spec.ranks_per_host, progress)
         progress.begin("predicting", len(traces))
         for recorded in traces:
-            predictions.append(calls.simulation(recorded, computing).predict())
+            predictions.append(calls.predict(recorded, computing))
             progress.update(1)
     return predictions
 

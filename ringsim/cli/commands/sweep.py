@@ -60,7 +60,7 @@ SIZES = console.Quantity("sizes", lambda text: console.parse_numbers(text, parse
 @options.picture_options("Write the picture to this file: PNG, PDF or SVG.")
 @console.wide_option
 @console.json_option
-def sweep(table: Path | None, picture: options.Picture, wide: bool, as_json: bool, **run: Any) -> None:
+def sweep(table: Path | None, picture: options.PictureFile, wide: bool, as_json: bool, **run: Any) -> None:
     """Show which algorithm is fastest, by size and number of ranks: as a table, CSV and a picture."""
     console.require_one_stdout(as_json, table)
     result = _simulated(**run)

@@ -16,7 +16,7 @@ from ringsim.traces import Device, ProgramTrace, TraceRequest
 from ringsim.units import format_size, format_time, plural
 
 
-class Job(NamedTuple):
+class TracedJob(NamedTuple):
     """The ranks of a job, and the one that is recorded."""
 
     ranks: int
@@ -24,7 +24,7 @@ class Job(NamedTuple):
     ranks_per_host: int
 
 
-class Program(NamedTuple):
+class TracedProgram(NamedTuple):
     """A script, or a module, and its arguments."""
 
     program: str
@@ -40,7 +40,7 @@ class Program(NamedTuple):
 )
 @together(
     "job",
-    Job,
+    TracedJob,
     option("--ranks", type=IntRange(1, 2**20), default=8, help="Number of ranks of the job, as the program sees it."),
     option("--ranks-per-host", type=IntRange(1, 2**20), default=8, help="Number of ranks per host."),
     option("--rank", type=IntRange(0), default=0, help="Rank that the program runs as."),
@@ -55,12 +55,14 @@ class Program(NamedTuple):
 @option("-o", "--output", type=FILE, default="step.trace.json", help="Write the trace to this file, as JSON.")
 @together(
     "program",
-    Program,
+    TracedProgram,
     option("-m", "is_module", is_flag=True, help="Read PROGRAM as the name of a module, not a file."),
     argument("program"),
     argument("arguments", nargs=-1, type=click.UNPROCESSED),
 )
-def trace(job: Job, program: Program, steps: int | None, fake: bool, device: Device | None, output: Path) -> None:
+def trace(
+    job: TracedJob, program: TracedProgram, steps: int | None, fake: bool, device: Device | None, output: Path
+) -> None:
     """Record a training program as one rank of many, in one process and without a network.
 
     PROGRAM is a script that torchrun could start, unchanged; ARGUMENTS are its own. Its process groups send nothing.
