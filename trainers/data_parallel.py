@@ -1,9 +1,11 @@
 """`DataParallel`: a model that is trained on several ranks at once, with any strategy of gradient synchronisation."""
 
-from collections.abc import Iterator, Mapping
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -11,10 +13,9 @@ from torch import nn
 
 import collectives
 from collectives.integrations import check_settled, settled
-from collectives.runtime import resolve
-from trainers.replica_check import first_mismatch, named_tensors
+from collectives.runtime import gather_objects, home_of, naming_failures, resolve
 from trainers.strategies import MakeStrategy, make_strategy
-from trainers.strategies.base import MakeOptimizer
+from trainers.strategies.base import MakeOptimizer, all_alike
 from trainers.strategies.ddp import Ddp
 from trainers.strategies.flat_vector import FlatVector, by_dtype
 
@@ -23,24 +24,25 @@ class DriftError(RuntimeError):
     """Ranks that should hold the same model do not."""
 
 
+COMPARING = "comparing the ranks' models failed"
 ADVICE = "every rank must make the same steps, with the optimizer that model.optimizer(...) gives"
 
 
 class DataParallel(nn.Module):
-    """`model` with gradients that are, after each backward pass, the mean over all ranks.
+    """`model` whose gradients are, after each backward pass, the mean over all ranks.
 
-    To be used as the model itself: called, trained, evaluated, saved (the names in its state are those of the plain
-    model); what else it is asked for it asks the model. `with model.no_sync():` a backward pass only accumulates.
+    It is used as the model: called, trained, evaluated, saved (the names in its state are those of the plain model);
+    other attributes are the model's. `with model.no_sync():` a backward pass only accumulates.
 
     strategy: the name of one of STRATEGIES, or a function that makes one from a model and a group.
     group: the default process group if None.
     broadcast: give every rank rank 0's parameters and buffers, instead of checking that all ranks have the same.
 
-    Buffers that are part of the model's state follow rank 0: they are sent to all before each forward pass in training.
-    Which parameters are trained is settled now: those that require a gradient.
+    Buffers in the model's state follow rank 0, which sends them before each forward pass in training. The set of
+    parameters that require a gradient is fixed from now on.
 
-    Raises ValueError on every rank if the ranks' models differ, naming the first tensor that does, the ranks and the
-    largest difference; also for a model on several devices, and one with sparse gradients.
+    Raises ValueError on every rank if the ranks' models differ, with the first such tensor, the ranks and the largest
+    difference; also for a model on several devices, and one with sparse gradients.
 
     >>> import torch
     >>> from trainers import DataParallel, distributed_environment, init_process_group
@@ -97,7 +99,7 @@ class DataParallel(nn.Module):
         return self.strategy.module(*arguments, **keywords)
 
     def _broadcast_buffers(self) -> None:
-        """Give every rank the buffers of rank 0, all of one dtype in one message."""
+        """Send the buffers of rank 0 to all ranks, those of one dtype in one message."""
         # By .data: a forward pass may have saved them for a backward pass that is still to come.
         for buffers in by_dtype(self.model.get_buffer(name).data for name in self._buffers_to_send):
             flat = FlatVector([buffer.shape for buffer in buffers], buffers[0])
@@ -106,12 +108,12 @@ class DataParallel(nn.Module):
             torch._foreach_copy_(buffers, flat.views)
 
     def _arrived(self, index: int, _: torch.Tensor) -> None:
-        """Pass on that a gradient has been accumulated."""
+        """Tell the strategy that a gradient has been accumulated."""
         if not self._enabled:
             return
         if not self._in_backward:
             self._in_backward = True
-            # Called when the whole backward pass is over; how torch's DDP and FSDP learn of it, too.
+            # Called when the whole backward pass is over; torch's DDP and FSDP do the same.
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
         self.strategy.on_grad(index)
 
@@ -160,17 +162,17 @@ class DataParallel(nn.Module):
             self.strategy.synchronise()
 
     def sync_parameters(self) -> None:
-        """Make the parameters the same on all ranks, if the strategy lets ranks take their own steps.
+        """Make the parameters the same on all ranks, if the strategy lets ranks take their own steps; collective.
 
-        To be called on every rank after the last step, and before a model is evaluated or saved. Collective.
+        Call it after the last step, and before a model is evaluated or saved.
         """
         self.strategy.sync_parameters()
 
     def unshard(self) -> None:
         """Have whole parameters at the model, if the strategy leaves each rank a share of them; collective.
 
-        They stay until the next forward pass with gradients, or step. To be called on every rank before parameters are
-        looked at, or one rank evaluates the model.
+        They stay until the next forward pass with gradients, or step. Call it before parameters are read, or one rank
+        evaluates the model.
         """
         self.strategy.unshard()
 
@@ -180,59 +182,53 @@ class DataParallel(nn.Module):
         super().zero_grad(set_to_none)
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        """Return the optimizer of this rank: `make`, given what it is to step. A sharded strategy gives it shares.
+        """Return this rank's optimizer, made of the parameters that it steps; with sharded strategies these are shares.
 
         Such as `model.optimizer(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3))`.
         """
         return self.strategy.optimizer(make)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Scale the synchronised gradients so that the norm of all is at most `max_norm`; returns what it was."""
+        """Scale the synchronised gradients down to a global norm of at most `max_norm`; return the norm before."""
         return self.strategy.clip_grad_norm_(max_norm)
 
     def check_identical(self) -> None:
         """Raise DriftError, on every rank, if the ranks do not hold the same parameters; collective.
 
-        Buffers that a forward pass changes, such as running means, differ until the next one begins with rank 0's. With
-        a strategy that lets ranks take their own steps, the parameters differ until the next average.
+        Buffers are not compared, since a forward pass changes them. With a strategy that lets ranks take their own
+        steps, the parameters differ until the next average.
         """
         self.unshard()
         if differs := first_mismatch(self.model, self.group, buffers=False):
             raise DriftError(f"{differs}; {ADVICE}")
 
     def compile(self, *arguments: Any, **keywords: Any) -> None:
-        """Compile the model's passes as `torch.compile` does, with its arguments; the synchronisation stays as it is.
-
-        The plain model remains what it is, such as for an evaluation.
-        """
+        """Compile the model's passes as `torch.compile` does, with its arguments; the plain model is not changed."""
         self.strategy.compile(lambda module: torch.compile(module, *arguments, **keywords))
 
     def state_dict(self, *arguments: Any, **keywords: Any) -> Any:
-        """Return the state of the plain model.
-
-        Where ranks have shares of the parameters it is collective, as is `load_state_dict`, and a copy.
-        """
+        """Return the state of the plain model; where ranks have shares of the parameters, a copy, and collective."""
         return self.strategy.state_of(self.model, *arguments, **keywords)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load a state into the plain model. assign: refused, since strategies know the parameters as they are."""
+        """Load a state into the plain model; collective as `state_dict`. assign: refused."""
         if assign:
             raise ValueError("assign=True: the strategy needs the original parameters: leave it out")
         return self.strategy.load_into(self.model, state_dict, strict)
 
     def __deepcopy__(self, _: object) -> Any:
-        """Raise TypeError as `__reduce__` does; without this the model's own method would be asked."""
+        """Raise TypeError as `__reduce__` does; otherwise the model's own method would be called."""
         return self.__reduce__()
 
     def __reduce__(self) -> Any:
-        """Raise TypeError: a process group cannot be copied or saved, which is what torch would say."""
+        """Raise TypeError: a process group cannot be copied or saved."""
         raise TypeError(
             "a DataParallel cannot be copied or pickled, as its process group cannot: copy the plain model before it "
             "is wrapped, or, but for fsdp, call unshard() on every rank and copy parallel.module"
         )
 
     def __getattr__(self, name: str) -> Any:
-        """Ask the model for what this wrapper does not have."""
+        """Return the model's attribute if this wrapper has none of that name."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -240,7 +236,7 @@ class DataParallel(nn.Module):
 
 
 def _check(model: nn.Module) -> None:
-    """Refuse what no strategy can carry."""
+    """Raise ValueError for a model that no strategy supports."""
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not trained:
         raise ValueError("the model has no parameter that requires a gradient: there is nothing to train")
@@ -256,6 +252,87 @@ def _check(model: nn.Module) -> None:
 
 
 def _persistent_buffers(model: nn.Module) -> list[str]:
-    """Return the names of those that `state_dict` has; others follow from the configuration."""
+    """Return the names of the buffers in `state_dict`."""
     saved = set(model.state_dict(keep_vars=True))
     return [name for name, _ in model.named_buffers() if name in saved]
+
+
+class TensorFingerprint(NamedTuple):
+    """One tensor of a model. kind: its shape and dtype."""
+
+    name: str
+    kind: str
+    digest: str
+
+
+def fingerprints(model: nn.Module, buffers: bool = True, values: bool = True) -> list[TensorFingerprint]:
+    """Return the fingerprints of all parameters, then of all buffers. values: whether to hash the elements as well."""
+    return [
+        TensorFingerprint(name, f"{tuple(tensor.shape)} {tensor.dtype}", _digest(tensor) if values else "")
+        for name, tensor in named_tensors(model)
+        if buffers or name.startswith("parameter ")
+    ]
+
+
+def named_tensors(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+    """Yield ("parameter 0.weight", tensor), then ("buffer running_mean", tensor); a tied parameter once."""
+    for name, parameter in model.named_parameters():
+        yield f"parameter {name}", parameter
+    for name, buffer in model.named_buffers():
+        yield f"buffer {name}", buffer
+
+
+def fingerprint(model: nn.Module, buffers: bool = True) -> str:
+    """Return a hash of all parameters, and of buffers unless these are left out, bit for bit."""
+    return _hash(fingerprints(model, buffers)).hex()
+
+
+def _hash(tensors: list[TensorFingerprint]) -> bytes:
+    return hashlib.sha256(repr([tuple(tensor) for tensor in tensors]).encode()).digest()
+
+
+def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True, values: bool = True) -> str | None:
+    """Return the first tensor that differs between ranks, with the ranks and the difference; None if all are the same.
+
+    buffers, values: whether to compare these as well.
+
+    Collective, with the same result on every rank. Raises CollectiveError when a peer fails.
+    """
+    own = fingerprints(model, buffers, values)
+    with naming_failures(f"rank {group.rank()}: {COMPARING}"):
+        hashed = torch.frombuffer(bytearray(_hash(own)), dtype=torch.int64).to(home_of(group))
+        if all_alike(hashed, group):
+            return None
+    models = gather_objects(own, group, COMPARING)
+    for index, on_ranks in enumerate(zip(*models, strict=False)):
+        if len(set(on_ranks)) > 1:
+            return _described(index, on_ranks, model, group)
+    counts = ", ".join(str(len(tensors)) for tensors in models)
+    return f"the models have {counts} parameters and buffers on the ranks"
+
+
+def _described(index: int, on_ranks: tuple[TensorFingerprint, ...], model: nn.Module, group: dist.ProcessGroup) -> str:
+    """Describe a difference. on_ranks: the tensor of that index, by rank."""
+    first = on_ranks[0]
+    others = [rank for rank, tensor in enumerate(on_ranks) if tensor != first]
+    ranks = f"rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
+    if len({(tensor.name, tensor.kind) for tensor in on_ranks}) > 1:
+        other = on_ranks[others[0]]
+        return f"{first.name} of {first.kind} on rank 0 is {other.name} of {other.kind} on {ranks}"
+    own = list(named_tensors(model))[index][1].detach()
+    return f"{first.name} differs between rank 0 and {ranks}, by up to {_largest_difference(own, group):.3g}"
+
+
+def _largest_difference(own: torch.Tensor, group: dist.ProcessGroup) -> float:
+    """Return the largest difference of an element between rank 0 and another; nan if one is not a number."""
+    first = own.clone()
+    with naming_failures(f"rank {group.rank()}: {COMPARING}"):
+        dist.broadcast(first, group=group, group_src=0)
+    here = (own.double() - first.double()).abs().max().item() if own.numel() else 0.0
+    return float(max(gather_objects(here, group, COMPARING), key=lambda value: (math.isnan(value), value)))
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    # A copy: memory that a NumPy array has seen cannot be given back, which sharded strategies do.
+    data = tensor.detach().cpu().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
+    return hashlib.sha256(data.numpy().tobytes()).hexdigest()

@@ -2,15 +2,17 @@
 
 from collectives.calls.algorithm_choice import add_candidate, chooser_of, use_network
 from collectives.calls.call import AUTO, CollectiveCall
-from collectives.calls.exchange import all_to_all, all_to_all_single
 from collectives.calls.functions import (
     Op,
     all_gather,
     all_gather_into_tensor,
     all_reduce,
     all_reduce_coalesced,
+    all_to_all,
+    all_to_all_single,
     barrier,
     broadcast,
+    empty,
     gather,
     reduce,
     reduce_scatter,
@@ -18,6 +20,4 @@ from collectives.calls.functions import (
     scatter,
 )
 from collectives.calls.rehearsal import imitate, name_of
-from collectives.calls.shared_tensors import empty
-from collectives.calls.table import FIRST, FUNCTIONS, Function
-from collectives.calls.tensor_checks import check_share
+from collectives.calls.table import FIRST, FUNCTIONS, Function, check_share

@@ -12,7 +12,6 @@ from collectives.calls.algorithm_choice import Chooser, named_with_digest, requi
 from collectives.calls.reduction import Reduction, ReductionDtypes
 from collectives.calls.rehearsal import Rehearsal
 from collectives.calls.table import SCATTERING
-from collectives.calls.tensor_checks import fill, same_storage
 from ringsim.registry import build_proved, size_variant
 from ringsim.schedule import Collective
 
@@ -285,6 +284,21 @@ class CollectiveCall:
             return runtime.Work.over(result, stream_sync)
         stream_sync.wait()
         return None
+
+
+def fill(part: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Write the values of `tensor` into `part`, contiguous memory of as many elements, unless they are there."""
+    if tensor.data_ptr() == part.data_ptr() and runtime.is_plain(tensor):
+        return
+    values = tensor.detach()
+    if same_storage(values, part):
+        values = values.clone()  # torch copies no tensor over part of itself
+    part.view(tensor.shape).copy_(values)
+
+
+def same_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors may share elements: whether they are views of one storage."""
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _share_storage(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:

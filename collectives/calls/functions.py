@@ -1,4 +1,4 @@
-"""The collectives but for the all-to-all, with torch.distributed's own signatures.
+"""The collectives, with torch.distributed's own signatures.
 
 Tensors have any shape, strides and length, zero included, the same number of elements and dtype on every rank, and are
 all on the CPU or all on one CUDA device. With `async_op=True` a call returns a `Work` at once; calls of one group are
@@ -20,17 +20,42 @@ NCCL's own watchdog, and there is no CollectiveError.
 The examples are those of each of two ranks, whose number is `rank`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from collectives.calls.call import CollectiveCall, Operands
+from collectives.calls.call import CollectiveCall, GroupRuntime, Operands
 from collectives.calls.reduction import ReductionDtypes, reduction_of
-from collectives.calls.table import FUNCTIONS, SCATTERING, Function
-from collectives.calls.tensor_checks import check_share, check_shares, check_tensor, check_writable
-from collectives.runtime import Work, home_of, resolve
+from collectives.calls.table import (
+    FUNCTIONS,
+    SCATTERING,
+    Function,
+    block_lengths,
+    check_alike,
+    check_as_many,
+    check_number,
+    check_share,
+    check_shares,
+    check_tensor,
+    check_writable,
+)
+from collectives.runtime import (
+    CPU,
+    MismatchError,
+    RowAllGather,
+    Sharing,
+    Tag,
+    Work,
+    has_backend,
+    home_of,
+    record_as_lent,
+    recorded_group,
+    resolve,
+    state_of,
+)
+from collectives.shared_memory import LocalRanks
 from ringsim.schedule import Collective
 
 Op = dist.ReduceOp.RedOpType | dist.ReduceOp
@@ -305,6 +330,86 @@ def scatter(
     return _start("scatter", tensor, scatter_list, group, async_op, algorithm, root=(src, group_src))
 
 
+def all_to_all_single(
+    output: torch.Tensor,
+    input: torch.Tensor,  # noqa: A002  torch.distributed's name
+    output_split_sizes: list[int] | None = None,
+    input_split_sizes: list[int] | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    *,
+    algorithm: str = "direct",
+) -> Work | None:
+    """Send the d-th block of `input` to rank d, and put what comes from rank s into the s-th block of `output`.
+
+    input, output: of one dtype and device; blocks are runs of their first dimension. `input` is not changed.
+    output_split_sizes, input_split_sizes: the length of each block along that dimension, for each rank one, 0 included.
+    Without them blocks are equal. Either all ranks give some or none does; with them the ranks first tell each other
+    the lengths of their blocks, which takes as long as the smallest all_gather.
+    async_op, group, algorithm: see `collectives.calls.functions`.
+
+    Returns None, or a `Work` if `async_op`. Raises ValueError for what does not fit, before anything is sent,
+    MismatchError, on all ranks, if one does not send another as many elements as that one expects, and CollectiveError
+    when a peer fails.
+
+        >>> output = torch.empty(2)
+        >>> collectives.all_to_all_single(output, torch.tensor([10.0, 11.0]) + 20 * rank)
+        >>> output.tolist() == [10.0 + rank, 30.0 + rank]
+        True
+        >>> mine = torch.full((3,), float(rank))  # one element for rank 0, two for rank 1
+        >>> output = torch.empty(2 * (rank + 1))
+        >>> collectives.all_to_all_single(output, mine, [rank + 1, rank + 1], [1, 2])
+        >>> output.tolist() == [0.0] * (rank + 1) + [1.0] * (rank + 1)
+        True
+    """
+    check_writable("output", output)
+    check_tensor("input", input)
+    check_alike("output", output, "input", input)
+    call = CollectiveCall(Collective.ALL_TO_ALL, algorithm, group)
+    operands = Operands((input,), (output,), ReductionDtypes(input.dtype, input.dtype))
+    sent = block_lengths("input", input, input_split_sizes, call.num_ranks)
+    expected = block_lengths("output", output, output_split_sizes, call.num_ranks)
+    if output_split_sizes or input_split_sizes:
+        return _start_uneven(call, operands, sent, expected, async_op)
+    check_as_many("output", output, "input", input)
+    return call.start("all_to_all", operands, async_op)
+
+
+def all_to_all(
+    output_tensor_list: list[torch.Tensor],
+    input_tensor_list: list[torch.Tensor],
+    group: Group = None,
+    async_op: bool = False,
+    *,
+    algorithm: str = "direct",
+) -> Work | None:
+    """Send the d-th tensor of `input_tensor_list` to rank d, and put what comes from rank s into the s-th of the other.
+
+    output_tensor_list, input_tensor_list: a tensor for each rank, all of one dtype and device, of any length. The ranks
+    first tell each other the lengths, as in `all_to_all_single` with sizes.
+    async_op, group, algorithm: see `collectives.calls.functions`.
+
+    Returns None, or a `Work` if `async_op`. Raises what `all_to_all_single` raises.
+
+        >>> received = [torch.empty(1), torch.empty(2)]
+        >>> collectives.all_to_all(received, [torch.zeros(rank + 1), torch.ones(rank + 1)])
+        >>> received[1].tolist() == [float(rank)] * 2
+        True
+    """
+    call = CollectiveCall(Collective.ALL_TO_ALL, algorithm, group)
+    outputs = checked("output_tensor_list", output_tensor_list, check_writable)
+    inputs = checked("input_tensor_list", input_tensor_list, check_tensor)
+    named = ("output_tensor_list", outputs), ("input_tensor_list", inputs)
+    for name, tensors in named:
+        check_number(name, tensors, call.num_ranks)
+    for name, tensors in named:
+        for index, tensor in enumerate(tensors):
+            check_alike(f"{name}[{index}]", tensor, "input_tensor_list[0]", inputs[0])
+    operands = Operands(inputs, outputs, ReductionDtypes(inputs[0].dtype, inputs[0].dtype))
+    expected, sent = ([tensor.numel() for tensor in tensors] for tensors in (outputs, inputs))
+    return _start_uneven(call, operands, sent, expected, async_op)
+
+
 def barrier(group: Group = None, async_op: bool = False) -> Work | None:
     """Wait until every rank of `group` has called it.
 
@@ -325,6 +430,53 @@ def barrier(group: Group = None, async_op: bool = False) -> Work | None:
             torch.cuda.current_stream(token.device).synchronize()
 
     return call.perform(run, call.fingerprint("barrier", token.numel(), token.dtype), [token], async_op=async_op)
+
+
+def empty(
+    *size: int | Sequence[int], dtype: torch.dtype | None = None, group: dist.ProcessGroup | None = None
+) -> torch.Tensor:
+    """Return an uninitialised tensor on the CPU which collectives of `group` leave where it is.
+
+    The ranks of a host read and add it, and what is made of it, in each other's memory; of a tensor that torch has made
+    they first copy what they send to memory that they share. Results are the same bits. A collective on such a tensor,
+    or on a part of one, returns when all ranks of the host have read there.
+
+    The memory is given back when the tensor and all views of it have gone. Its storage cannot be resized, and a process
+    that is forked from the rank also shares it. It is a tensor like any other if the group shares no memory
+    (`use_transport`), and if the address space or the size of files is limited (`ulimit -v`, `ulimit -f`).
+
+    size, dtype: as in `torch.empty`.
+    group: the default group if None. The first time all its ranks must call this, or another collective; after that
+    each may do by itself.
+
+    Raises ValueError if there is no such group, RuntimeError if there is no memory.
+
+        >>> tensor = collectives.empty(2, 3).fill_(rank)
+        >>> collectives.all_reduce(tensor)
+        >>> tensor[0]
+        tensor([1., 1., 1.])
+    """
+    group, dtype = resolve(group), dtype or torch.get_default_dtype()
+    # torch knows what can be a size; its stubs do not know that a sequence can.
+    like = torch.empty(*size, dtype=dtype, device="meta")  # type: ignore[arg-type]
+    if recorded_group(group) is not None:
+        return record_as_lent(torch.empty(like.shape, dtype=dtype, device=CPU))
+    local = _local_ranks(group) if like.nbytes and has_backend(group, CPU) else None
+    try:
+        memory = local.heap.new(like.nbytes) if local is not None else None
+    except OSError as error:
+        raise RuntimeError(f"a tensor of {like.nbytes} bytes that ranks share: {error}") from error
+    if memory is None:
+        return torch.empty(like.shape, dtype=dtype, device=CPU)
+    return memory.view(dtype).view(like.shape)
+
+
+def _local_ranks(group: dist.ProcessGroup) -> LocalRanks | None:
+    """Return the ranks that share memory with this one, which all find out in their turn."""
+    sharing = state_of(group).part(Sharing)
+    if not sharing.is_known:
+        state_of(group).part(GroupRuntime).queue.run(lambda: sharing.of(group))
+    return sharing.of(group).local
 
 
 def _start(
@@ -414,3 +566,57 @@ def _root(group: dist.ProcessGroup, function: Function, rank: int | None, group_
     if root is None or root not in range(group.size()):
         raise ValueError(f"group_{name} {root}: must be in 0..{group.size() - 1}")
     return root
+
+
+MAX_NAMED = 4  # pairs of ranks that disagree, in a message
+
+
+def _start_uneven(
+    call: CollectiveCall, operands: Operands, sent: Sequence[int], expected: Sequence[int], async_op: bool
+) -> Work | None:
+    """Do the all-to-all of blocks of these lengths, of which a rank knows only its own."""
+    fingerprint = call.fingerprint(
+        "all_to_all", None, operands.inputs[0].dtype, " in blocks whose lengths ranks tell each other"
+    )
+
+    def run() -> None:
+        if call.is_recorded:  # as if all ranks sent what this one sends
+            splits = tuple(sent) * call.num_ranks
+        else:
+            splits = state_of(call.group).part(BlockLengths).agree(sent, expected)
+        call.run_out_of_place(operands._replace(splits=splits))
+
+    return call.perform(run, fingerprint, list(operands.outputs), operands.inputs, async_op)
+
+
+class BlockLengths:
+    """The exchange by which the ranks of a group tell each other the lengths of the blocks of an all-to-all."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._num_ranks = group.size()
+        self._rows = RowAllGather(group, Tag.BLOCK_LENGTHS, 2 * self._num_ranks, torch.int64)
+
+    def agree(self, sent: Sequence[int], expected: Sequence[int]) -> tuple[int, ...]:
+        """Return how many elements every rank sends to every rank, one sender after the other.
+
+        sent, expected: elements that this rank sends to each rank, and that it expects from each.
+
+        Raises MismatchError, on every rank alike, unless each expects what it is sent; CollectiveError if a rank says
+        nothing within the group's timeout.
+        """
+        num_ranks = self._num_ranks
+        rows = self._rows.gather(torch.tensor([*sent, *expected]))
+        sends, expects = [row[:num_ranks] for row in rows], [row[num_ranks:] for row in rows]
+        wrong = [
+            f"rank {src} sends {sends[src][dst]} elements to rank {dst}, which expects {expects[dst][src]}"
+            for src in range(num_ranks)
+            for dst in range(num_ranks)
+            if sends[src][dst] != expects[dst][src]
+        ]
+        if wrong:
+            more = [f"and {len(wrong) - MAX_NAMED} more such pairs"] if len(wrong) > MAX_NAMED else []
+            raise MismatchError(
+                f"the ranks do not agree on the blocks of all_to_all: {'; '.join([*wrong[:MAX_NAMED], *more])}; the "
+                "sizes of a rank's output must be those of the others' inputs"
+            )
+        return tuple(length for row in sends for length in row)

@@ -1,6 +1,13 @@
-"""`FUNCTIONS`: the table of collectives, from which functions, process groups, recordings and the benchmark follow."""
+"""`FUNCTIONS`: the table of collectives, from which functions, process groups, recordings and the benchmark follow.
 
+Below it stand the checks of operands, made before anything is sent: a mistake found later would break the group.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
+
+import torch
 
 from ringsim.schedule import Collective
 
@@ -67,3 +74,137 @@ _ALL = (
 )  # fmt: skip
 FUNCTIONS = {function.name: function for function in _ALL}
 FIRST = {collective: next(one for one in _ALL if one.collective is collective) for collective in Collective}
+
+
+def check_tensor(name: str, tensor: torch.Tensor) -> None:
+    """Raise ValueError if `tensor` is of a kind whose elements cannot be sent: sparse, quantized, or without memory."""
+    if tensor.layout != torch.strided:
+        raise ValueError(f"{name} has the layout {tensor.layout}: must be dense; call to_dense() first")
+    if tensor.is_quantized:
+        raise ValueError(f"{name} is quantized ({tensor.dtype}): its scale would not be sent; send int_repr() instead")
+    if tensor.is_nested:
+        raise ValueError(f"{name} is a nested tensor: must be one dense tensor; send its values() instead")
+    if not _can_be_copied(tensor.dtype, tensor.is_conj(), tensor.is_neg()):
+        kinds = "conjugated " * tensor.is_conj() + "negated " * tensor.is_neg()
+        raise ValueError(f"{name}: torch cannot copy a {kinds}tensor of {tensor.dtype}; convert it or send its bytes")
+
+
+@lru_cache
+def _can_be_copied(dtype: torch.dtype, conjugated: bool, negated: bool) -> bool:
+    """Whether torch can copy elements of `dtype`, and resolve such views of them."""
+    try:
+        element = torch.empty(1, dtype=dtype)
+        element = element.conj() if conjugated else element
+        element = torch._neg_view(element) if negated else element
+        torch.empty(1, dtype=dtype).copy_(element)
+    except RuntimeError:  # NotImplementedError is one
+        return False
+    return True
+
+
+def check_writable(name: str, tensor: torch.Tensor) -> None:
+    """Raise ValueError if no result fits into `tensor`.
+
+    So it is if its elements share memory, as those of an expanded one do, or for what `check_tensor` refuses.
+    """
+    check_tensor(name, tensor)
+    if not tensor.is_contiguous() and _overlaps(tensor):
+        raise ValueError(
+            f"{name} of shape {tuple(tensor.shape)} and strides {tensor.stride()}: elements share memory; "
+            "give a tensor that is not expanded, such as its clone"
+        )
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether two elements of `tensor` lie at one offset."""
+    strides = sorted((step, size) for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
+    reach = 0  # how far the dimensions of smaller strides go
+    for step, size in strides:
+        if step <= reach:
+            break
+        reach += step * (size - 1)
+    else:
+        return False
+    # Strides that interleave, such as 3 and 2 of the shape (2, 3), need not overlap: look at all offsets.
+    offsets = torch.zeros(1, dtype=torch.int64)
+    for step, size in strides:
+        offsets = (offsets[:, None] + step * torch.arange(size)).flatten()
+    return len(offsets.unique()) < len(offsets)
+
+
+def check_share(small_name: str, small: torch.Tensor, large_name: str, large: torch.Tensor, num_ranks: int) -> None:
+    """Raise ValueError unless `large` is `num_ranks` times as long as `small`, and of the same dtype."""
+    if small.numel() * num_ranks != large.numel():
+        raise ValueError(
+            f"{large_name} has {large.numel()} elements and {small_name} {small.numel()}: "
+            f"{large_name} must have {num_ranks} times as many, once per rank"
+        )
+    check_alike(large_name, large, small_name, small)
+
+
+def check_alike(name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor) -> None:
+    """Raise ValueError unless both are of one dtype and on one device."""
+    if tensor.dtype != other.dtype:
+        raise ValueError(f"{name} is {tensor.dtype} and {other_name} {other.dtype}: both must be the same")
+    if tensor.device != other.device:
+        raise ValueError(f"{name} is on {tensor.device} and {other_name} on {other.device}: must be on the same")
+
+
+def check_as_many(name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor) -> None:
+    """Raise ValueError unless both have the same number of elements."""
+    if tensor.numel() != other.numel():
+        lengths = f"{name} has {tensor.numel()} elements and {other_name} {other.numel()}"
+        raise ValueError(f"{lengths}: both must have the same number of elements")
+
+
+def block_lengths(name: str, tensor: torch.Tensor, sizes: Sequence[int] | None, num_ranks: int) -> list[int]:
+    """Return the number of elements of each rank's block of `tensor`.
+
+    sizes: number of rows of each block, along the first dimension; None: the rows are divided equally.
+
+    Raises ValueError unless the blocks cover all rows.
+    """
+    num_rows = tensor.size(0) if tensor.dim() else 1
+    row = tensor.numel() // num_rows if num_rows else 0
+    if not sizes:
+        if num_rows % num_ranks:
+            raise ValueError(
+                f"{name} has {num_rows} rows: must be a multiple of the {num_ranks} ranks; or give {name}_split_sizes"
+            )
+        return [tensor.numel() // num_ranks] * num_ranks
+    if len(sizes) != num_ranks or min(sizes) < 0 or sum(sizes) != num_rows or any(size % 1 for size in sizes):
+        raise ValueError(
+            f"{name}_split_sizes {list(sizes)}: must be {num_ranks} whole numbers from 0 whose sum is the "
+            f"{num_rows} rows of {name}"
+        )
+    return [size * row for size in sizes]
+
+
+def check_number(list_name: str, tensors: Sequence[torch.Tensor], num_ranks: int) -> None:
+    """Raise ValueError unless there is a tensor for each rank."""
+    if len(tensors) != num_ranks:
+        raise ValueError(f"{list_name} has {len(tensors)} tensors: must have one for each of {num_ranks} ranks")
+
+
+def check_shares(
+    name: str,
+    tensor: torch.Tensor,
+    list_name: str,
+    tensors: Sequence[torch.Tensor],
+    num_ranks: int,
+    rank: int | None = None,
+) -> tuple[int, ...] | None:
+    """Return the elements of each listed tensor, one for each rank; None if all have as many.
+
+    rank: this one, if ranks may have shares of other lengths than it has.
+
+    Raises ValueError unless its tensor, or without it each one, has as many elements as `tensor`, and all are of its
+    dtype and on its device.
+    """
+    check_number(list_name, tensors, num_ranks)
+    for index, listed in enumerate(tensors):
+        check_alike(f"{list_name}[{index}]", listed, name, tensor)
+        if rank in (None, index):
+            check_as_many(f"{list_name}[{index}]", listed, name, tensor)
+    lengths = tuple(listed.numel() for listed in tensors)
+    return lengths if len(set(lengths)) > 1 else None

@@ -1,23 +1,38 @@
 """How a schedule is carried out on a process group: transports, the queue, buffers and failures."""
 
+from collectives.runtime.agreement import (
+    TEXT_BYTES,
+    CallCheck,
+    Fingerprint,
+    FingerprintCheck,
+    MismatchError,
+    RowAllGather,
+    TextAllGather,
+    check_calls,
+    gather_objects,
+)
+from collectives.runtime.backends import (
+    CPU,
+    GLOO_THREAD_POLICIES,
+    STAGED,
+    GlooThreadPolicy,
+    Transport,
+    Transports,
+    batch_policy_for_new_groups,
+    call_timeout,
+    has_backend,
+    have_gloo_threads_batch_policy,
+    home_of,
+    set_gloo_thread_policy,
+)
 from collectives.runtime.chunk_transports import GlooTransport, SharedMemoryTransport
 from collectives.runtime.chunks import Reduce, reduce_into
-from collectives.runtime.device_transport import CPU, STAGED, Transport, Transports, call_timeout, has_backend, home_of
 from collectives.runtime.errors import CollectiveError, FlightRecord, naming_failures
 from collectives.runtime.executor import Executor, execute, is_plain
 from collectives.runtime.failures import FailureRecords, explain_failures, has_failed, name_first_to_fail
-from collectives.runtime.fingerprint import CallCheck, Fingerprint, FingerprintCheck, MismatchError, check_calls
-from collectives.runtime.gathers import TEXT_BYTES, RowAllGather, TextAllGather, gather_objects
-from collectives.runtime.gloo_threads import (
-    GLOO_THREAD_POLICIES,
-    GlooThreadPolicy,
-    batch_policy_for_new_groups,
-    have_gloo_threads_batch_policy,
-    set_gloo_thread_policy,
-)
 from collectives.runtime.group_state import resolve, state_of
-from collectives.runtime.hooks import Event, span
-from collectives.runtime.queue import CollectiveQueue, close_queue
+from collectives.runtime.messages import UNSTAMPED, CallStamp, Tag
+from collectives.runtime.queue import CollectiveQueue, Work, close_queue
 from collectives.runtime.recorded_calls import (
     RecordedGroup,
     Recorder,
@@ -27,6 +42,7 @@ from collectives.runtime.recorded_calls import (
     record_group,
     recorded_group,
 )
+from collectives.runtime.schedule_run import Event, span
 from collectives.runtime.sharing import (
     TRANSPORTS,
     Sharing,
@@ -35,5 +51,3 @@ from collectives.runtime.sharing import (
     transport_in_use,
     use_transport,
 )
-from collectives.runtime.tags import UNSTAMPED, CallStamp, Tag
-from collectives.runtime.work import Work

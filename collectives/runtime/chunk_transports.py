@@ -14,10 +14,16 @@ import torch
 import torch.distributed as dist
 
 from collectives.runtime.chunks import ChunkMemory, copy_rounded, reduce_into
-from collectives.runtime.hooks import Actions
-from collectives.runtime.instructions import RankInstruction, RankPart, SharedPlan
-from collectives.runtime.preposted import EagerBuffer, FailedReceive, PrepostedReceives, is_eager
-from collectives.runtime.tags import STAMPED, CallStamp, digest_tag
+from collectives.runtime.instructions import Actions, RankInstruction, RankPart, SharedPlan
+from collectives.runtime.messages import (
+    STAMPED,
+    CallStamp,
+    EagerBuffer,
+    FailedReceive,
+    PrepostedReceives,
+    digest_tag,
+    is_eager,
+)
 from collectives.shared_memory import OtherCallError
 from ringsim.schedule import Receive, Send
 

@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from collectives.runtime.preposted import PrepostedReceives, eager_tag, is_eager
+from collectives.runtime.messages import PrepostedReceives, eager_tag, is_eager, numbered_tag
 from collectives.runtime.rounding import Rounding
-from collectives.runtime.tags import numbered_tag
 from collectives.shared_memory import TOKEN_BITS
 from ringsim.schedule import RankProgram, Receive, Schedule, UnevenShares, held_at_end, held_at_start
 

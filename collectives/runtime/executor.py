@@ -12,18 +12,16 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from collectives.runtime.backends import CPU, POSTED, STAGED, Transports, reused_buffer, time_limit_of
 from collectives.runtime.chunk_transports import ChunkTransport, GlooTransport, NcclTransport, SharedMemoryTransport
 from collectives.runtime.chunks import ChunkLayout, ChunkLayouts, ChunkMemory, ChunkPlaces, LayoutKey, Reduce
-from collectives.runtime.device_transport import CPU, POSTED, STAGED, Transports, reused_buffer, time_limit_of
 from collectives.runtime.errors import naming_failures
 from collectives.runtime.group_state import lazily, resolve, state_of
-from collectives.runtime.hooks import Event, Hook, logging_to, naming_spans, profiling
 from collectives.runtime.instructions import RankPart, SharedPlan, shared_plan
-from collectives.runtime.preposted import PrepostedReceives
+from collectives.runtime.messages import UNSTAMPED, CallStamp, PrepostedReceives, Tag
 from collectives.runtime.rounding import Rounding, rounding_of
-from collectives.runtime.schedule_run import ScheduleRun
+from collectives.runtime.schedule_run import Event, Hook, ScheduleRun, logging_to, naming_spans, profiling
 from collectives.runtime.sharing import Sharing, transport_in_use
-from collectives.runtime.tags import UNSTAMPED, CallStamp, Tag
 from ringsim.schedule import Schedule, rank_program
 
 

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 from weakref import ref
 
@@ -23,11 +24,11 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore  # torch.distributed has it, its stubs have not
 from torch.distributed.distributed_c10d import PrefixStore
 
-from collectives.runtime.device_transport import CPU, close_connections, has_backend
+from collectives.runtime.backends import CPU, has_backend
 from collectives.runtime.errors import CollectiveError, disagreement, first_line, is_timeout
 from collectives.runtime.group_state import resolve, state_of
+from collectives.runtime.messages import Tag
 from collectives.runtime.sharing import Sharing
-from collectives.runtime.tags import Tag
 from collectives.shared_memory import OtherCallError
 
 T = TypeVar("T")
@@ -191,6 +192,15 @@ class FailureRecords:
         for _ in _polling(LIMIT_S / 3):
             if sum(self._store.check([key]) for key in others) >= enough:
                 break
+
+
+def close_connections(group: dist.ProcessGroup) -> None:
+    """Let all who wait for this rank see that it has failed: on Gloo a timeout closes all connections of the group."""
+    if has_backend(group, CPU):
+        for peer in set(range(group.size())) - {group.rank()}:
+            with suppress(RuntimeError):  # at once, if this connection is closed already
+                nothing = torch.empty(1, dtype=torch.uint8)
+                group.recv([nothing], peer, Tag.CLOSED_CONNECTION).wait(timedelta(milliseconds=1))
 
 
 def _polling(limit_s: float) -> Iterator[None]:

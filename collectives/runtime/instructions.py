@@ -5,7 +5,7 @@ once for all runs.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Self
@@ -51,6 +51,10 @@ class Opcode(IntEnum):
     SEND = 4
     WAIT_SEND = 5  # wait until it has left
     LAUNCH = 6  # in a batched list: launch all receives and sends that were posted since the last launch
+
+
+Action = Callable[[int], None]  # of the index of a transfer
+Actions = Sequence[Action]  # by the number of the opcode; to look that up in a dict takes Python 3.11 longer
 
 
 class RankInstruction(NamedTuple):

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from msgspec.structs import replace
 from torch.autograd import Variable
 
-from collectives.runtime.work import Work
+from collectives.runtime.queue import Work
 from ringsim.traces import Operator, TraceCall, TracedStep, TraceEvent, TraceEventKind
 
 BEFORE_THE_STEP = -1

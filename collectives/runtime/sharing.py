@@ -23,11 +23,11 @@ from weakref import finalize
 import torch
 import torch.distributed as dist
 
-from collectives.runtime.device_transport import CPU, time_limit_of
+from collectives.runtime.backends import CPU, time_limit_of
 from collectives.runtime.errors import CollectiveError, disagreement, first_line
 from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.instructions import portion_bytes
-from collectives.runtime.tags import Tag
+from collectives.runtime.messages import Tag
 from collectives.shared_memory import MEETING_TIMEOUT_S, LocalRanks, Meeting
 from ringsim.files import shortened
 from ringsim.schedule import Schedule

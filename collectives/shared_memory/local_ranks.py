@@ -17,8 +17,21 @@ from weakref import WeakSet
 
 import torch
 
-from collectives.shared_memory import segment
-from collectives.shared_memory.heap import HostMemory
+from collectives.shared_memory.memory import (
+    ASLEEP,
+    AWAKE,
+    BEGUN,
+    CACHE_LINE,
+    FAILED,
+    FINISHED,
+    FOR_A_PORTION,
+    FOR_ANOTHER_REASON,
+    FOR_RANK,
+    SLOTS,
+    STAMPS,
+    HostMemory,
+    record_place,
+)
 from ringsim.limits import available_cores
 
 TOKEN_BITS = 31
@@ -161,26 +174,26 @@ class LocalRanks:
         self.portion += 1
         self._digest = (self._digest * _MIXER + token) % (1 << TOKEN_BITS)
         self._stamp = self.portion % _PORTIONS << TOKEN_BITS | self._digest
-        self._own_words[segment.BEGUN + self.portion % segment.STAMPS] = self._stamp
+        self._own_words[BEGUN + self.portion % STAMPS] = self._stamp
         self._filled = self._memories[self.rank].segment.slot_offset(self.portion)
-        self._settle(self.portion - segment.SLOTS)
+        self._settle(self.portion - SLOTS)
 
     def _settle(self, portion: int) -> None:
         """Wait until all ranks have finished that portion, which belonged to the same for all."""
-        begun = segment.BEGUN + portion % segment.STAMPS
+        begun = BEGUN + portion % STAMPS
         stamp = self._own_words[begun]
         for peer, words in self._others:
-            if words[segment.FINISHED] < portion:
+            if words[FINISHED] < portion:
                 self._wait_for_finished(portion)
             if words[begun] != stamp:
                 raise OtherCallError(peer)
 
     def close_portion(self) -> None:
         """End the portion: this rank has read all that it reads in it."""
-        self._own_words[segment.FINISHED] = self.portion
-        asleep = [peer for peer, words in self._others if words[segment.ASLEEP] == segment.FOR_A_PORTION]
+        self._own_words[FINISHED] = self.portion
+        asleep = [peer for peer, words in self._others if words[ASLEEP] == FOR_A_PORTION]
         # They wait for the last one; each of the others would only wake them for nothing.
-        if asleep and all(words[segment.FINISHED] >= self.portion for _, words in self._others):
+        if asleep and all(words[FINISHED] >= self.portion for _, words in self._others):
             for peer in asleep:
                 _wake(self._sockets[peer])
 
@@ -206,7 +219,7 @@ class LocalRanks:
         """Raise PeerError if this rank has borrowed in this collective, and another rank has failed."""
         if self._has_borrowed:
             for peer, words in self._others:
-                if words[segment.FAILED]:
+                if words[FAILED]:
                     detail = "and may have overwritten its tensor while this rank read it"
                     raise PeerError(f"rank {peer} has failed, {detail}", peer)
 
@@ -219,7 +232,7 @@ class LocalRanks:
     def allocate(self, length: int, dtype: torch.dtype) -> tuple[int, torch.Tensor]:
         """Return a free place in the slot for a chunk of `length` elements: its location, and the tensor, (length,)."""
         offset = self._filled
-        self._filled = offset + -(-length * dtype.itemsize // segment.CACHE_LINE) * segment.CACHE_LINE
+        self._filled = offset + -(-length * dtype.itemsize // CACHE_LINE) * CACHE_LINE
         return self.rank << OWNER_SHIFT | offset, self._memories[self.rank].segment.view(offset, length, dtype)
 
     def view(self, location: int, length: int, dtype: torch.dtype) -> torch.Tensor:
@@ -237,10 +250,10 @@ class LocalRanks:
         Raises what `require_lenders` does: the chunk may have been made of what this rank has borrowed.
         """
         self.require_lenders()
-        words, place = self._own_words, segment.record_place(self.portion, index)
+        words, place = self._own_words, record_place(self.portion, index)
         words[place] = location
         words[place + 1] = self._stamp
-        if self._words[peer][segment.ASLEEP] == segment.FOR_RANK + self.rank:
+        if self._words[peer][ASLEEP] == FOR_RANK + self.rank:
             _wake(self._sockets[peer])
 
     def wait_for(self, peer: int, index: int) -> int:
@@ -249,8 +262,8 @@ class LocalRanks:
         Raises OtherCallError if this portion of `peer`, or one before, belongs to something else, and RuntimeError if
         `peer` has ended or failed, or is later than the group's timeout.
         """
-        words, place = self._words[peer], segment.record_place(self.portion, index)
-        stamp, begun = self._stamp, segment.BEGUN + self.portion % segment.STAMPS
+        words, place = self._words[peer], record_place(self.portion, index)
+        stamp, begun = self._stamp, BEGUN + self.portion % STAMPS
         for _ in self._patience.polls:
             if words[place + 1] == stamp:
                 return words[place]
@@ -261,7 +274,7 @@ class LocalRanks:
                 raise OtherCallError(peer)
             return words[place + 1] == stamp
 
-        self._wait(is_published, segment.FOR_RANK + peer, lambda: peer in self._gone)
+        self._wait(is_published, FOR_RANK + peer, lambda: peer in self._gone)
         return words[place]
 
     def fail(self) -> None:
@@ -270,13 +283,13 @@ class LocalRanks:
             for _ in range(2):  # a rank may have woken this one, and then ended
                 self._look(0)
             self.first_gone = self._first_gone()
-            reason = segment.FOR_ANOTHER_REASON if self.first_gone is None else 1 + self.first_gone
-            self._own_words[segment.FAILED] = reason
+            reason = FOR_ANOTHER_REASON if self.first_gone is None else 1 + self.first_gone
+            self._own_words[FAILED] = reason
         self.close()
 
     def _first_gone(self) -> int | None:
         """Whom those name that have failed since; or who has ended without having failed."""
-        words = {peer: self._words[peer][segment.FAILED] for peer in self._gone}
+        words = {peer: self._words[peer][FAILED] for peer in self._gone}
         told = [word - 1 for word in words.values() if word > 0]
         return next(iter(told or (peer for peer, word in words.items() if not word)), None)
 
@@ -288,14 +301,14 @@ class LocalRanks:
 
     def _wait_for_finished(self, portion: int) -> None:
         def late() -> list[int]:
-            return [peer for peer in self._sockets if self._words[peer][segment.FINISHED] < portion]
+            return [peer for peer in self._sockets if self._words[peer][FINISHED] < portion]
 
         def late_and_gone() -> list[int]:
             return [peer for peer in late() if peer in self._gone]
 
         try:
             # Not only for those that this rank receives from: the root of a broadcast waits for nobody else.
-            self._wait(lambda: not late(), segment.FOR_A_PORTION, lambda: bool(late_and_gone()))
+            self._wait(lambda: not late(), FOR_A_PORTION, lambda: bool(late_and_gone()))
         except RuntimeError as error:
             if ranks := late_and_gone() or late():
                 names = f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} have"
@@ -308,7 +321,7 @@ class LocalRanks:
                 os.sched_yield()
                 if is_ready():
                     return
-        self._own_words[segment.ASLEEP] = asleep
+        self._own_words[ASLEEP] = asleep
         try:
             while not is_ready():
                 self._look(RECHECK_S)
@@ -317,7 +330,7 @@ class LocalRanks:
                 if time.monotonic() > began + (limit := self._limit()).seconds:
                     raise RuntimeError(f"timed out after {limit}")
         finally:
-            self._own_words[segment.ASLEEP] = segment.AWAKE
+            self._own_words[ASLEEP] = AWAKE
 
     def _look(self, timeout_s: float) -> None:
         """Sleep until another rank wakes this one, ends, or the time has passed."""

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 
-from collectives.shared_memory.heap import Heap, HostMemory, new_heap_file
-from collectives.shared_memory.segment import Segment, new_segment_file
+from collectives.shared_memory.memory import Heap, HostMemory, Segment, new_heap_file, new_segment_file
 
 MEETING_TIMEOUT_S = 20.0  # the ranks come here together: whoever is later than that has a reason that lasts
 LOOK_S = 0.2  # how long to wait for the next rank before looking whether those that are missing are still there

@@ -143,7 +143,7 @@ class PictureFile:
     def save(self, result: object) -> None:
         """Draw a result, see `ringsim.plot`, if a picture is asked for."""
         if self.path is not None:
-            from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  takes most of a second to import
+            from ringsim.report.plots import save_plot  # noqa: PLC0415  takes most of a second to import
 
             save_plot(result, self.path, self.style)
             say_wrote(self.path)

@@ -48,7 +48,7 @@ def test_the_changes_apply_and_register(copy: Path) -> None:
     out = run(["ringsim", "verify", "--collective", "broadcast", "--algorithm", "linear", "--ranks", "7"], copy)
     assert out == "broadcast linear over 7 ranks: correct (6 steps, 6 transfers)\n"
     assert "eth-25g" in run(["ringsim", "networks"], copy)
-    program = "from trainers.strategy_names import strategy_info; print(strategy_info('halving_doubling').sync)"
+    program = "from trainers.strategies import strategy_info; print(strategy_info('halving_doubling').sync)"
     assert run([sys.executable, "-c", program], copy) == "halving_doubling.HalvingDoubling\n"
 
 

@@ -19,13 +19,13 @@ from tests.ranks import RankPool
 from tests.trainers.models import MODELS, inputs, two_groups
 from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers import DataParallel
-from trainers.strategy_names import STRATEGY_INFOS, strategy_info
+from trainers.strategies import STRATEGIES, strategy_info
 
 NUM_RANKS = 3
 TIMEOUT_S = 20.0
 HANGS_S = 60.0 + 2 * TIMEOUT_S
 MAX_CASES = 60  # on the same ranks; a refused program leaves things behind
-EXACT = tuple(name for name, info in STRATEGY_INFOS.items() if info.is_exact and not info.wire)
+EXACT = tuple(name for name, info in STRATEGIES.items() if info.is_exact and not info.wire)
 # Those that average parameters now and then train otherwise; here it counts that they end, on all ranks alike.
 OTHERS = ("local_sgd/1", "local_sgd/2", "diloco/2", "powersgd/2", "bucketed_bf16", "ddp_hook_bf16", "zero2/0.0001")
 

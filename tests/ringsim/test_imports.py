@@ -16,7 +16,7 @@ import pytest
         (
             "import trainers; trainers.spawn, trainers.load_task, trainers.TrainConfig\n"
             "import trainers.cli.group, trainers.cli.compare, trainers.launch.environment, trainers.launch.rendezvous\n"
-            "import trainers.strategy_names, trainers.comparison",
+            "import trainers.strategies, trainers.comparison",
             ["torch", "matplotlib"],
         ),
         ("import collectives", ["trainers", "matplotlib"]),

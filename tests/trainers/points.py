@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch import nn
 
 from trainers.checkpoints.output import read_log
+from trainers.data_parallel import fingerprint
 from trainers.loop.config import TrainConfig
 from trainers.loop.trainer import Trainer
-from trainers.replica_check import fingerprint
 
 if TYPE_CHECKING:
     from tests.ranks import RankPool

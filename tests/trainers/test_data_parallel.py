@@ -18,8 +18,7 @@ from collectives import CollectiveError
 from tests.ranks import RankPool
 from tests.refusals import said_by
 from tests.trainers.models import inputs, parameters_of, small_model
-from trainers.data_parallel import DataParallel, DriftError
-from trainers.replica_check import fingerprint, first_mismatch
+from trainers.data_parallel import DataParallel, DriftError, fingerprint, first_mismatch
 
 
 def seeded_by_rank(rank: int) -> nn.Module:

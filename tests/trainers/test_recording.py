@@ -19,11 +19,11 @@ from ringsim.traces import Group
 from tests.ranks import RankPool
 from tests.trainers.models import SGD, small_model, take_step
 from trainers import DataParallel
-from trainers.strategy_names import STRATEGY_INFOS
+from trainers.strategies import STRATEGIES
 
 NUM_RANKS = 2
 WARM_UP_STEPS = 2  # DistributedDataParallel fills new buckets in the second
-STRATEGIES = [*STRATEGY_INFOS, "bucketed/1e-5", "zero2/1e-5", "ddp/1e-5"]
+RECORDED = [*STRATEGIES, "bucketed/1e-5", "zero2/1e-5", "ddp/1e-5"]
 PERIODS = {"local_sgd": "local_sgd/1", "diloco": "diloco/1"}  # so that the step that is looked at communicates
 # How torch's operations are called that collectives go through, and, for those whose own tensors are recorded, which
 # of them has all elements.
@@ -49,7 +49,7 @@ def pool() -> Iterator[RankPool]:
         yield ranks
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", RECORDED)
 def test_recorded_calls_are_those_of_a_real_run(pool: RankPool, strategy: str) -> None:
     """Torch's and ours, each in their order; they tell which tensors ranks share, whose copies are not predicted."""
     for real, recorded, lent in pool.run(called_both_ways, PERIODS.get(strategy, strategy)):

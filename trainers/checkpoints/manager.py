@@ -16,7 +16,7 @@ from torch import nn
 from collectives.runtime import gather_objects, naming_failures
 from trainers.checkpoints.checkpoint import Checkpoint, checkpoint_of, load_checkpoint, read_checkpoint, save_checkpoint
 from trainers.checkpoints.output import FOLDER, LOG, WAIT_S, CheckpointFolder, Mark, OutputLock, StepLog, TensorBoardLog
-from trainers.strategy_names import strategy_info
+from trainers.strategies import strategy_info
 
 PIECE_BYTES = 2**26  # sent at once
 _Decided = TypeVar("_Decided")

@@ -39,7 +39,7 @@ from trainers.comparison import ONE_PROCESS, RESULTS, JobConfig
 from trainers.launch.environment import DistributedEnvironment, read_environment
 from trainers.launch.rendezvous import init_process_group
 from trainers.loop.config import StepConfig
-from trainers.strategy_names import STRATEGY_NAMES
+from trainers.strategies import STRATEGIES
 from trainers.tasks import load_task
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ START = "torchrun --nproc-per-node 4 -m trainers compare"
 @rate_and_number_options
 @click.option(
     "--strategies",
-    type=Name("names", (ONE_PROCESS, *STRATEGY_NAMES), several=True),
+    type=Name("names", (ONE_PROCESS, *STRATEGIES), several=True),
     default=DEFAULT_STRATEGIES,
     help=f"Strategies to compare; {ONE_PROCESS} is the training in one process with the batch of all ranks.",
 )

@@ -10,7 +10,7 @@ import click
 
 from ringsim.console import FILE, INT, REAL, FloatRange, Name, TorchrunCommand
 from trainers.loop.config import CHOICES, StepConfig
-from trainers.strategy_names import STRATEGY_NAMES
+from trainers.strategies import STRATEGIES
 from trainers.tasks import TASK_NAMES
 from trainers.tasks.base import flag
 
@@ -19,7 +19,7 @@ RESUME_COMMAND = "trainers.resume_command"  # in the `meta` of click's context
 
 # What --help says of the fields of TrainConfig that are options.
 HELP = {
-    "strategy": f"Strategy of gradient synchronisation: {', '.join(STRATEGY_NAMES)}; with buckets of 4 MiB: "
+    "strategy": f"Strategy of gradient synchronisation: {', '.join(STRATEGIES)}; with buckets of 4 MiB: "
     "bucketed/4, ddp/4; with an average every 8 steps: local_sgd/8.",
     "epochs": "Number of epochs [default: the task's].",
     "steps": "Maximum number of steps.",
@@ -41,7 +41,7 @@ HELP = {
     "on_nan": f"Action when a loss is not finite: {', '.join(CHOICES['on_nan'])} (the step).",
     "profile": "Write a time line of a few steps to this file, for ui.perfetto.dev.",
 }
-NAMES = {"strategy": STRATEGY_NAMES, **CHOICES}
+NAMES = {"strategy": tuple(STRATEGIES), **CHOICES}
 METAVARS = {"amp": "dtype"}  # of an option with names; name for the others
 TYPES: dict[Any, Any] = {bool: bool, int: INT, int | None: INT, float | None: REAL, Path | None: FILE}
 

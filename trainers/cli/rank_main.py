@@ -168,7 +168,7 @@ def result_of(trainer: "Trainer", figures: dict[str, Any], train_s: float) -> di
 
     from ringsim.measurements import provenance  # noqa: PLC0415
     from ringsim.verdict import TrainingSession  # noqa: PLC0415  loads seconds of modules
-    from trainers.replica_check import fingerprint  # noqa: PLC0415
+    from trainers.data_parallel import fingerprint  # noqa: PLC0415
 
     model, meter = trainer.train_step.model.model, trainer.meter
     return TrainingSession.FORMAT.write(

@@ -8,7 +8,7 @@ from typing import Any
 
 from ringsim.files import naming_place
 from trainers.loop.config import StepConfig
-from trainers.strategy_names import parse_strategy
+from trainers.strategies import parse_strategy
 from trainers.tasks.base import Task, require_at_least
 
 ONE_PROCESS = "one_process"  # among the strategies: one process trains on the batch of all ranks, and the others wait

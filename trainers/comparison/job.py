@@ -20,11 +20,11 @@ from trainers.checkpoints.manager import first_decides
 from trainers.comparison import ONE_PROCESS, JobConfig
 from trainers.comparison.recording import RecordedRuns, common_profile
 from trainers.comparison.report import JobResult, RankNotes, compare_with_one, make_report
+from trainers.data_parallel import fingerprint
 from trainers.loop.log_line import format_milliseconds
 from trainers.loop.meter import measure_memory
 from trainers.loop.train_step import TrainStep, require_finite, require_finite_losses
-from trainers.replica_check import fingerprint
-from trainers.strategy_names import strategy_info
+from trainers.strategies import strategy_info
 
 LINES = 10  # about training on stderr
 PROBES = 3  # turns of all probes: before the first training step, in the middle and after the last

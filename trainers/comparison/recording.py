@@ -25,9 +25,9 @@ from trainers.comparison import JobConfig
 from trainers.comparison.report import StepPrediction, over_periods
 from trainers.loop.meter import Memory, measure_memory
 from trainers.loop.train_step import StepMoments, StepResult, TrainStep, require_finite_losses
+from trainers.strategies import steps_between_averages
 from trainers.strategies.flat_vector import described
-from trainers.strategies.sharded import ShardedVectors, ShardedWeights
-from trainers.strategy_names import steps_between_averages
+from trainers.strategies.zero import ShardedWeights, Zero1
 
 WARM_UP_STEPS = 3  # the optimizer's state and the gradients are allocated, and DDP fills new buckets
 STEPS = 15
@@ -198,7 +198,7 @@ class _RecordedRun:
         self.num_steps = num_recorded(name, config.steps)
         self.steps: list[RecordedStep] = []
         self.times: list[tuple[StepMoments, list[float]]] = []
-        if isinstance(self.train_step.model.strategy, ShardedVectors):
+        if isinstance(self.train_step.model.strategy, Zero1):
             for weights in self.train_step.model.strategy.weights:
                 _gather_initial(weights, recorder)
 

@@ -20,7 +20,7 @@ from trainers.comparison import COMPARISON, ONE_PROCESS, RESULTS, JobConfig
 from trainers.loop.batches import describe_batch
 from trainers.loop.meter import Memory
 from trainers.loop.train_step import StepMoments, StepResult
-from trainers.strategy_names import steps_between_averages
+from trainers.strategies import steps_between_averages
 
 MAX_WARM_UP_STEPS = 5  # not counted: DDP rebuilds its buckets, buffers are touched for the first time
 LAST_LOSSES = 10  # the final loss is the mean over as many steps; a single batch is too noisy

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainers.loop.batches import Batches
-from trainers.strategy_names import parse_strategy
+from trainers.strategies import parse_strategy
 from trainers.tasks.base import MAX_TOKENS_PER_BATCH, Task, check_seed, require_at_least
 
 CHOICES = {"on_nan": ("stop", "skip"), "amp": ("bfloat16",), "lr_schedule": ("constant", "cosine")}

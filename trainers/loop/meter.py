@@ -17,9 +17,9 @@ from collectives.runtime import naming_failures
 from ringsim.files import atomic_file
 from trainers.loop.log_line import peak_memory_bytes
 from trainers.loop.train_step import StepResult, TrainStep, gather_numbers
-from trainers.strategies.base import Strategy
+from trainers.strategies.base import Strategy, parameters_of
 from trainers.strategies.ddp import Ddp
-from trainers.strategies.guards import Withheld, parameters_of
+from trainers.strategies.sharded import Withheld
 
 WARM_UP_STEPS = 3  # buffers are touched for the first time, DDP forms its buckets anew
 STEPS = 3

@@ -24,10 +24,9 @@ from trainers.checkpoints.checkpoint import Checkpoint, seed_alike, seed_apart
 from trainers.data_parallel import DataParallel
 from trainers.loop.batches import Share
 from trainers.loop.config import ScheduledRates, StepConfig
-from trainers.strategies.base import MakeOptimizer
+from trainers.strategies.base import MakeOptimizer, parameters_of
 from trainers.strategies.ddp import Ddp
 from trainers.strategies.fsdp import Fsdp
-from trainers.strategies.guards import parameters_of
 from trainers.tasks.base import Task
 
 ALGORITHM = "direct"  # every rank sends to every other at once: the fewest steps, and the message is tiny

@@ -1,25 +1,36 @@
 """`Strategy`: how the gradients of all ranks become their mean, and what else of a training step it may change."""
 
+import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MethodType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakTensorKeyDictionary
+
+import collectives
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+class ShardingError(RuntimeError):
+    """A model is used in a way with which its ranks would train apart, or otherwise than asked."""
 
 
 class Strategy:
     """A strategy as `DataParallel` uses it.
 
-    Overriding `synchronise` is enough. Other methods let a strategy communicate while a backward pass goes on, or give
-    each rank a share of the parameters, the gradients and the optimizer's state.
+    Overriding `synchronise` is enough. Other methods let a strategy communicate during a backward pass, or give each
+    rank a share of the parameters, the gradients and the optimizer's state.
 
     module: the module to call in place of the model: the model itself, or a wrapper of it.
-    parameters: the parameters that are trained, in their order.
-    param_sync: when the optimizer's last step began and ended to gather or average the parameters, on the clock of
-    `time.perf_counter`; None if it does not.
+    parameters: the trained parameters, in their order.
+    param_sync: begin and end of gathering or averaging parameters in the optimizer's last step, in seconds of
+    `time.perf_counter`; None if the strategy does neither.
     stand_ins: parameters that replace those of the model at times.
     """
 
@@ -35,17 +46,17 @@ class Strategy:
         """Make every gradient the mean over all ranks, whatever backward passes have left there."""
 
     def on_forward(self) -> None:
-        """Forget, at the beginning of a forward pass, what a backward pass that failed may have left."""
+        """Discard, at the beginning of a forward pass, the remains of a backward pass that failed."""
 
     def on_grad(self, index: int) -> None:
-        """Take the gradient of `parameters[index]`, which a backward pass that is to be synchronised has just made."""
+        """Note that a backward pass, which is to be synchronised, has made the gradient of `parameters[index]`."""
 
     def on_backward_end(self) -> None:
         """Make every gradient the mean over all ranks, at the end of such a backward pass."""
         self.synchronise()
 
     def set_sync(self, is_synced: bool) -> None:
-        """Set whether gradients are synchronised at the end of the backward passes that follow."""
+        """Set whether gradients are synchronised at the end of the next backward passes."""
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:
         """Run forward passes through the function that `compile_module` returns for the plain model."""
@@ -60,7 +71,7 @@ class Strategy:
         """Clear gradients that are stored elsewhere than in `parameter.grad`, if there are any."""
 
     def held_gradients(self) -> list[torch.Tensor]:
-        """Return the gradients that this rank holds, besides those of the optimizer's parameters."""
+        """Return the gradients that this rank holds, except for those of the optimizer's parameters."""
         return [p.grad for p in self.parameters if p.grad is not None]
 
     def gradient_norm(self) -> torch.Tensor:
@@ -68,7 +79,7 @@ class Strategy:
         return nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Scale the synchronised gradients down to a global norm of at most `max_norm`; returns what it was."""
+        """Scale the synchronised gradients down to a global norm of at most `max_norm`; return the norm before."""
         return nn.utils.clip_grad_norm_(self.parameters, max_norm)
 
     @property
@@ -77,23 +88,103 @@ class Strategy:
         return True
 
     def sync_parameters(self) -> None:
-        """Leave the same, whole parameters on every rank, also where ranks step alone or hold shares; collective."""
+        """Leave the same, whole parameters on every rank; collective."""
         self.unshard()
 
     def unshard(self) -> None:
         """Have whole parameters at the model until the next forward pass with gradients, or step; collective."""
 
     def state_of(self, model: nn.Module, *arguments: Any, **keywords: Any) -> Any:
-        """Return the state of the plain model, with whole tensors; collective, and a copy, where ranks have shares."""
+        """Return the state of the plain model, with whole tensors; where ranks have shares, a copy, and collective."""
         return model.state_dict(*arguments, **keywords)
 
     def load_into(self, model: nn.Module, state_dict: Mapping[str, Any], strict: bool) -> Any:
-        """Load into the plain model what `state_of` gave; collective where ranks have shares of it."""
+        """Load the result of `state_of` into the plain model; collective where ranks have shares."""
         return model.load_state_dict(state_dict, strict)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what only this rank has and needs to go on as if it had never stopped; {} on all ranks if nothing."""
+        """Return the state that only this rank has and needs in order to resume; {} on all ranks if there is none."""
         return {}
 
     def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
-        """Go on from what `state_dict` gave. states: of every rank."""
+        """Resume from the results of `state_dict`. states: of every rank."""
+
+
+class OwnOptimizer(Strategy):
+    """A strategy that takes part in the steps of its optimizer; no other optimizer may step the model.
+
+    name: the name of the strategy, for messages.
+    """
+
+    name: str
+    _is_stepping = False
+
+    def before_stepping(self) -> None:
+        """Prepare for a step."""
+
+    def check_gradients(self) -> None:
+        """Raise ShardingError unless the optimizer has the gradients that it must step with."""
+
+    def after_stepping(self) -> None:
+        """Communicate what the step has changed."""
+
+    def watch(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """Let the strategy take part in the steps of `optimizer`."""
+        # Not by hooks: a class whose step calls that of its base may have them called twice, on some ranks only.
+        plain_step = optimizer.step
+
+        def step(_: torch.optim.Optimizer, closure: Callable[[], Any] | None = None, **keywords: Any) -> Any:
+            def checked() -> Any:
+                loss = closure() if closure else None
+                self.check_gradients()
+                return loss
+
+            self._is_stepping = True
+            try:
+                self.before_stepping()
+                if closure:
+                    keywords["closure"] = checked  # it makes the gradients, as with Lightning
+                else:
+                    checked()
+                result = plain_step(**keywords)
+            finally:
+                self._is_stepping = False
+            begin_s = time.perf_counter()
+            self.after_stepping()
+            self.param_sync = begin_s, time.perf_counter()
+            return result
+
+        optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
+        return optimizer
+
+    def refuse_others(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Raise ShardingError, as long as this lives, when another optimizer of these parameters steps."""
+        watched, this = WeakTensorKeyDictionary(dict.fromkeys(parameters)), weakref.ref(self)
+
+        def refuse(optimizer: torch.optim.Optimizer, *_: object) -> None:
+            strategy = this()
+            # An optimizer may step others, as Lookahead does.
+            if strategy and not strategy._is_stepping and any(p in watched for p in parameters_of(optimizer)):
+                kind = type(optimizer).__name__
+                raise ShardingError(
+                    f"{kind} was constructed from the model's own parameters: with {strategy.name} the parameters of "
+                    f"the ranks would diverge; make it with model.optimizer(lambda parameters: {kind}(parameters, ...))"
+                )
+
+        weakref.finalize(self, register_optimizer_step_pre_hook(refuse).remove)
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """Return the parameters of all groups."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def all_alike(own: torch.Tensor, group: dist.ProcessGroup) -> bool:
+    """Return whether all ranks have the same vector; collective.
+
+    By a collective of ours: a program often ends after this, and torch 2.13 aborts if the interpreter ends while Gloo's
+    thread still frees the tensors of a collective of torch's.
+    """
+    everywhere = own.new_empty(group.size() * len(own))
+    collectives.all_gather_into_tensor(everywhere, own, group)
+    return bool((everywhere.view(group.size(), -1) == own).all())

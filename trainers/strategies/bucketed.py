@@ -1,4 +1,4 @@
-"""Buckets of gradients, each all-reduced by our ring as soon as it is full, while the backward pass goes on."""
+"""Buckets of gradients, each all-reduced by our ring as soon as it is full, during the backward pass."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ from trainers.strategies.flat_vector import FlatGradients, described
 
 
 class InBuckets(Strategy):
-    """A strategy that sends buckets of gradients while the backward pass goes on.
+    """A strategy that sends buckets of gradients during the backward pass.
 
-    Gradients come about in the reverse of the order of the layers, so that is how buckets are filled. All ranks must
-    send them in the same order, whichever is full first.
+    Buckets are filled in the reverse order of the layers, which is about the order of their gradients. All ranks send
+    them in the same order, whichever is full first.
 
-    max_under_way: buckets that travel at once; None: any number.
+    max_under_way: maximum number of buckets that travel at once; None: any number.
     """
 
     max_under_way: int | None = None
@@ -26,7 +26,7 @@ class InBuckets(Strategy):
     def fill(self, bucket_cap_mb: float | None) -> list[list[nn.Parameter]]:
         """Return the parameters of each bucket.
 
-        bucket_cap_mb: at how many MiB a bucket is closed; None: at 1 the first, at 25 the others, as DDP does.
+        bucket_cap_mb: size in MiB at which a bucket is closed; None: 1 for the first, 25 for the others, as in DDP.
         """
         order = range(len(self.parameters) - 1, -1, -1)
         self._buckets: Sequence[Sequence[int]]
@@ -45,7 +45,7 @@ class InBuckets(Strategy):
         raise NotImplementedError
 
     def on_forward(self) -> None:
-        for _, work in self._under_way:  # which a pass that failed has left, in memory that is now used again
+        for _, work in self._under_way:  # left by a pass that failed, in memory that is now used again
             if work is not None:
                 work.wait()
         self._under_way.clear()
@@ -85,7 +85,7 @@ class InBuckets(Strategy):
 class Bucketed(InBuckets):
     """The principle of torch's DistributedDataParallel.
 
-    wire: the dtype that travels, such as torch.bfloat16; sums stay as they are.
+    wire: the dtype on the wire, such as torch.bfloat16; sums keep the dtype of the gradients.
     """
 
     def __init__(

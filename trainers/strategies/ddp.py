@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel, and its buckets on our ring: by a comm hook, or by our backend under all of it."""
+"""torch's DistributedDataParallel, and its buckets on our ring: by a communication hook, or by our backend."""
 
 import uuid
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from trainers.strategies.plain import Ring
 
 
 class Ddp(Strategy):
-    """The yardstick: buckets of gradients, all-reduced while the backward pass goes on.
+    """The reference: buckets of gradients, all-reduced during the backward pass.
 
     bucket_cap_mb: DDP's own option, in MiB; None: its default.
     """
@@ -38,7 +38,7 @@ class Ddp(Strategy):
         return optimizer
 
     def _rebuild_buckets(self) -> None:
-        """Raise RuntimeError, as DDP's next forward pass would, if a bucket waits for a gradient that has not come."""
+        """Raise RuntimeError, as DDP's next forward pass would, if a bucket still waits for a gradient."""
         self.module.reducer._rebuild_buckets()
 
     def on_forward(self) -> None:
@@ -47,7 +47,7 @@ class Ddp(Strategy):
         self.module.require_forward_param_sync = torch.is_grad_enabled() and self.module.require_backward_grad_sync
 
     def on_backward_end(self) -> None:
-        """DDP has done it already."""
+        """Do nothing: DDP has synchronised already."""
 
     def synchronise(self) -> None:
         self._ring.synchronise()  # DDP can only do it in a backward pass
@@ -61,7 +61,7 @@ class Ddp(Strategy):
 
 
 class DdpInPlace(Ddp):
-    """DDP whose buckets our collectives leave where they are."""
+    """DDP whose buckets lie in memory that our collectives can share."""
 
     wrap = collectives.DistributedDataParallel
     module: collectives.DistributedDataParallel
@@ -72,7 +72,7 @@ class DdpInPlace(Ddp):
 
 
 class DdpHook(DdpInPlace):
-    """DDP whose communication hook hands each bucket to our ring. wire: the dtype that travels."""
+    """DDP whose communication hook passes each bucket to our ring. wire: the dtype on the wire."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class DdpHook(DdpInPlace):
 
 
 def group_on_ring(group: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Return the group if it is of our backend, else a new one that is, over the same ranks; collective."""
+    """Return the group if it is of our backend, else a new one of the same ranks that is; collective."""
     if dist.get_backend(group) == "ring":
         return group
     timeout = group._get_backend(torch.device("cpu")).options._timeout

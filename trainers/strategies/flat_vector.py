@@ -1,4 +1,4 @@
-"""Parameters that travel together, by dtype or by layer, and `FlatVector`: many tensors in one vector."""
+"""Parameters that travel together, by dtype or by layer; `FlatVector`: many tensors in one vector."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
@@ -22,7 +22,7 @@ def by_dtype(tensors: Iterable[_Tensor]) -> list[list[_Tensor]]:
 
 
 def described(parameters: Sequence[nn.Parameter], ready_s: Sequence[float] | None = None) -> list[Parameter]:
-    """Return each parameter's number, size, dtype and device. ready_s: when each gradient is ready; None: 0 for all."""
+    """Return each parameter's number, size, dtype and device. ready_s: when each gradient is ready; None: 0."""
     times_s = [0.0] * len(parameters) if ready_s is None else ready_s
     return [
         Parameter(str(index), p.numel(), time_s, str(p.dtype).removeprefix("torch."), str(p.device))
@@ -30,12 +30,12 @@ def described(parameters: Sequence[nn.Parameter], ready_s: Sequence[float] | Non
     ]
 
 
-CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # which have no forward pass of their own
+CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # without a forward pass
 REPEATED = (*CONTAINERS, nn.Sequential)
 
 
 class LayerParts(NamedTuple):
-    """A module whose forward pass needs these parameters of the model, which are trained."""
+    """A module, and the trained parameters that its forward pass needs."""
 
     module: nn.Module
     parameters: list[nn.Parameter]
@@ -44,8 +44,7 @@ class LayerParts(NamedTuple):
 def layers_of(model: nn.Module) -> list[LayerParts]:
     """Return the members of every ModuleList, ModuleDict and Sequential, then the model with the rest, if there is any.
 
-    Members of members are not their own layers. A parameter that several layers share is one of the rest, since the
-    forward pass of the model is what needs it.
+    Members of members are no layers. A parameter that several layers share belongs to the model.
     """
     layers = list(dict.fromkeys(_repeated(model)))
     inside = {part for layer in layers for part in layer.modules()}
@@ -72,10 +71,8 @@ class FlatVector:
     """Room for tensors of one dtype and device, one after the other, and for `spare` more elements behind them.
 
     vector: (num_elements + spare + padding,), zeros behind the elements; its length is a multiple of `multiple_of`.
-    views: of each tensor its part of the vector, in its shape.
-    spare: (spare,).
-    like: a tensor of that dtype, on that device. group: whose collectives are to leave the vector where it is (see
-    `collectives.empty`); None for memory that cannot be shared.
+    views: the part of each tensor, in its shape. spare: (spare,).
+    like: a tensor of that dtype and device. group: its ranks may share the memory (see `collectives.empty`).
     """
 
     def __init__(
@@ -102,8 +99,8 @@ class FlatVector:
 class FlatGradients(FlatVector):
     """The gradients of some parameters, and behind them a mark for each: not 0 where some rank has a gradient.
 
-    From the first synchronisation on the gradients themselves lie here: nothing is copied back. Without the marks a
-    parameter that no rank has used would get a gradient of zeros, which an optimizer with weight decay takes for one.
+    From the first synchronisation on the gradients lie here, and nothing is copied back. Without the marks a parameter
+    that no rank has used would get zeros, to which an optimizer would apply weight decay.
     """
 
     def __init__(
@@ -115,7 +112,7 @@ class FlatGradients(FlatVector):
 
     @torch.no_grad()
     def pack(self) -> torch.Tensor:
-        """Bring every gradient here, and let it stay here; zeros if there is none. Returns the vector."""
+        """Move every gradient here, or zeros if there is none; return the vector."""
         self._absent.clear()
         self.spare.fill_(1)
         for index, (parameter, view) in enumerate(zip(self._parameters, self.views, strict=True)):
@@ -129,7 +126,7 @@ class FlatGradients(FlatVector):
         return self.vector
 
     def unpack(self) -> None:
-        """After the reduction: give parameters without a gradient that of the other ranks, if one of them has any."""
+        """After the reduction, give parameters without a gradient that of the other ranks, if there is one."""
         for index in self._absent:
             if self.spare[index].item() != 0:
                 self._parameters[index].grad = self.views[index]
@@ -138,12 +135,12 @@ class FlatGradients(FlatVector):
 def flat_gradients(
     parameters: Sequence[nn.Parameter], multiple_of: int = 1, group: dist.ProcessGroup | None = None
 ) -> list[FlatGradients]:
-    """One for each dtype, in the order in which they appear."""
+    """Return `FlatGradients` for each dtype, in the order in which they appear."""
     return [FlatGradients(some, multiple_of, group) for some in by_dtype(parameters)]
 
 
 def copy_saved(tensors: Sequence[torch.Tensor], saved: Sequence[torch.Tensor]) -> None:
-    """Copy saved tensors into these. Raises ValueError for more or fewer, or another shape, which may be broadcast."""
+    """Copy saved tensors into these. Raises ValueError for another number or shape, which torch might broadcast."""
     for tensor, value in zip(tensors, saved, strict=True):
         if tensor.shape != value.shape:
             raise ValueError(f"a saved tensor has shape {tuple(value.shape)}: must have shape {tuple(tensor.shape)}")

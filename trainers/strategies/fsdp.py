@@ -1,4 +1,4 @@
-"""torch's FSDP2 (`fully_shard`), and the same on our backend: what `zero3` shows, with all that torch has beside it."""
+"""torch's FSDP2 (`fully_shard`), on torch's backend or ours: the idea of `zero3` in torch's implementation."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -13,27 +13,26 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_leaves
 
-from trainers.strategies.base import MakeOptimizer
+from trainers.strategies.base import MakeOptimizer, ShardingError, parameters_of
 from trainers.strategies.flat_vector import LayerParts, layers_of
-from trainers.strategies.guards import (
-    ShardingError,
+from trainers.strategies.sharded import (
+    MOVED,
+    Sharded,
     Withheld,
     backward_pass,
     clear_withheld,
     own_gradient,
-    parameters_of,
     without_values,
 )
-from trainers.strategies.sharded import MOVED, Sharded
 
 
 def gathered_rows(value: Any) -> Any:
-    """Return a copy of all ranks' rows; what is no DTensor as it is. Collective."""
+    """Return a copy with the rows of all ranks, collective; a value that is no DTensor is returned as it is."""
     return value.full_tensor().detach().clone() if isinstance(value, DTensor) else value
 
 
 def rows_like(value: Any, parameter: torch.Tensor | None) -> Any:
-    """Return this rank's rows of a tensor that has the parameter's shape; any other value as it is."""
+    """Return this rank's rows of a tensor of the parameter's shape; another value is returned as it is."""
     if not isinstance(parameter, DTensor) or not torch.is_tensor(value) or value.shape != parameter.shape:
         return value
     # All ranks have read the same, so nothing need be sent.
@@ -41,13 +40,12 @@ def rows_like(value: Any, parameter: torch.Tensor | None) -> Any:
 
 
 class Fsdp(Sharded):
-    """`fully_shard` for each layer, as `layers_of` has them, and for the whole model.
+    """`fully_shard` for each layer of `layers_of`, and for the whole model.
 
     The parameters are DTensors, of which a rank has some rows; an optimizer steps these. Its state and the model's are
-    saved whole, as those of `ring`, so that checkpoints fit other strategies as well. Whole parameters are there after
-    `unshard`, and what is written to them counts.
+    saved whole, as with `ring`. After `unshard` the whole parameters are there, and changes to them count.
 
-    Raises ValueError for a layer of several dtypes, which `fully_shard` does not take.
+    Raises ValueError for a layer of several dtypes, which `fully_shard` does not support.
     """
 
     name = "fsdp"
@@ -102,7 +100,7 @@ class Fsdp(Sharded):
         assert all(isinstance(p, DTensor) for p in self.parameters)
 
     def _storages(self) -> list[int]:
-        """Return which memory the parameters have, also while it is empty; an assignment gives them another one."""
+        """Return the identities of the parameters' storages, even while these are empty; an assignment changes them."""
         return [p.untyped_storage()._cdata for p in (*self.parameters, *self.stand_ins)]
 
     def on_forward(self) -> None:
@@ -115,11 +113,11 @@ class Fsdp(Sharded):
                 raise ShardingError(MOVED)
 
     def _iteration(self) -> Any:
-        """Return FSDP's own notes on the passes that are under way."""
+        """Return FSDP's state of the passes that are under way."""
         return self._root._get_fsdp_state()._state_ctx
 
     def on_backward_end(self) -> None:
-        """FSDP has synchronised the gradients already."""
+        """Raise ShardingError for hooks that FSDP has not called; it has synchronised the gradients already."""
         if any(parameter._backward_hooks for parameter in self.parameters):
             raise ShardingError(
                 f"{self.name} does not call the hooks of Tensor.register_hook on parameters: use "
@@ -127,7 +125,7 @@ class Fsdp(Sharded):
             )
 
     def synchronise(self) -> None:
-        """Raise ShardingError if there is anything to do, which FSDP does in backward passes only."""
+        """Raise ShardingError if gradients are not synchronised: FSDP synchronises in backward passes only."""
         failed = self._iteration().post_backward_final_callback_queued and backward_pass() < 0
         if failed or any(own_gradient(whole) is not None for whole in self.stand_ins):
             raise ShardingError(
@@ -162,7 +160,7 @@ class Fsdp(Sharded):
                 self._shown.append((rows, whole))
 
     def _hide_gradients(self) -> None:
-        """Remove what stands for gradients, and forget those which the program has set to None at whole parameters."""
+        """Remove withheld gradients, and forget those that the program has set to None at whole parameters."""
         for rows, whole in self._shown:
             if whole.grad is None:
                 rows.grad = None
@@ -178,7 +176,7 @@ class Fsdp(Sharded):
         self._is_whole = True
 
     def _reshard(self) -> None:
-        """Be as before `unshard`, but for what has been written."""
+        """Undo `unshard`, but keep changes to parameters."""
         if self._is_whole:
             self._hide_gradients()
             self._keep_written()
@@ -189,7 +187,7 @@ class Fsdp(Sharded):
 
     @torch.no_grad()
     def _keep_written(self) -> None:
-        """Copy the whole parameters, which may have been written to, to this rank's rows before they are freed."""
+        """Copy changes of the whole parameters to this rank's rows before they are freed."""
         for rows, whole, version in zip(self.parameters, self.stand_ins, self._versions, strict=True):
             if whole.untyped_storage().size() >= whole.nbytes:
                 rows.copy_(rows_like(whole, rows))
@@ -205,7 +203,7 @@ class Fsdp(Sharded):
         self._forget()
 
     def _forget(self, stepped: set[int] | None = None) -> None:
-        """Forget what passes within `no_sync`, or failed ones, have left. stepped: the ids of which, if not of all."""
+        """Forget the gradients of failed passes and those within `no_sync`. stepped: ids of parameters; None: all."""
         for rows, whole in zip(self.parameters, self.stand_ins, strict=True):
             if stepped is None or id(rows) in stepped:
                 whole.grad = None
@@ -235,7 +233,7 @@ class Fsdp(Sharded):
 
 
 def _extend_zero_grad(owner: nn.Module | torch.optim.Optimizer, forget: Callable[[], None]) -> None:
-    """Let `owner.zero_grad` also forget what is kept elsewhere than at the DTensors."""
+    """Let `owner.zero_grad` also call `forget`."""
     zero = owner.zero_grad
 
     def zero_grad(set_to_none: bool = True) -> None:

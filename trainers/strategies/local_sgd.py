@@ -9,17 +9,13 @@ import torch.distributed as dist
 from torch import nn
 
 import collectives
-from trainers.strategies.base import MakeOptimizer
+from trainers.strategies import EVERY
+from trainers.strategies.base import MakeOptimizer, OwnOptimizer, parameters_of
 from trainers.strategies.flat_vector import FlatVector, by_dtype, copy_saved
-from trainers.strategies.guards import OwnOptimizer, parameters_of
-from trainers.strategy_names import EVERY
 
 
 class OuterMomentum(NamedTuple):
-    """The outer optimizer of DiLoCo, SGD with Nesterov's momentum, which steps from the old average to the new one.
-
-    The defaults are those of the paper, section 3.
-    """
+    """The outer optimizer of DiLoCo: SGD with Nesterov momentum. The defaults are those of the paper, section 3."""
 
     learning_rate: float = 0.7
     momentum: float = 0.9
@@ -28,24 +24,24 @@ class OuterMomentum(NamedTuple):
 class Average:
     """The parameters of one dtype, and the state of the outer optimizer.
 
-    state: "start", the parameters after the last average, and "velocity" of the outer momentum, both (num_elements,);
+    state: "start", the parameters after the last average, and "velocity", the outer momentum, (num_elements,) each;
     {} without an outer optimizer.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], outer: OuterMomentum | None) -> None:
-        # Their memory may be another one later, as after p.data = ...
+        # The parameters, not their memory, which may change, as after p.data = ...
         self._parameters: list[torch.Tensor] = list(parameters)
         self._outer = outer
         self._flat = FlatVector([p.shape for p in parameters], parameters[0])
         self.state = {name: torch.zeros_like(self._flat.vector) for name in ("start", "velocity") if outer}
 
     def begin(self) -> None:
-        """Remember where the ranks begin, before their own first step."""
+        """Store the parameters before the ranks' own first step."""
         if self._outer:
             self.state["start"].copy_(self._packed())
 
     def take(self, group: dist.ProcessGroup) -> None:
-        """Bring the average into the parameters, or with outer momentum what a step towards it makes.
+        """Average the parameters; with an outer optimizer, step towards the average.
 
         The gradient of the outer optimizer is `start` minus the new average. In place, as models are large.
         """
@@ -67,10 +63,10 @@ class Average:
 class LocalSgd(OwnOptimizer):
     """No gradient is sent: after `every` steps with its own gradients, each rank gets the mean of all parameters.
 
-    That is 1/`every` of the bytes of an all-reduce in each step. Between two averages the ranks hold other parameters,
-    each with its own state of the optimizer; the training is another one than that with the whole batch.
+    That is 1/`every` of the bytes of an all-reduce in each step. Between two averages the ranks hold different
+    parameters and optimizer states, so training differs from that with the whole batch.
 
-    outer: from where the ranks began, go a step towards the average as DiLoCo does, rather than to the average itself.
+    outer: step from the last average towards the new one, as DiLoCo does; None: take the new average itself.
 
     Sources: Stich 2019, "Local SGD Converges Fast and Communicates Little", algorithm 1; Douillard et al. 2023,
     "DiLoCo: Distributed Low-Communication Training of Language Models", algorithm 1.
@@ -124,7 +120,7 @@ class LocalSgd(OwnOptimizer):
             self._taken = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this rank's state; the outer momentum is the same on all ranks, so only rank 0 gives it."""
+        """Return this rank's state; only rank 0 has the outer momentum, which is the same on all ranks."""
         assert self._optimizer is not None
         return {
             "model": self.module.state_dict(),
@@ -158,9 +154,9 @@ diloco = partial(LocalSgd, outer=OuterMomentum())
 
 @torch.no_grad()
 def _unscale(optimizer: torch.optim.Optimizer) -> None:
-    """Do what `torch.amp.GradScaler` leaves to an optimizer: unscale gradients, or take none where one is infinite.
+    """Unscale gradients, or remove them if one is infinite, as `torch.amp.GradScaler` leaves it to an optimizer.
 
-    A rank steps with its own gradients, so it has its own scale as well.
+    A rank steps with its own gradients, and therefore has its own scale.
     """
     scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
     if found_inf is None:

@@ -1,4 +1,4 @@
-"""The plain strategies, to be read one after the other: nothing, a message for each parameter, and one for all."""
+"""The plain strategies: no message, one for each parameter, and one for all parameters."""
 
 import torch
 import torch.distributed as dist
@@ -10,14 +10,14 @@ from trainers.strategies.flat_vector import FlatGradients, flat_gradients
 
 
 class NoSync(Strategy):
-    """Here to be looked at: the ranks' losses and parameters drift apart from the first step on."""
+    """A baseline: the ranks' losses and parameters drift apart from the first step on."""
 
 
 class AllReduce(Strategy):
-    """Simple, and slow for its many small messages: each parameter pays the latency of a whole ring.
+    """One all-reduce for each parameter: simple, and slow, since every small message pays the latency of a ring.
 
-    What the tutorials leave out: a rank that has not used a parameter must send zeros, or it hangs all others; so the
-    ranks first tell one another who has a gradient.
+    A rank that has not used a parameter must send zeros, or all others hang. The ranks therefore first tell one
+    another who has a gradient.
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
@@ -62,7 +62,7 @@ class Flat(Strategy):
 
 
 class Ring(Flat):
-    """The same, executed from the very schedule it is predicted with, on gradients that stay where they are."""
+    """`Flat`, executed from the very schedule that predicts it, on gradients that stay where they are."""
 
     def _new_vectors(self) -> list[FlatGradients]:
         return flat_gradients(self.parameters, group=self.group)
@@ -77,7 +77,7 @@ ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
 
 class ReduceScatterAllGather(Strategy):
-    """The two halves of an all-reduce as their own calls; between them a rank could step its own share (`zero1`)."""
+    """The two halves of an all-reduce as separate calls; between them a rank could step its own share (`zero1`)."""
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
         super().__init__(model, group)

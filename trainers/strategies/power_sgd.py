@@ -1,4 +1,4 @@
-"""PowerSGD: gradients travel as products of two thin matrices, and what that leaves out is added to the next ones."""
+"""PowerSGD: gradients are sent as products of two thin matrices, and the error is added to the next gradients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,18 +8,18 @@ import torch.distributed as dist
 from torch import nn
 
 import collectives
+from trainers.strategies import RANK
 from trainers.strategies.base import Strategy
 from trainers.strategies.flat_vector import FlatVector, by_dtype, copy_saved
-from trainers.strategy_names import RANK
 
-SEED = 0  # of the first right factors: they must be the same on all ranks, and any will do
+SEED = 0  # of the first right factors, which must be the same on all ranks
 
 
 class LowRank:
-    """One gradient as a matrix (rows, columns), about left @ right.T; `error` is what the last product left out.
+    """One gradient as a matrix (rows, columns), approximated by left @ right.T; `error` is the rest.
 
-    left: (rows, rank), right: (columns, rank), parts of the vectors that travel; right is kept from step to step, so
-    that each step goes on with the search for the best factors where the last one ended.
+    left: (rows, rank), right: (columns, rank), parts of the vectors that are sent; right is kept, so that each step
+    continues the power iteration of the last one.
     """
 
     def __init__(self, parameter: nn.Parameter, left: torch.Tensor, right: torch.Tensor) -> None:
@@ -27,19 +27,19 @@ class LowRank:
         self.error = torch.zeros(len(left), len(right), dtype=parameter.dtype, device=parameter.device)
 
     def find_left(self) -> None:
-        """Add the gradient to the error; from here on that holds what is to be sent."""
+        """Add the gradient to the error, which from here on is the matrix to send."""
         if self._parameter.grad is not None:
             self.error.add_(self._parameter.grad.reshape(self.error.shape))
         torch.mm(self.error, self._right, out=self._left)
 
     def find_right(self) -> None:
         """Make the columns of the mean left factors orthonormal, and the right factors from these."""
-        precise = self._left if self._left.dtype == torch.float64 else self._left.float()  # no QR is there of bfloat16
+        precise = self._left if self._left.dtype == torch.float64 else self._left.float()  # there is no QR of bfloat16
         self._left.copy_(torch.linalg.qr(precise).Q)
         torch.mm(self.error.T, self._left, out=self._right)
 
     def multiply(self) -> None:
-        """Multiply the mean factors: the product is the gradient, and what it lacks stays for the next one."""
+        """Multiply the mean factors: the product is the gradient, and the rest stays in `error`."""
         gradient = self._parameter.grad
         if gradient is None or not gradient.is_contiguous():
             gradient = self._parameter.grad = torch.empty_like(self._parameter, memory_format=torch.contiguous_format)
@@ -49,8 +49,8 @@ class LowRank:
 class LowRankGradients:
     """The gradients of one dtype, in two vectors that are all-reduced one after the other.
 
-    lefts: the left factors, then the gradients that no factors would make smaller, then a mark for each parameter, as
-    `FlatGradients` has them. rights: the right factors.
+    lefts: the left factors, the gradients that factors would not make smaller, and a mark for each parameter, as in
+    `FlatGradients`. rights: the right factors.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], rank: int) -> None:
@@ -81,7 +81,7 @@ class LowRankGradients:
         return self.lefts.vector
 
     def pack_rights(self) -> torch.Tensor:
-        """When `lefts` is the mean of all ranks: give back what is in it as it is, and fill `rights`."""
+        """When `lefts` is the mean of all ranks, unpack the whole gradients in it, and fill `rights`."""
         used = [mark != 0 for mark in self.lefts.spare.tolist()]  # by some rank
         self._used = [matrix for matrix, is_used in zip(self.matrices, used, strict=False) if is_used]
         whole = [*zip(self._order, self.lefts.views, used, strict=True)][len(self.matrices) :]
@@ -93,7 +93,7 @@ class LowRankGradients:
         return self.rights.vector
 
     def unpack(self) -> None:
-        """When `rights` is the mean of all ranks: give every matrix its gradient."""
+        """When `rights` is the mean of all ranks, set the gradient of every matrix."""
         for matrix in self._used:
             matrix.multiply()
 
@@ -101,7 +101,7 @@ class LowRankGradients:
 def _is_worth_it(parameter: nn.Parameter, rank: int) -> bool:
     """Return whether two factors are smaller than the gradient as a matrix, whose rows are the first dimension.
 
-    float16 may hold the gradient where it does not hold its factors.
+    Never for float16, in which factors may overflow.
     """
     if parameter.dim() < 2 or not parameter.is_floating_point() or parameter.dtype == torch.float16:
         return False
@@ -113,11 +113,11 @@ class PowerSgd(Strategy):
     """Two all-reduces of rank * (rows + columns) numbers a matrix in place of one of rows * columns.
 
     Each rank sends the product of its gradient, as a matrix, with a thin one; all make the mean of these orthonormal,
-    and multiply their own gradients with that. Both are sums, so the ring can add them up. What a rank's gradient has
-    beside the product stays in its `error`, and is added to its next gradient: nothing is lost, but it comes later.
+    and multiply their own gradients with it. Both products are linear, so that a ring can add them. The error of a
+    rank's approximation is added to its next gradient.
 
-    rank: of the product. Vectors, and matrices for which factors would not be smaller, are sent as they are. All ranks
-    must have the same kind of processor, as each multiplies the factors by itself.
+    rank: of the product. Vectors, and matrices for which factors would not be smaller, are sent whole. All ranks must
+    have the same kind of processor, because each multiplies the factors.
 
     Source: Vogels et al. 2019, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization",
     algorithms 1 and 2.
@@ -136,7 +136,7 @@ class PowerSgd(Strategy):
             gradients.unpack()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the errors; the right factors are the same on all ranks, so only rank 0 gives them."""
+        """Return the errors; only rank 0 has the right factors, which are the same on all ranks."""
         return {"errors": self._errors(), "rights": self._rights() if self.group.rank() == 0 else []}
 
     def _errors(self) -> list[torch.Tensor]:

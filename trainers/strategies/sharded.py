@@ -1,55 +1,52 @@
-"""`Sharded`: what the strategies have in common in which each rank steps shares of the parameters."""
+"""`Sharded`: strategies in which each rank steps shares of the parameters, and the tensors that stand for shares.
 
-from collections.abc import Callable, Sequence
+`ShareGradient` makes torch's clipping and GradScaler see the shares of all ranks. `Withheld` stands where a rank has
+only a share of a gradient, or of the values of a parameter, and refuses to be read.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 import collectives
-from trainers.strategies.base import MakeOptimizer
-from trainers.strategies.flat_vector import FlatVector
-from trainers.strategies.guards import (
-    OwnOptimizer,
-    ShardingError,
-    ShareGradient,
-    Withheld,
-    check_shardable,
-    clear_withheld,
-    own_gradient,
-    parameters_of,
-    require_exactly,
-    without_values,
-)
+from trainers.strategies.base import MakeOptimizer, OwnOptimizer, ShardingError, parameters_of
+
+backward_pass = torch._C._current_graph_task_id  # the number of the one that is under way, or -1
+
+DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+SAME_VALUES = (DATA, torch.Tensor.detach, torch.Tensor.float, torch.Tensor.double, torch.Tensor.to)
+NORMS = (torch.linalg.vector_norm, torch.linalg.norm, torch.norm, torch.Tensor.norm, torch._foreach_norm)
+# Eight values and their gradients. The halves differ: so do their norms. No tensor: a recorded program would hold it.
+NUMBERS = [[0.5, -1, 2, 0.25, 30, -20, 50, 40], [0.01, -0.02, 0.04, 0.03, 800, -500, 900, 700]]
 
 MOVED = (
     "the model's parameters have been moved, or have another dtype, since they were sharded: call model.to(...) before "
     "DataParallel(model, ...), and copy new values into the parameters in place"
 )
-FORGOTTEN = (
-    "the gradients of some parameters were set to None, but ranks have shares of all gradients together: call "
-    "optimizer.zero_grad(), and do without a gradient by requires_grad_(False) before DataParallel(model, ...)"
-)
 MapState = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of a share, and of what an optimizer keeps of it
 
 
 class Sharded(OwnOptimizer):
-    """A rank steps shares of the parameters, with the mean gradients of these alone.
+    """A rank steps shares of the parameters, and has the mean gradients of these alone.
 
-    Optimizers are the user's own, made for the shares; their states are saved and loaded as those of whole parameters.
+    The user's optimizer is made for the shares; its state is saved and loaded as that of whole parameters.
     """
 
-    share_gradients: Callable[[], list[torch.Tensor]]  # those that this rank has after a synchronisation
+    share_gradients: Callable[[], list[torch.Tensor]]  # of this rank, after a synchronisation
 
     def watch_sharded(
         self, optimizer: torch.optim.Optimizer, gather: MapState, own_part: MapState
     ) -> torch.optim.Optimizer:
         """Watch the steps, and save and load the state whole.
 
-        gather: returns all ranks' parts of what an optimizer keeps of a share; collective. own_part: returns this
-        rank's part of that, on whatever number of ranks. Both raise ValueError for what is not in shares.
+        gather: given a share and a tensor of its state, returns the tensors of all ranks in one; collective.
+        own_part: returns this rank's part of that. Both raise ValueError for a tensor that cannot be sharded.
         """
         optimizer.register_state_dict_post_hook(partial(_map_state, gather))
         optimizer.register_load_state_dict_pre_hook(partial(_map_state, own_part))
@@ -70,7 +67,7 @@ class Sharded(OwnOptimizer):
 
 
 def _map_state(change: MapState, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Change every tensor of an optimizer's state, given what it is of; a count of steps stays as it is."""
+    """Apply `change` to every tensor of an optimizer's state, but not to counts of steps."""
     stepped = parameters_of(optimizer)
     state: dict[int, dict[str, Any]] = {}
     for index, values in state_dict["state"].items():
@@ -84,161 +81,185 @@ def _map_state(change: MapState, optimizer: torch.optim.Optimizer, state_dict: d
     return {**state_dict, "state": state}
 
 
-class ShardedWeights:
-    """Parameters of one dtype, moved into one vector, of which each rank has an equal share.
+def check_shardable(
+    make: MakeOptimizer, parameters: Sequence[nn.Parameter], shares: Sequence[nn.Parameter], name: str
+) -> None:
+    """Raise ValueError if an optimizer of shares would train otherwise than one of the model's parameters.
 
-    home: where the parameters lie. share: this rank's part of it. share_gradient: the mean gradient of the share, once
-    there is one. gradients: where gradients lie before they are reduced, if that memory is kept.
+    shares: the parameters that this rank steps. name: the name of the strategy.
     """
-
-    def __init__(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup, lends: bool = True) -> None:
-        self.parameters = list(parameters)
-        self.group = group
-        self.home = self.vector(lends)
-        self.num_elements = self.home.num_elements
-        self.gradients: FlatVector | None = None
-        for parameter, view in zip(parameters, self.home.views, strict=True):
-            view.copy_(parameter.detach())
-            parameter.data = view
-        self.share = nn.Parameter(self.own_share(self.home.vector))
-        self.share_gradient = torch.zeros_like(self.share, requires_grad=False)
-        self._part = self.share_gradient  # where the mean gradient of the last backward pass arrives
-        self._shown_gradient = ShareGradient.of(self.share_gradient, group)
-
-    def vector(self, lends: bool = False) -> FlatVector:
-        """Return a new vector for all parameters. lends: ranks may share its memory, since it is kept."""
-        shapes = [parameter.shape for parameter in self.parameters]
-        group = self.group if lends else None
-        return FlatVector(shapes, self.parameters[0], multiple_of=self.group.size(), group=group)
-
-    def own_share(self, vector: torch.Tensor) -> torch.Tensor:
-        """Return this rank's share of a vector that is as long as that of the parameters."""
-        return vector.view(self.group.size(), -1)[self.group.rank()]
-
-    @property
-    def are_home(self) -> bool:
-        """Whether the parameters lie in their vector, in its dtype."""
-        pairs = zip(self.parameters, self.home.views, strict=True)
-        return all(p.data_ptr() == view.data_ptr() and p.dtype == view.dtype for p, view in pairs)
-
-    @torch.no_grad()
-    def reduce(self, async_op: bool = False) -> dist.Work | None:
-        """Reduce-scatter the gradients, which leave the parameters; zeros where there is none. `finish` follows."""
-        flat = self.gradients or self.vector()
-        for parameter, view in zip(self.parameters, flat.views, strict=True):
-            gradient = own_gradient(parameter)
-            view.zero_() if gradient is None else view.copy_(gradient)
-            parameter.grad = without_values(parameter, parameter.shape).as_subclass(Withheld)
-        self._part = self.share_gradient if self.share.grad is None else torch.empty_like(self.share_gradient)
-        return collectives.reduce_scatter_tensor(self._part, flat.vector, dist.ReduceOp.AVG, self.group, async_op)
-
-    def finish(self) -> None:
-        """Add the mean, when it is there, to what earlier backward passes have left since `zero_grad`."""
-        if self._part is not self.share_gradient:
-            self.share_gradient.add_(self._part)
-        self._part = self.share_gradient
-        self.share.grad = self._shown_gradient
-
-    def before_accumulating(self, parameter: nn.Parameter, _: torch.Tensor) -> None:
-        """Let a gradient come to its place; called before it is accumulated.
-
-        If the gradients of all parameters have been set to None, that of the share is forgotten.
-        """
-        if parameter.grad is None and self.share.grad is not None:
-            if any(other.grad is not None for other in self.parameters):
-                raise ShardingError(FORGOTTEN)
-            self.share.grad = None
-        clear_withheld(parameter)
-
-    def gather(self) -> None:
-        """Bring every rank's share into the parameters."""
-        collectives.all_gather_into_tensor(self.home.vector, self.share.detach(), self.group)
-
-    def whole(self, part: torch.Tensor) -> torch.Tensor:
-        """Return the parts of all ranks, (share,) each, one after the other and without padding: (num_elements,)."""
-        _require_numbers_of_elements(part, part.shape == self.share.shape)
-        gathered = part.new_empty(self.group.size() * len(part))
-        collectives.all_gather_into_tensor(gathered, part.contiguous(), self.group)
-        return gathered[: self.num_elements].clone()
-
-    def own_of_whole(self, whole: torch.Tensor) -> torch.Tensor:
-        """Return this rank's share of what `whole` gave, on whatever number of ranks."""
-        _require_numbers_of_elements(whole, whole.shape == (self.num_elements,))
-        padded = whole.new_zeros(self.group.size() * len(self.share))
-        padded[: self.num_elements] = whole
-        return self.own_share(padded).clone()
-
-
-def _require_numbers_of_elements(tensor: torch.Tensor, has_right_shape: bool) -> None:
-    """Refuse a tensor of another shape, which would be that of one rank alone."""
-    if not has_right_shape:
-        raise ValueError(f"has shape {tuple(tensor.shape)}: only state with the shape of the parameter can be sharded")
-
-
-class ShardedVectors(Sharded):
-    """The parameters lie in vectors, and an optimizer sees this rank's share of each as a single parameter.
-
-    So it must work element by element, as SGD, Adam and AdamW do, with the same options for all: `optimizer` tries
-    that, and refuses others. A parameter without a gradient counts as one with zeros. After a synchronised backward
-    pass a rank has the mean gradients of its share, and none at the parameters.
-
-    weights: the vectors.
-    """
-
-    weights: Sequence[ShardedWeights]
-
-    def shard(self, weights: Sequence[ShardedWeights]) -> None:
-        """Begin to train these, which have all parameters."""
-        self.weights = weights
-        self.refuse_others(self.parameters)
-        for some in weights:
-            for parameter in some.parameters:
-                parameter.register_hook(partial(some.before_accumulating, parameter))
-
-    def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        """Make the optimizer of this rank's shares. Raises ValueError if it cannot step shares of the parameters."""
-        shares = [weights.share for weights in self.weights]
-        check_shardable(make, self.parameters, shares, self.name)
-        of_share = {id(weights.share): weights for weights in self.weights}
-        optimizer: Any = self.watch_sharded(
-            make(shares),
-            lambda share, part: of_share[id(share)].whole(part),
-            lambda share, whole: of_share[id(share)].own_of_whole(whole),
+    for given in (parameters, shares):
+        optimizer = make(list(given))
+        kind = type(optimizer).__name__
+        first, *others = [{**group, "params": None} for group in optimizer.param_groups]
+        if any(group != first for group in others):
+            raise ValueError(
+                f"{kind}: has parameter groups with different options: {name} needs the same options for all "
+                f"parameters; use one group, or another strategy"
+            )
+        require_exactly(optimizer, given, name, ValueError)
+    if not _is_elementwise(make, {parameter.dim() for parameter in parameters}):
+        raise ValueError(
+            f"{kind}: its update of an element depends on others, such as a norm over a whole parameter, or on the "
+            f"parameter's shape: with {name} a rank sees only its shard of the elements, flattened; use SGD, Adam or "
+            f"AdamW, or another strategy"
         )
-        self._made = optimizer, shares
-        optimizer.zero_grad = self.zero_grad
-        return optimizer  # type: ignore[no-any-return]
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of the parameters, from which those of the shares are made, and these."""
-        for weights in self.weights:
-            weights.share.grad = None
-        for parameter in self.parameters:
-            clear_withheld(parameter)
-            if set_to_none:
-                parameter.grad = None
-            elif parameter.grad is not None:
-                parameter.grad.zero_()
 
-    def share_gradients(self) -> list[torch.Tensor]:
-        return [weights.share_gradient for weights in self.weights]
+def require_exactly(
+    optimizer: torch.optim.Optimizer, given: Sequence[nn.Parameter], name: str, error: type[Exception]
+) -> None:
+    """Raise the error unless the optimizer steps exactly these parameters. name: the name of the strategy."""
+    if {*map(id, parameters_of(optimizer))} != {*map(id, given)}:
+        kind = type(optimizer).__name__
+        raise error(
+            f"{kind}: must be made of exactly the parameters that the function is passed, which with {name} are this "
+            f"rank's shards: write model.optimizer(lambda parameters: {kind}(parameters, ...)), and freeze others with "
+            f"requires_grad_(False)"
+        )
 
-    def check_gradients(self) -> None:
-        require_exactly(*self._made, self.name, ShardingError)  # a group may have been added since
-        for weights in self.weights:
-            if any(own_gradient(parameter) is not None for parameter in weights.parameters):
-                raise ShardingError(
-                    "there are gradients that have not been synchronised: run the last backward pass before a step "
-                    "outside no_sync(), or call model.sync_gradients()"
-                )
-            if weights.share.grad is not None and any(parameter.grad is None for parameter in weights.parameters):
-                raise ShardingError(FORGOTTEN)
 
-    def before_stepping(self) -> None:
-        if not all(weights.are_home for weights in self.weights):
-            raise ShardingError(MOVED)
+def _is_elementwise(make: MakeOptimizer, num_dims: set[int]) -> bool:
+    """Return whether two halves, stepped as vectors, change as the whole does in parameters of these dimensions.
 
-    def after_stepping(self) -> None:
-        for weights in self.weights:
-            weights.gather()
-        torch.autograd.graph.increment_version(self.parameters)  # for backward passes from before the step
+    False for an optimizer that cannot step alone, such as one that needs a closure.
+    """
+    shapes = [(8,), *((2, 4) if num == 2 else (2, 2, 2, *[1] * (num - 3)) for num in num_dims - {0, 1})]
+    with torch.random.fork_rng(devices=[]):
+        try:
+            numbers = torch.tensor(NUMBERS)
+            halves = torch.cat([_changes(make, half, (4,)) for half in numbers.split(4, dim=1)])
+            whole = [_changes(make, numbers, shape) for shape in shapes]
+        except TypeError:
+            return False
+    # Vectorised code may round the last elements otherwise.
+    return all(torch.allclose(halves, changes, 1e-4, 1e-6, equal_nan=True) for changes in whole)
+
+
+def _changes(make: MakeOptimizer, numbers: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return the change of a parameter of that shape in three steps, flattened. numbers: values and gradients."""
+    torch.manual_seed(0)
+    parameter = nn.Parameter(numbers[0].reshape(shape).clone())
+    optimizer = make([parameter])
+    for factor in (1.0, 0.7, 0.4):
+        parameter.grad = numbers[1].reshape(shape) * factor
+        optimizer.step()
+    return parameter.detach().flatten() - numbers[0]
+
+
+class ShareGradient(torch.Tensor):
+    """A rank's share of a gradient: a norm is that of all shares, and GradScaler sees infinities of any rank.
+
+    torch's `clip_grad_norm_` and `torch.amp.GradScaler` therefore do on every rank what they do in one process, and are
+    collective. All other functions see this rank's share alone.
+    """
+
+    group: dist.ProcessGroup
+
+    @classmethod
+    def of(cls, part: torch.Tensor, group: dist.ProcessGroup) -> Self:
+        """Return `part` as a share, in the same memory."""
+        share = part.as_subclass(cls)
+        share.group = group
+        return share
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Compute `func` of the plain tensors, and combine norms and infinities of all ranks."""
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **kwargs)
+            if func in SAME_VALUES:  # as in p.grad.detach().norm()
+                return cls.of(result, args[0].group)
+            if func in NORMS:
+                orders = (*args[1:2], kwargs.get("ord"), kwargs.get("p"))
+                order = float(next((value for value in orders if value not in (None, "fro")), 2))
+                if isinstance(result, torch.Tensor):
+                    return _combined(result, order, args[0].group)
+                pairs = zip(result, args[0], strict=True)
+                return [_combined(n, order, part.group) if isinstance(part, cls) else n for n, part in pairs]
+            if func is torch._amp_foreach_non_finite_check_and_unscale_:
+                shares, found_inf, *_ = args
+                collectives.all_reduce(found_inf, dist.ReduceOp.MAX, shares[0].group)
+            return result
+
+
+def _combined(norm: torch.Tensor, order: float, group: dist.ProcessGroup) -> torch.Tensor:
+    """Return the norm over all ranks; collective. norm: of this rank's part, ()."""
+    if not order > 0:
+        raise ValueError(
+            f"norm of order {order}: the order must be greater than 0 for gradients that are sharded among ranks"
+        )
+    if math.isinf(order):
+        collectives.all_reduce(norm, dist.ReduceOp.MAX, group)
+        return norm
+    powers = norm.double() ** order
+    collectives.all_reduce(powers, group=group)
+    return (powers ** (1 / order)).to(norm.dtype)
+
+
+# Functions of a withheld tensor that do not read its values: what it is, and what moves modules.
+_ALLOWED = {
+    "to", "float", "double", "half", "bfloat16", "cpu", "cuda", "is_floating_point", "is_complex",
+    "_has_compatible_shallow_copy_type", "__set__", "__hash__", "size", "numel", "dim", "data_ptr", "untyped_storage",
+    "get_device", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_",
+}  # fmt: skip
+_VALUES = ("data", "T", "mT", "H", "mH", "real", "imag")  # properties that are made of the values
+
+
+class Withheld(torch.Tensor):
+    """A tensor whose values are elsewhere: reading or changing them raises ShardingError.
+
+    With None in place of a gradient, torch's `clip_grad_norm_` would silently skip it. Where Python is not asked, as in
+    autograd's C++ code, the values are nan.
+
+    bring_back: a function that brings the values, called only within a backward pass, which all ranks take alike.
+    """
+
+    message = (
+        "zero1, zero2 and zero3 leave no gradient in the model's parameters, nor does fsdp after unshard(), because a "
+        "rank has the mean gradients of its shard only: clip with model.clip_grad_norm_(...), or use the optimizer's "
+        "gradients, [p.grad for group in optimizer.param_groups for p in group['params']]"
+    )
+
+    bring_back: Callable[[], object] | None = None
+
+    def __repr__(self, **_: object) -> str:  # type: ignore[override]
+        return f"<values withheld: {self.message}>"
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Compute `func` if it needs no values, or if they can be brought."""
+        is_property = type(func).__name__ == "method-wrapper"
+        is_read = is_property and func.__name__ == "__get__" and func.__self__.__name__ in _VALUES
+        if func.__name__ in _ALLOWED or (is_property and not is_read):
+            return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+        withheld = next(tensor for tensor in tree_leaves([args, kwargs]) if isinstance(tensor, Withheld))
+        if withheld.bring_back is None or backward_pass() < 0:
+            raise ShardingError(withheld.message)
+        withheld.bring_back()
+        return func(*args, **(kwargs or {}))
+
+
+class WithheldParameter(Withheld, nn.Parameter):
+    """A parameter without values; a parameter has this class for a time, as with UninitializedParameter."""
+
+
+def without_values(like: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Return a tensor of that shape with the dtype and device of `like`, in the memory of one element."""
+    return torch.full((), torch.nan, dtype=like.dtype, device=like.device).expand(shape)
+
+
+def own_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
+    """Return the gradient of the parameter itself; None if it has been reduced, or there is none."""
+    return None if isinstance(parameter.grad, Withheld) else parameter.grad
+
+
+def clear_withheld(parameter: torch.Tensor) -> None:
+    """Remove what stands for a reduced gradient, before a gradient is accumulated there."""
+    if isinstance(parameter.grad, Withheld):
+        parameter.grad = None

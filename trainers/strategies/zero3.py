@@ -1,4 +1,4 @@
-"""ZeRO stage 3: as stage 2, and each rank keeps its share of the parameters only; fully sharded data parallelism."""
+"""ZeRO stage 3: each rank also keeps its share of the parameters only; fully sharded data parallelism."""
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -12,26 +12,28 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.hooks import RemovableHandle
 
-from trainers.replica_check import all_alike
+from trainers.strategies.base import ShardingError, all_alike
 from trainers.strategies.flat_vector import FlatVector, by_dtype, layers_of
-from trainers.strategies.guards import ShardingError, WithheldParameter, backward_pass, without_values
-from trainers.strategies.sharded import MOVED, ShardedVectors, ShardedWeights
+from trainers.strategies.sharded import MOVED, WithheldParameter, backward_pass, without_values
+from trainers.strategies.zero import ShardedWeights, Zero1
 
 _next_sequence_nr = torch._C._autograd._get_sequence_nr  # of the nodes that this thread adds to autograd's graph
 _outer_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 class LayerWeights(ShardedWeights):
-    """The parameters of one dtype that the forward pass of a module needs. A rank keeps its share alone in between.
+    """The parameters of one dtype that the forward pass of a module needs; in between a rank keeps its share alone.
 
-    number: of these weights. stays: keep them from a forward pass to the end of its backward pass, as those of the
-    whole model. is_whole: whether the parameters are there. missing: those whose gradients are still to come.
+    number: of these weights. stays: whether they stay from a forward pass to the end of its backward pass, as those of
+    the whole model do. is_whole: whether the parameters are there. missing: those whose gradients are still to come.
     """
 
-    def __init__(self, some: Sequence[nn.Parameter], group: dist.ProcessGroup, number: int, stays: bool) -> None:
+    def __init__(
+        self, some: Sequence[nn.Parameter], group: dist.ProcessGroup, number: int, module: nn.Module, stays: bool
+    ) -> None:
         super().__init__(some, group, lends=False)
         self.share = nn.Parameter(self.share.detach().clone())
-        self.number, self.stays = number, stays
+        self.number, self.module, self.stays = number, module, stays
         self.is_whole = True
         self.missing = set(some)
 
@@ -49,7 +51,7 @@ class LayerWeights(ShardedWeights):
 
     @torch.no_grad()
     def release(self, hold: bool) -> None:
-        """Keep the share alone, as the parameters hold it now. Graphs that read the vector keep it alive.
+        """Keep the share alone, with what was written to the parameters. Graphs that read the vector keep it alive.
 
         hold: a graph may read the parameters themselves, which keep their values for it.
         """
@@ -64,34 +66,51 @@ class LayerWeights(ShardedWeights):
             parameter.__class__ = WithheldParameter
 
 
-class Zero3(ShardedVectors):
-    """All-gather a layer's parameters before its forward pass, and for its backward pass again; free them after each.
+class Zero3(Zero1):
+    """`Zero1` whose ranks all-gather a layer's parameters before its forward and its backward pass, and then free them.
 
-    Autograd saves no parameter for the backward pass, but where to find it: whatever reads it gathers its layer. When
-    all gradients of a layer are there, and another layer begins, they are reduce-scattered. So an all-gather is added
-    to the bytes of an all-reduce, and a rank holds whole parameters of one layer at a time, besides those that belong
+    Autograd saves for the backward pass where to find a parameter: whatever reads it gathers its layer. When all
+    gradients of a layer are there, and another layer begins, they are reduce-scattered. An all-gather is therefore
+    added to the bytes of an all-reduce, and a rank holds whole parameters of one layer at a time, and those that belong
     to no layer (see `layers_of`). Nothing is gathered ahead, to keep the code short; torch's fully_shard does that.
 
-    Between passes the model's parameters are withheld: `unshard` brings them back. Ranks must use the same layers,
-    which they compare at the end of a backward pass.
+    Between passes the model's parameters are withheld; `unshard` gathers them. Ranks must use the same layers, which
+    they compare at the end of a backward pass.
 
-    Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 5.3.
+    Source: as `Zero1`, 5.3.
     """
 
     name = "zero3"
+    weights: list[LayerWeights]
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
         super().__init__(model, group)
-        names = {parameter: name for name, parameter in model.named_parameters()}
-        layers: list[LayerWeights] = []
-        by_module: dict[nn.Module, list[LayerWeights]] = {}
-        for part in layers_of(model):
-            for some in by_dtype(part.parameters):
-                layers.append(LayerWeights(some, group, len(layers), stays=part.module is model))
-                by_module.setdefault(part.module, []).append(layers[-1])
-        self.shard(layers)
-        self._layers = layers
-        for layer in layers:
+        self._layers = self.weights
+        self._withhold_parameters()
+        for module in dict.fromkeys((*(layer.module for layer in self._layers), model)):
+            own = [layer for layer in self._layers if layer.module is module]
+            _surround(module, partial(self._enter, own), partial(self._leave, own))
+        self._contexts: list[AbstractContextManager[object]] = []  # of the forward passes that are under way
+        self._homes = {layer.home.vector.data_ptr(): layer for layer in self._layers}  # of layers that are whole
+        self._gathered = 0  # a checksum of the gathered layers, in their order, since the ranks last compared theirs
+        self._over: list[LayerWeights] = []  # layers whose gradients are all there
+        self._reduced: set[LayerWeights] = set()
+        self._is_synced = True
+        self._is_end_queued = False
+        self._kept_since: int | None = _next_sequence_nr()  # the next node's number at `unshard`, until it ends
+        self._num_steps = 0
+
+    def cut(self) -> list[LayerWeights]:
+        parts = [(part.module, some) for part in layers_of(self.module) for some in by_dtype(part.parameters)]
+        return [
+            LayerWeights(some, self.group, number, module, stays=module is self.module)
+            for number, (module, some) in enumerate(parts)
+        ]
+
+    def _withhold_parameters(self) -> None:
+        """Prepare the parameters for the time in which they have no values."""
+        names = {parameter: name for name, parameter in self.module.named_parameters()}
+        for layer in self._layers:
             for parameter in layer.parameters:
                 withheld: Any = parameter
                 withheld.bring_back = partial(self._gather, layer)
@@ -101,18 +120,6 @@ class Zero3(ShardedVectors):
                     "call model.unshard() on every rank before a parameter is read, changed or copied"
                 )
                 parameter.register_post_accumulate_grad_hook(partial(self._arrived, layer))
-        for module in dict.fromkeys((*by_module, model)):
-            own = by_module.get(module, [])
-            _surround(module, partial(self._enter, own), partial(self._leave, own))
-        self._contexts: list[AbstractContextManager[object]] = []  # of the forward passes that are under way
-        self._homes = {layer.home.vector.data_ptr(): layer for layer in layers}  # of layers that are whole
-        self._gathered = 0  # a checksum of which layers were, in their order, since the ranks last compared theirs
-        self._over: list[LayerWeights] = []  # layers whose gradients are all there
-        self._reduced: set[LayerWeights] = set()
-        self._is_synced = True
-        self._is_end_queued = False
-        self._kept_since: int | None = _next_sequence_nr()  # the next node's number at `unshard`, until it ends
-        self._num_steps = 0
 
     def set_sync(self, is_synced: bool) -> None:
         self._is_synced = is_synced
@@ -124,7 +131,7 @@ class Zero3(ShardedVectors):
             self._forget(hold=self._kept_since is not None and _next_sequence_nr() > self._kept_since)
 
     def _forget(self, hold: bool = False) -> None:
-        """Let go of what `unshard` or a pass that failed has left. hold: as of `LayerWeights.release`."""
+        """Free what `unshard` or a pass that failed has left. hold: as in `LayerWeights.release`."""
         self._kept_since = None
         self._end_backward(hold)
         self._over.clear()
@@ -148,7 +155,7 @@ class Zero3(ShardedVectors):
     def _leave(self, layers: Sequence[LayerWeights]) -> None:
         self._contexts.pop().__exit__(None, None, None)
         for layer in layers:
-            # What is computed anew in a backward pass is needed there right after.
+            # What a backward pass computes again it needs right after.
             if backward_pass() < 0 and not (layer.stays and torch.is_grad_enabled()):
                 self._release(layer)
 
@@ -170,14 +177,14 @@ class Zero3(ShardedVectors):
             layer.release(hold)
 
     def _save(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Return what autograd saves in place of a tensor."""
+        """Return the function from which autograd gets a saved tensor."""
         layer = self._homes.get(tensor.untyped_storage().data_ptr()) if tensor.layout is torch.strided else None
         if layer is None or tensor.dtype != layer.share.dtype or tensor.is_conj():
             return partial(_unchanged, tensor, tensor._version)
         return partial(self._load, layer, self._num_steps, tensor.size(), tensor.stride(), tensor.storage_offset())
 
     def _load(self, layer: LayerWeights, num_steps: int, *place: Any) -> torch.Tensor:
-        """Return a view of the gathered vector. num_steps: the steps of the optimizer that were taken before."""
+        """Return a view of the gathered vector. num_steps: steps of the optimizer before the forward pass."""
         if num_steps != self._num_steps:
             raise ShardingError(
                 "a backward pass belongs to a forward pass from before the last optimizer.step(), which has changed "
@@ -188,7 +195,7 @@ class Zero3(ShardedVectors):
         return view.clone() if torch.is_grad_enabled() else view  # the graph of gradients reads it later
 
     def _arrived(self, layer: LayerWeights, parameter: nn.Parameter) -> None:
-        """Note that the backward pass has made a gradient; a pass may have others within it, as checkpoints do."""
+        """Note a gradient that the backward pass has made; a pass may contain others, as with checkpoints."""
         self._reduced.discard(layer)
         layer.missing.discard(parameter)
         if not layer.missing:
@@ -215,7 +222,7 @@ class Zero3(ShardedVectors):
         self._forget()
 
     def _compare_gathered(self) -> None:
-        """Shares of several layers of the same size would otherwise be put together, unnoticed."""
+        """Raise ShardingError if ranks gathered different layers; of the same size, they would be mixed unnoticed."""
         own = torch.tensor([self._gathered], device=self.parameters[0].device)
         self._gathered = 0
         if not all_alike(own, self.group):
@@ -234,7 +241,7 @@ class Zero3(ShardedVectors):
         torch.autograd.graph.increment_version(self.parameters)
 
     def after_stepping(self) -> None:
-        """Leave the parameters: they are gathered when a forward pass needs them."""
+        """Gather nothing: a forward pass gathers the parameters that it needs."""
 
     def unshard(self) -> None:
         for layer in self._layers:
@@ -259,7 +266,7 @@ class Zero3(ShardedVectors):
 
 
 def _unchanged(tensor: torch.Tensor, version: int) -> torch.Tensor:
-    """Return a saved tensor. Raises RuntimeError if it has changed, for which autograd does not look here."""
+    """Return a saved tensor. Raises RuntimeError if it has changed, which autograd does not check under hooks."""
     if tensor._version != version:
         raise RuntimeError("a tensor that the backward pass needs has been modified by an in-place operation")
     return tensor

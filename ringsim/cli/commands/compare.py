@@ -104,8 +104,8 @@ def _median_error(comparison: calibration.Comparison) -> float:
 
 
 def _report(comparison: calibration.Comparison, text: str, told: str, output: Path, style: str | None) -> list[Path]:
+    from ringsim.report.plots import save_plot  # noqa: PLC0415
     from ringsim.report.plots.comparison_figure import draw_errors  # noqa: PLC0415  takes most of a second
-    from ringsim.report.plots.plot import save_plot  # noqa: PLC0415
     from ringsim.report.plots.style import save_figure  # noqa: PLC0415
 
     output.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ def _report_runs(
     runs: Sequence[RecordedRun], cluster: Cluster, output: Path, trusted: Sequence[str], style: str | None
 ) -> list[Path]:
     """Each recorded run beside its simulation, all in one trace, and as a picture each; says which cannot be."""
-    from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  as above
+    from ringsim.report.plots import save_plot  # noqa: PLC0415  as above
 
     compared = []
     for run in runs:

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.calls.tensor_checks import check_writable
+from collectives.calls.table import check_writable
 from ringsim import ALGORITHMS, Collective
 from tests.collectives.replayed_calls import made
 from tests.fuzz.calls import EXOTIC, REDUCING, Call

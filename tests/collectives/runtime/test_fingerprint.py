@@ -12,7 +12,7 @@ import torch.distributed as dist
 import collectives
 from collectives.calls.call import GroupRuntime
 from collectives.runtime import TEXT_BYTES, CallCheck, FingerprintCheck, MismatchError, state_of
-from collectives.runtime.preposted import PrepostedReceives
+from collectives.runtime.messages import PrepostedReceives
 from tests.collectives.shared_groups import another_group
 from tests.forked import Nursery
 from tests.fuzz.calls import Call, prepare
@@ -113,8 +113,8 @@ def many_lengths(group: dist.ProcessGroup) -> None:
     """Calls of many lengths."""
     group = another_group(group)
     with (
-        mock.patch("collectives.runtime.fingerprint.MAX_KNOWN", 40),
-        mock.patch("collectives.runtime.preposted.LIMIT_BYTES", 2**19),
+        mock.patch("collectives.runtime.agreement.MAX_KNOWN", 40),
+        mock.patch("collectives.runtime.messages.LIMIT_BYTES", 2**19),
         mock.patch("collectives.runtime.chunks.MAX_KEPT", 30),
     ):
         for length in [*range(1, 60)] * 2:

@@ -8,25 +8,25 @@ from unittest.mock import Mock
 import pytest
 import torch.distributed as dist
 
-from collectives.runtime import gloo_threads
+from collectives.runtime import backends
 from tests.ranks import RankPool
 from tests.refusals import refused
 
-pytestmark = pytest.mark.skipif(not gloo_threads.TASKS.exists(), reason="not Linux: threads have no folders")
+pytestmark = pytest.mark.skipif(not backends.TASKS.exists(), reason="not Linux: threads have no folders")
 
 
 def policies(_: dist.ProcessGroup) -> None:
     """The threads that are batch, once set and once reset."""
-    num_set = gloo_threads.set_gloo_thread_policy()
-    assert gloo_threads.have_gloo_threads_batch_policy()
+    num_set = backends.set_gloo_thread_policy()
+    assert backends.have_gloo_threads_batch_policy()
     assert os.sched_getscheduler(threading.get_native_id()) == os.SCHED_OTHER
-    batch = [task for task in gloo_threads.TASKS.glob("*") if os.sched_getscheduler(int(task.name)) == os.SCHED_BATCH]
-    assert {(task / "comm").read_text().strip() for task in batch} == {gloo_threads.GLOO_THREAD}
+    batch = [task for task in backends.TASKS.glob("*") if os.sched_getscheduler(int(task.name)) == os.SCHED_BATCH]
+    assert {(task / "comm").read_text().strip() for task in batch} == {backends.GLOO_THREAD}
     assert len(batch) == num_set > 0
-    gloo_threads.set_gloo_thread_policy("normal")
+    backends.set_gloo_thread_policy("normal")
     assert {os.sched_getscheduler(int(task.name)) for task in batch} == {os.SCHED_OTHER}
-    assert not gloo_threads.have_gloo_threads_batch_policy()
-    gloo_threads.set_gloo_thread_policy()
+    assert not backends.have_gloo_threads_batch_policy()
+    backends.set_gloo_thread_policy()
 
 
 def test_only_gloos_threads_are_set(ranks: RankPool) -> None:
@@ -36,14 +36,14 @@ def test_only_gloos_threads_are_set(ranks: RankPool) -> None:
 
 def ring_beside(group: dist.ProcessGroup) -> list[bool]:
     """Whether a thread is batch: of a group that is set to normal, and of one of the backend "ring" made after that."""
-    gloo_threads.set_gloo_thread_policy("normal")
-    before = gloo_threads._gloo_threads()
+    backends.set_gloo_thread_policy("normal")
+    before = backends._gloo_threads()
     ring = dist.new_group(list(range(group.size())), backend="ring")
-    both = [before, gloo_threads._gloo_threads() - before]
+    both = [before, backends._gloo_threads() - before]
     policies = [{os.sched_getscheduler(thread) for thread in threads} for threads in both]
     dist.barrier(group)  # a rank that leaves while another still connects ends that one's attempt
     dist.destroy_process_group(ring)
-    gloo_threads.set_gloo_thread_policy()
+    backends.set_gloo_thread_policy()
     return [policy == {os.SCHED_BATCH} for policy in policies]
 
 
@@ -54,19 +54,19 @@ def test_a_group_of_ours_sets_its_own(ranks: RankPool) -> None:
 
 def test_a_thread_that_has_no_name_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new group's thread is waited for: on a busy machine it may not have run when the group is made."""
-    monkeypatch.setattr(gloo_threads, "_gloo_threads", Mock(side_effect=[{1}, {1}, {1, 2}]))
-    assert gloo_threads._appeared_since({1}) == {2}
+    monkeypatch.setattr(backends, "_gloo_threads", Mock(side_effect=[{1}, {1}, {1, 2}]))
+    assert backends._appeared_since({1}) == {2}
 
 
 def test_a_system_without_such_threads_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A call that seccomp denies and a thread that ends meanwhile are no faults; an unknown policy is refused."""
-    assert gloo_threads.set_gloo_thread_policy() == 0
-    assert not gloo_threads.have_gloo_threads_batch_policy()
+    assert backends.set_gloo_thread_policy() == 0
+    assert not backends.have_gloo_threads_batch_policy()
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "comm").write_text("gloo_tcp_loop\n")
     (tmp_path / "2").mkdir()  # has no name any more
-    monkeypatch.setattr(gloo_threads, "TASKS", tmp_path)
+    monkeypatch.setattr(backends, "TASKS", tmp_path)
     monkeypatch.setattr(os, "sched_setscheduler", Mock(side_effect=PermissionError))
-    assert gloo_threads.set_gloo_thread_policy() == 0
+    assert backends.set_gloo_thread_policy() == 0
     with refused("policy 'calm': must be one of batch, normal"):
-        gloo_threads.set_gloo_thread_policy("calm")  # type: ignore[arg-type]
+        backends.set_gloo_thread_policy("calm")  # type: ignore[arg-type]

@@ -9,19 +9,18 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.runtime import Tag, preposted, state_of, tags
-from collectives.runtime.preposted import eager_tag
-from collectives.runtime.tags import FINGERPRINT_SHIFT, SIZE_CLASS_SHIFT, SIZE_CLASSES, numbered_tag
+from collectives.runtime import Tag, messages, state_of
+from collectives.runtime.messages import FINGERPRINT_SHIFT, SIZE_CLASS_SHIFT, SIZE_CLASSES, eager_tag, numbered_tag
 from tests.collectives.shared_groups import finish, kept_group, sharing_group
 from tests.ranks import RankPool
 from tests.refusals import said_by
 
-MIN, COPIED, MAX = preposted.MIN_BUFFER_BYTES, preposted.MAX_EAGER_COPY_BYTES, preposted.MAX_EAGER_BYTES
+MIN, COPIED, MAX = messages.MIN_BUFFER_BYTES, messages.MAX_EAGER_COPY_BYTES, messages.MAX_EAGER_BYTES
 
 
 def buffers(group: dist.ProcessGroup) -> list[tuple[int, int]]:
     """How many buffers of how many bytes this rank keeps, for each peer and size class."""
-    of_peers = state_of(group).part(preposted.PrepostedReceives)._buffers
+    of_peers = state_of(group).part(messages.PrepostedReceives)._buffers
     return [(len(kept), len(kept[0].memory)) for of_tags in of_peers for kept in of_tags.values()]
 
 
@@ -113,14 +112,14 @@ def test_both_ends_know_the_size_class_from_the_size() -> None:
     classes = {0: 1, 1: 1, MIN: 1, MIN + 1: 2, 2 * MIN: 2, 3 * MIN: 3, MAX: last, MAX + 1: 0}
     for size_bytes, size_class in classes.items():
         assert eager_tag(Tag.COLLECTIVE, size_bytes, reduces=True) == Tag.COLLECTIVE + (size_class << SIZE_CLASS_SHIFT)
-    copied = [preposted.is_eager(eager_tag(Tag.COLLECTIVE, COPIED + more, reduces=False)) for more in (0, 1)]
+    copied = [messages.is_eager(eager_tag(Tag.COLLECTIVE, COPIED + more, reduces=False)) for more in (0, 1)]
     assert copied == [True, False]
 
 
 def test_a_finished_collective_stays_finished() -> None:
     """Where its peer leaves before the buffer is posted again: only who waits for what lands there is told."""
     group = mock.Mock(size=lambda: 2, recv=mock.Mock(side_effect=RuntimeError("connection closed")))
-    buffer = preposted.PrepostedReceives(group).take(group, 1, eager_tag(Tag.COLLECTIVE, 1, reduces=True))
+    buffer = messages.PrepostedReceives(group).take(group, 1, eager_tag(Tag.COLLECTIVE, 1, reduces=True))
     assert buffer.work is not None
     assert said_by(RuntimeError, buffer.work.wait, timedelta()) == "connection closed"
 
@@ -138,9 +137,9 @@ def test_purpose_size_class_and_number_can_be_told_from_a_tag() -> None:
 def test_as_much_of_a_digest_as_fits() -> None:
     """In a tag of 31 bits, in the place of the number; purpose and size class stay, and calls that differ by one do."""
     tag = numbered_tag(Tag.COLLECTIVE, 4095, stamped=True)
-    first, second = (tags.digest_tag(tag, 2**61 + last) for last in (0, 1))
-    assert max(tag, first, second, tags.digest_tag(tag, 2**62 - 1)) < 2**31
+    first, second = (messages.digest_tag(tag, 2**61 + last) for last in (0, 1))
+    assert max(tag, first, second, messages.digest_tag(tag, 2**62 - 1)) < 2**31
     assert first != second
     for each in first, second:
-        assert each & tags.STAMPED
+        assert each & messages.STAMPED
         assert each & (1 << FINGERPRINT_SHIFT) - 1 == Tag.COLLECTIVE

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 import collectives
 from collectives.runtime import transport_in_use
-from collectives.runtime.hooks import NAMES, profiling
+from collectives.runtime.schedule_run import NAMES, profiling
 from ringsim.registry import build
 from ringsim.schedule import Collective, rank_program
 from tests.collectives.shared_groups import finish

@@ -8,8 +8,8 @@ from unittest.mock import Mock, call
 import pytest
 import torch
 
-from collectives.runtime import work
-from collectives.runtime.work import StreamSync
+from collectives.runtime import queue
+from collectives.runtime.queue import StreamSync
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
     cuda.stream = stream
     cuda.current_stream = lambda device: cuda.current if device == "cuda:1" else None
-    monkeypatch.setattr(work, "torch", SimpleNamespace(cuda=cuda, futures=torch.futures))
+    monkeypatch.setattr(queue, "torch", SimpleNamespace(cuda=cuda, futures=torch.futures))
     return noted
 
 
@@ -36,7 +36,7 @@ def test_the_group_waits_for_the_caller_and_the_caller_for_the_group(calls: Mock
     sync = StreamSync(calls.group, [calls.tensor])
     assert calls.mock_calls == [call.caller.record_event()]
     assert not sync.is_completed()
-    sync.run(lambda: calls.turn(work.torch.cuda.current_stream("cuda:1")))
+    sync.run(lambda: calls.turn(queue.torch.cuda.current_stream("cuda:1")))
     sync.wait()
     assert sync.is_completed()
     assert calls.mock_calls[1:] == [

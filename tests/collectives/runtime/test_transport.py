@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 import collectives
 from collectives.calls.algorithm_choice import require_network
-from collectives.runtime.device_transport import Transport, find_transport, home_of
+from collectives.runtime.backends import Transport, find_transport, home_of
 from tests.collectives.travel import travelling
 from tests.ranks import RankPool, group_on
 from tests.refusals import refused

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from collectives.shared_memory import LocalRanks
-from collectives.shared_memory.heap import Heap, new_heap_file
+from collectives.shared_memory.memory import Heap, new_heap_file
 from tests.collectives.shared_memory.test_local_ranks import local_ranks, receive
 
 

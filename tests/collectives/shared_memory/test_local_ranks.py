@@ -14,10 +14,9 @@ from itertools import chain, combinations
 import pytest
 import torch
 
-from collectives.shared_memory import TOKEN_BITS, LocalRanks, OtherCallError, PeerError, TimeLimit, segment
-from collectives.shared_memory.heap import Heap, HostMemory, new_heap_file
+from collectives.shared_memory import TOKEN_BITS, LocalRanks, OtherCallError, PeerError, TimeLimit, memory
 from collectives.shared_memory.local_ranks import CROWDED, WITH_A_CORE, patience_of
-from collectives.shared_memory.segment import ASLEEP, FOR_RANK, SLOTS, Segment
+from collectives.shared_memory.memory import ASLEEP, FOR_RANK, SLOTS, Heap, HostMemory, Segment, new_heap_file
 from ringsim import machine
 from tests.refusals import said_by
 
@@ -27,7 +26,7 @@ TOKEN = 2**TOKEN_BITS - 1
 @contextmanager
 def local_ranks(num_ranks: int, timeout_s: float = 60.0, is_open: bool = False) -> Iterator[list[LocalRanks]]:
     """All ranks of a host; is_open: with their first portion."""
-    files = [(segment.new_segment_file(4096), new_heap_file()) for _ in range(num_ranks)]
+    files = [(memory.new_segment_file(4096), new_heap_file()) for _ in range(num_ranks)]
     sockets: list[dict[int, socket.socket]] = [{} for _ in range(num_ranks)]
     for low, high in combinations(range(num_ranks), 2):
         sockets[low][high], sockets[high][low] = socket.socketpair()
@@ -89,7 +88,7 @@ def test_a_rank_wakes_up(monkeypatch: pytest.MonkeyPatch) -> None:
         time.sleep(0.05)  # it sets the flag a moment before it sleeps
         send(ranks[1], 0, 0, 2.0)
         assert value.result(20) == 2.0
-        assert ranks[0]._own_words[ASLEEP] == segment.AWAKE
+        assert ranks[0]._own_words[ASLEEP] == memory.AWAKE
 
 
 def test_one_that_is_missed_looks_again() -> None:
@@ -125,7 +124,7 @@ class LateBeginner(list[int]):
 
     def __getitem__(self, place: int) -> int:  # type: ignore[override]
         value = super().__getitem__(place)
-        if place == segment.BEGUN + 1:
+        if place == memory.BEGUN + 1:
             self[place] = 1 << TOKEN_BITS | TOKEN
         return value
 
@@ -154,7 +153,7 @@ def test_a_portion_waits_for_the_one_before_the_last() -> None:
         for _ in range(SLOTS):
             pass_portion(ranks[0])
         third = thread.submit(ranks[0].open_portion, TOKEN)
-        until_asleep(ranks[0], segment.FOR_A_PORTION)
+        until_asleep(ranks[0], memory.FOR_A_PORTION)
         pass_portion(ranks[1])
         time.sleep(0.05)
         assert not third.done()

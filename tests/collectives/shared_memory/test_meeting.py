@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from collectives.shared_memory import Meeting
-from collectives.shared_memory.heap import HostMemory
+from collectives.shared_memory.memory import HostMemory
 from tests.collectives.shared_memory.test_heap import open_files
 
 NOBODY = 65534

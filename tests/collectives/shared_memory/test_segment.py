@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from collectives.shared_memory.segment import WORDS_BYTES, new_segment_file
+from collectives.shared_memory.memory import WORDS_BYTES, new_segment_file
 from tests.collectives.shared_memory.test_heap import open_files
 
 

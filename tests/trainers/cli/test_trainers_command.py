@@ -18,7 +18,7 @@ from tests.trainers.commands import POINTS, command, launch, ranks_by_hand, read
 from trainers.checkpoints.output import read_log
 from trainers.cli.group import main
 from trainers.loop.log_line import describe_line
-from trainers.strategy_names import STRATEGY_NAMES
+from trainers.strategies import STRATEGIES
 
 MISTAKES = Path(__file__).with_name("mistakes.txt")
 
@@ -26,7 +26,7 @@ MISTAKES = Path(__file__).with_name("mistakes.txt")
 def test_mistakes_are_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion) -> None:
     """Exit code 2, and nothing is written; all that before torch is needed."""
     monkeypatch.chdir(tmp_path)
-    assert refusals_in(MISTAKES, main).replace(", ".join(STRATEGY_NAMES), "STRATEGIES") == snapshot
+    assert refusals_in(MISTAKES, main).replace(", ".join(STRATEGIES), "STRATEGIES") == snapshot
     assert list(tmp_path.iterdir()) == []
 
 

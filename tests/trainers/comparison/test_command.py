@@ -29,7 +29,7 @@ from trainers.checkpoints.checkpoint import load_checkpoint
 from trainers.cli.group import main
 from trainers.comparison import ONE_PROCESS
 from trainers.comparison.report import format_report
-from trainers.strategy_names import STRATEGY_NAMES
+from trainers.strategies import STRATEGIES
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "train_ring.py"
 SMALL = (
@@ -57,7 +57,7 @@ def forked(num_ranks: int, arguments: list[str], folder: Path) -> list[subproces
     return run_forked_programs(num_ranks, TIMEOUT_S, folder, run_comparison, arguments)
 
 
-STRATEGIES = ("zero1", "none", "bucketed_bf16", "ddp")
+COMPARED = ("zero1", "none", "bucketed_bf16", "ddp")
 
 
 class Job(NamedTuple):
@@ -74,7 +74,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """Four strategies and one process, on two ranks; the directory is new."""
     path = tmp_path_factory.mktemp("job")
     folder = path / "new" / "report"
-    options = f"--strategies {','.join((ONE_PROCESS, *STRATEGIES))} --output {folder} --profile {path}/profile.json"
+    options = f"--strategies {','.join((ONE_PROCESS, *COMPARED))} --output {folder} --profile {path}/profile.json"
     ranks = forked(2, ["ring", *SMALL.split(), *options.split(), "--style", "dark"], path)
     assert [rank.returncode for rank in ranks] == [0, 0], ranks[0].stderr
     return Job(ranks, folder, *(json.loads((folder / name).read_text()) for name in ("report.json", "comparison.json")))
@@ -110,7 +110,7 @@ def test_a_job_predicts_and_trains_and_compares(job: Job) -> None:
         "steps": 20, "batch_size": 4, "lr_schedule": "constant", "warmup_steps": 0, "amp": None, "compile": False,
         "seed": 0,
     }  # fmt: skip
-    assert tuple(result["strategy"] for result in job.report["strategies"]) == STRATEGIES
+    assert tuple(result["strategy"] for result in job.report["strategies"]) == COMPARED
     for result in job.report["strategies"]:
         assert len(result["rank_sync_s"]) == 2
         assert result["parameters_identical"] == (result["strategy"] != "none")
@@ -118,7 +118,7 @@ def test_a_job_predicts_and_trains_and_compares(job: Job) -> None:
         assert result["final_loss"] < math.log(256) - 1.5
         assert result["memory_bytes"] == result["predicted_memory_bytes"]
         assert len(result["losses"]) == 20
-    assert [row["run"]["name"] for row in job.comparison["runs"]] == [ONE_PROCESS, *STRATEGIES]
+    assert [row["run"]["name"] for row in job.comparison["runs"]] == [ONE_PROCESS, *COMPARED]
     for row in job.comparison["runs"]:
         name = row["run"]["name"]
         assert row["loss_difference"] < (0.5 if name in ("none", "bucketed_bf16") else 1e-3)
@@ -149,7 +149,7 @@ def test_mistakes_are_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name, value in {**by_torchrun, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}.items():
         monkeypatch.setenv(name, str(value))
     told = refusals_in(Path(__file__).with_name("mistakes.txt"), main)
-    assert told.replace(", ".join(STRATEGY_NAMES), "STRATEGIES") == snapshot
+    assert told.replace(", ".join(STRATEGIES), "STRATEGIES") == snapshot
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 

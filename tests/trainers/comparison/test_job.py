@@ -24,12 +24,12 @@ from trainers.loop.batches import Share
 from trainers.loop.config import StepConfig
 from trainers.loop.meter import Memory, activation_bytes
 from trainers.loop.train_step import StepResult, TrainStep
-from trainers.strategy_names import STRATEGY_INFOS, strategy_info
+from trainers.strategies import STRATEGIES, strategy_info
 from trainers.tasks import LanguageModel
 
 TASK = LanguageModel(5, learning_rate=1e-2, d_model=16, heads=2, layers=1, d_ff=32, sequence_length=16)
 SPLIT = ("bucketed/0.004", "zero2/0.004", "powersgd/1")
-NAMES = (*(name for name in STRATEGY_INFOS if name != "fsdp_backend_ring"), *SPLIT)
+NAMES = (*(name for name in STRATEGIES if name != "fsdp_backend_ring"), *SPLIT)
 STEPS, BATCH_SIZE = 4, 3
 CONFIG = JobConfig(TASK, StepConfig(batch_size=BATCH_SIZE, seed=5), NAMES, steps=8, one_process=True)  # one period
 NETWORK = Cluster("two", Spec(host=Host(link=Link(latency_s=1e-3, bandwidth_bytes_per_s=1e6))), "", "")

@@ -10,7 +10,7 @@ from torch.optim import lr_scheduler
 
 from tests.refusals import refused, said_by
 from trainers.loop.config import RateSchedule, ScheduledRates, TrainConfig, require_compiler
-from trainers.strategy_names import STRATEGY_NAMES
+from trainers.strategies import STRATEGIES
 
 WRONG: list[dict[str, Any]] = [
     {"strategy": "rung"}, {"batch_size": 0}, {"batch_size": 2**22 + 1}, {"accumulate": 0}, {"clip_norm": 0.0},
@@ -24,7 +24,7 @@ def test_what_cannot_be_is_refused(snapshot: SnapshotAssertion) -> None:
     """In one line with the option, its value and the rule."""
     said = [said_by(ValueError, TrainConfig, output=Path("run"), **options) for options in WRONG]
     assert not any("\n" in message for message in said)
-    assert [message.replace(", ".join(STRATEGY_NAMES), "STRATEGIES") for message in said] == snapshot
+    assert [message.replace(", ".join(STRATEGIES), "STRATEGIES") for message in said] == snapshot
 
 
 def test_values_may_be_text() -> None:

@@ -15,13 +15,13 @@ from trainers.checkpoints.checkpoint import load_checkpoint
 from trainers.loop.batches import Batches
 from trainers.loop.config import RateSchedule
 from trainers.loop.trainer import Trainer
-from trainers.strategy_names import STRATEGY_INFOS
+from trainers.strategies import STRATEGIES
 
 NO_DROPOUT = {"dropout": 0.0}  # ranks draw other numbers than one process does
 QUICK = ("ring", "ddp", "zero1", "zero2/0.00002", "zero3", "fsdp", "bucketed", "diloco/5", "powersgd/1")
 # Not "none", whose ranks have models of their own. Those on our backend are tried where ranks are processes.
 TRIED = {"none", *(name.partition("/")[0] for name in QUICK)}
-OTHERS = sorted(name for name, info in STRATEGY_INFOS.items() if not info.backend and name not in TRIED)
+OTHERS = sorted(name for name, info in STRATEGIES.items() if not info.backend and name not in TRIED)
 
 
 @pytest.mark.parametrize("strategy", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])

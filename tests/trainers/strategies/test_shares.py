@@ -16,7 +16,7 @@ from tests.trainers.models import BUCKETS, MODELS, Blocks, inputs, parameters_of
 from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers.data_parallel import DataParallel
 from trainers.strategies.flat_vector import layers_of
-from trainers.strategies.guards import ShareGradient, Withheld
+from trainers.strategies.sharded import ShareGradient, Withheld
 
 ALL_MODELS = {**MODELS, **ODD_MODELS}
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)

@@ -16,8 +16,7 @@ from tests.ranks import RankPool, group_on
 from tests.refusals import said_by
 from tests.trainers.models import Branching, Complex, Tied, inputs, mean_gradients, parameters_of, seeded, small_model
 from trainers.data_parallel import DataParallel
-from trainers.strategies import make_strategy
-from trainers.strategy_names import STRATEGY_INFOS, parse_strategy, steps_between_averages, strategy_info
+from trainers.strategies import STRATEGIES, make_strategy, parse_strategy, steps_between_averages, strategy_info
 
 NUM_RANKS, STEPS = 3, 4
 TINY_BUCKETS = ["bucketed/0.00002", "ddp/0.00002"]
@@ -27,7 +26,7 @@ Tensors = list[torch.Tensor]
 Wrap = Callable[[nn.Module], DataParallel]
 
 
-@pytest.mark.parametrize("name", [*STRATEGY_INFOS, *TINY_BUCKETS, WHOLE])
+@pytest.mark.parametrize("name", [*STRATEGIES, *TINY_BUCKETS, WHOLE])
 def test_ranks_train_as_one_process_does(request: pytest.FixtureRequest, name: str) -> None:
     """With each strategy, as far as it says so; the mean gradients of the ranks are the same, bit for bit."""
     pool: RankPool = request.getfixturevalue("ring_ranks" if strategy_info(name).backend else "ranks")
@@ -180,7 +179,7 @@ REFUSED = ("rung", "ring/4", "ddp/", "local_sgd/0", "diloco/2.5")
 def test_names_that_are_refused(snapshot: SnapshotAssertion) -> None:
     """The message says what there is."""
     said = [said_by(ValueError, make_strategy, name) for name in REFUSED]
-    assert [message.replace(", ".join(STRATEGY_INFOS), "STRATEGIES") for message in said] == snapshot
+    assert [message.replace(", ".join(STRATEGIES), "STRATEGIES") for message in said] == snapshot
 
 
 def test_numbers_after_the_slash() -> None:

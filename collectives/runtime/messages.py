@@ -1,20 +1,81 @@
-"""`PrepostedReceives`: buffers for short messages, whose receives are posted before anyone asks for them.
+"""How messages are told apart (`Tag`, `CallStamp`), and the receives posted for short ones (`PrepostedReceives`).
 
-Gloo's send is a rendezvous: the bytes leave only when the receiver has said where they go, and to hear that wakes two
-threads, which takes longer than a short message itself. So short messages are *eager*, as MPI calls it: a rank keeps
-receives posted for them from call to call. What lands there is added, or copied, from there.
+The tag of a message keeps it apart from all others between the same two ranks. From the lowest bit on it holds
+
+    8 bits   the `Tag`: the purpose of the message
+    4 bits   the size class of the buffer that is preposted for it; 0 if there is none
+    18 bits  the number of its call's fingerprint (`agreement`); 0 if it has none
+    1 bit    whether its call has a stamp that travels. An eager message carries the stamp in front; the tag of any
+             other has the last 18 bits of the digest in place of the number
+
+A program's own sends and receives default to tag 0.
+
+Gloo's send is a rendezvous: the bytes leave only when the receiver has said where they go, and that wakes two threads,
+which takes longer than a short message itself. Short messages are therefore *eager*, as MPI calls it: receives for them
+stay posted from call to call, and what arrives there is added or copied.
 """
 
 from collections import defaultdict, deque
 from datetime import timedelta
+from enum import IntEnum, unique
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch._C import _autograd as autograd
+from torch.autograd import profiler
 
-from collectives.runtime.device_transport import new_buffer
-from collectives.runtime.hooks import profiling
-from collectives.runtime.tags import SIZE_CLASS_SHIFT, SIZE_CLASSES, STAMPED, CallStamp
+from collectives.runtime.backends import new_buffer
+
+SIZE_CLASS_SHIFT = 8
+FINGERPRINT_SHIFT = 12
+SIZE_CLASSES = (1 << FINGERPRINT_SHIFT - SIZE_CLASS_SHIFT) - 1
+STAMPED = 1 << 30
+
+
+@unique
+class Tag(IntEnum):
+    """The purpose of a message. Less than 256; programs with their own schedules may use any that is not here."""
+
+    COLLECTIVE = 0x52  # the chunks of a collective
+    FINGERPRINT = 0x53  # the words by which ranks compare their calls
+    ALGORITHM_CHOICE = 0x54  # the name of the algorithm that rank 0 has chosen
+    HOSTS = 0x55  # the names of the ranks' machines
+    RECORDED_RUN = 0x58  # the chunks of a run that is recorded
+    SHARED_MEMORY = 0x5A  # where a rank's shared memory is
+    BLOCK_LENGTHS = 0x5B  # how many elements a rank sends to each other one, and expects
+    CLOSED_CONNECTION = 0x59  # never sent: a receive with it fails if the connection to the peer is closed
+
+
+def numbered_tag(tag: int, number: int, stamped: bool = False) -> int:
+    """Return the tag of a collective whose call's fingerprint has that number. stamped: whether its stamp travels."""
+    return tag + (number << FINGERPRINT_SHIFT) + (STAMPED if stamped else 0)
+
+
+def digest_tag(tag: int, digest: int) -> int:
+    """`tag`, of messages that are not eager, with as much of their call's digest as there is room for."""
+    return tag & (1 << FINGERPRINT_SHIFT) - 1 | digest << FINGERPRINT_SHIFT & STAMPED - 1 | STAMPED
+
+
+DIGEST_BITS = 62
+
+
+class CallStamp(NamedTuple):
+    """A call as its messages know it.
+
+    number: of its fingerprint; 0 if it has none.
+    position: which call of the group it is, the first being 1.
+    digest: of the numbers of all calls up to this one, less than 2**DIGEST_BITS.
+    travels: whether its messages carry position and digest.
+    """
+
+    number: int = 0
+    position: int = 0
+    digest: int = 0
+    travels: bool = False
+
+
+UNSTAMPED = CallStamp()  # of what is run outside of the group's calls
 
 MIN_BUFFER_BYTES = 4 * 2**10  # there is a size class for each power of two from here
 MAX_EAGER_BYTES = 2**20  # longer messages are not worth the memory: the rendezvous is the smaller part of their time
@@ -129,7 +190,7 @@ def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -
     """Return a receive that may stay posted for long."""
     # What begins under torch's profiler writes its end there, even if that profile is over and its memory given to
     # others by then: torch 2.13 crashes, or worse, does not. So the profiler is off for a moment, in this thread.
-    if is_profiled := profiling():
+    if is_profiled := profiler._is_profiler_enabled:
         autograd._enable_record_function(False)
     try:
         return group.recv([memory], peer, tag)

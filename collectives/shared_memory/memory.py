@@ -1,0 +1,229 @@
+"""The memory of one rank that the ranks of its host read: its `Segment`, and its `Heap`.
+
+Both are files that exist in memory alone (memfd_create): nothing of them is left when the last process ends, and the
+size of /dev/shm, which is small in a container, does not matter.
+
+A segment holds, from its beginning,
+
+    words    64-bit integers: how far the rank is, whether it sleeps, and the records of what it has published
+    slots    two areas for chunks, used alternately
+
+A run of a schedule, or of a part of it that fits a slot, is a *portion*. A rank writes to the slot of a portion only
+when all ranks have finished the portion before the last, so that nobody still reads there.
+
+A heap holds tensors, which others read where they lie. It is as large as the machine's memory, and holes take none.
+"""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import resource
+from bisect import insort
+from collections import deque
+from threading import Lock
+from typing import NamedTuple
+from weakref import finalize
+
+import torch
+
+from ringsim.limits import free_bytes, installed_bytes
+from ringsim.units import format_size
+
+CACHE_LINE = 64
+SLOTS = 2
+MAX_RECORDS = 2**14  # that a portion may have of one rank
+WORDS_PER_RECORD = 2
+STAMPS = 8  # a rank that begins a portion looks at the one before the last; others may have begun two more than it
+# Places of words, in units of 8 bytes; each that changes in a run is alone in its cache line.
+FINISHED = 0  # the number of the last portion that the rank has finished
+FAILED = 1  # written when the rank fails: 1 plus the rank that it knows to have ended first, or FOR_ANOTHER_REASON
+FOR_ANOTHER_REASON = -1
+ASLEEP = CACHE_LINE // 8  # what the rank waits for while it sleeps: AWAKE, FOR_A_PORTION, or FOR_RANK plus a rank
+BEGUN = 2 * CACHE_LINE // 8  # the stamps of the last STAMPS portions that the rank has begun
+RECORDS = 3 * CACHE_LINE // 8
+AWAKE, FOR_A_PORTION, FOR_RANK = 0, 1, 2  # what the word at ASLEEP says
+WORDS_BYTES = 8 * (RECORDS + SLOTS * MAX_RECORDS * WORDS_PER_RECORD)
+
+
+class SharedFile:
+    """The memory behind a file descriptor, which may be closed afterwards. Raises OSError where it cannot be mapped."""
+
+    def __init__(self, fd: int) -> None:
+        self.bytes = _mapped(fd)
+        self._views = {torch.uint8: self.bytes}
+
+    def view(self, offset: int, length: int, dtype: torch.dtype) -> torch.Tensor:
+        """(length,): the elements from the byte `offset` on, which is a multiple of their size."""
+        whole = self._views.get(dtype)
+        if whole is None:
+            with torch.inference_mode(False):
+                whole = self._views[dtype] = self.bytes.view(dtype)
+        start = offset // dtype.itemsize
+        return whole[start : start + length]
+
+
+class Segment(SharedFile):
+    """The words and the slots of a rank.
+
+    words: (WORDS_BYTES / 8,) of 64-bit integers. slot_bytes: the length of a slot.
+    """
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self.words = self.bytes.numpy().data[:WORDS_BYTES].cast("q")
+        self.slot_bytes = (len(self.bytes) - WORDS_BYTES) // SLOTS
+
+    def slot_offset(self, portion: int) -> int:
+        """Return the byte at which the slot of a portion begins."""
+        return WORDS_BYTES + portion % SLOTS * self.slot_bytes
+
+
+def _mapped(fd: int) -> torch.Tensor:
+    """(bytes,): the file in memory. Raises OSError where it cannot be mapped."""
+    path, size = f"/proc/self/fd/{fd}", os.fstat(fd).st_size
+    try:
+        with torch.inference_mode(False):  # else nobody could write there outside of that mode
+            # Not mmap.mmap: that keeps a file descriptor of its own, of which there may be few.
+            return torch.from_file(path, shared=True, size=size, dtype=torch.uint8, device="cpu")
+    except RuntimeError as error:
+        os.close(os.open(path, os.O_RDWR))  # which says in its own error that no more files can be opened
+        raise OSError(str(error).splitlines()[0]) from error
+
+
+def whole_pages(size_bytes: int) -> int:
+    """Round up to whole pages."""
+    return -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def new_memory_file(size_bytes: int, *, is_sparse: bool) -> int:
+    """Create a file that exists in memory only, and return its file descriptor, which exec closes.
+
+    size_bytes: the size of the file, whose bytes are all zero; it cannot be changed later.
+    is_sparse: True to allocate a page of memory when it is first written to, False to allocate all pages now.
+
+    Raises OSError if the system has no such files, or, unless `is_sparse`, not enough memory.
+    """
+    fd = os.memfd_create("collectives", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, size_bytes)
+        # A rank cannot take away what another one has mapped.
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        if not is_sparse:
+            os.posix_fallocate(fd, 0, size_bytes)  # an error here, rather than a signal when it is first written to
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def new_segment_file(slot_bytes: int) -> int:
+    """Return a file descriptor of a new segment, all zero, whose slots have that length, rounded up to whole pages.
+
+    Raises OSError where there is no such memory.
+    """
+    return new_memory_file(WORDS_BYTES + SLOTS * whole_pages(slot_bytes), is_sparse=False)
+
+
+def record_place(portion: int, index: int) -> int:
+    """Where the words of the record `index` of a portion stand: its location, and then its stamp."""
+    return RECORDS + (portion % SLOTS * MAX_RECORDS + index) * WORDS_PER_RECORD
+
+
+MAX_HEAP_BYTES = 2**36  # each rank maps one for each rank of the host in each group, and has 2**47 addresses
+_MADV_REMOVE, _MADV_DONTDUMP = 9, 16  # of Linux; Python's mmap has no madvise for memory that torch has mapped
+_madvise = ctypes.CDLL(None, use_errno=True).madvise
+
+
+def new_heap_file() -> int:
+    """Return a file descriptor of an empty heap. Raises OSError where there is no such memory."""
+    limits = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE)
+    is_limited = any(resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits)
+    size_bytes = int(min(MAX_HEAP_BYTES, installed_bytes()))
+    return new_memory_file(mmap.PAGESIZE if is_limited else whole_pages(size_bytes), is_sparse=True)
+
+
+class Heap(SharedFile):
+    """The heap of one rank: that rank allocates in it, the other ranks of its host read there.
+
+    fd: of its file, which may be closed afterwards.
+    """
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self._fd, self._process = -1, os.getpid()
+        self._begin, self._length = self.bytes.data_ptr(), len(self.bytes)
+        self._free = [(0, self._length)]  # from and to, in order
+        self._released: deque[tuple[int, int]] = deque()  # by finalizers, which run at any moment in any thread
+        self._entering = Lock()
+        _advise(self._begin, self._length, _MADV_DONTDUMP)
+
+    def own(self, fd: int) -> "Heap":
+        """Keep a file descriptor of the file, to allocate in it. Raises OSError where no more can be opened."""
+        self._fd = os.dup(fd)
+        finalize(self, os.close, self._fd)
+        return self
+
+    def new(self, size_bytes: int) -> torch.Tensor | None:
+        """(size_bytes,): a tensor of bytes, at least one, which gives its memory back when it and its views have gone.
+
+        Returns None where the heap has no such place. Raises OSError where there is no such memory.
+        """
+        length = whole_pages(size_bytes)
+        # Linux gives the memory of a file even if it has to end processes for that.
+        if length > (free := free_bytes()):
+            raise OSError(f"{format_size(length)} are needed, and {format_size(free)} of memory is free")
+        with self._entering:
+            start = self._place(length)
+        if start is None:
+            return None
+        try:
+            os.posix_fallocate(self._fd, start, length)
+        except OSError:
+            self._release(start, length)
+            raise
+        # Nothing but the tensor keeps the array: once it has gone, nobody can use the memory any more.
+        array = self.bytes.numpy()[start : start + size_bytes]
+        finalize(array, self._release, start, length).atexit = False
+        with torch.inference_mode(False):
+            return torch.from_numpy(array)
+
+    def offset_of(self, tensor: torch.Tensor) -> int | None:
+        """Return the byte at which `tensor` begins; None if it lies elsewhere."""
+        start = tensor.untyped_storage().data_ptr() - self._begin
+        if not 0 <= start < self._length:
+            return None
+        # An empty tensor has no address; where it is does not matter, but that is to be in the heap.
+        return tensor.data_ptr() - self._begin if tensor.numel() else start
+
+    def _place(self, length: int) -> int | None:
+        while self._released:
+            insort(self._free, self._released.popleft())
+        merged: list[tuple[int, int]] = []
+        for start, end in self._free:
+            if merged and merged[-1][1] == start:
+                start = merged.pop()[0]  # noqa: PLW2901
+            merged.append((start, end))
+        self._free = merged
+        for index, (start, end) in enumerate(merged):
+            if end - start >= length:
+                merged[index : index + 1] = [(start + length, end)] if end - start > length else []
+                return start
+        return None
+
+    def _release(self, start: int, length: int) -> None:
+        if os.getpid() == self._process:  # not a process that was forked from the rank
+            _advise(self._begin + start, length, _MADV_REMOVE)
+            self._released.append((start, start + length))
+
+
+def _advise(address: int, length: int, advice: int) -> None:
+    """Advise the kernel; one that does not know the advice gives memory back only with the whole file."""
+    _madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), advice)
+
+
+class HostMemory(NamedTuple):
+    """The memory of one rank that the ranks of its host share."""
+
+    segment: Segment
+    heap: Heap
