@@ -12,7 +12,7 @@ import click
 from click import option
 from click.core import ParameterSource
 
-from ringsim.calibration import nic_line, one_host_line
+from ringsim.calibration import nic_warning, one_host_warning
 from ringsim.console import PICTURE, RATE, TIME, Choice, IntRange, Name, Quantity, parse_numbers, say, say_wrote
 from ringsim.libraries import LIBRARY
 from ringsim.network import AnyNetwork, Cluster, Network, Tuning, load_network, preset_names
@@ -269,8 +269,8 @@ def say_guesses(network: AnyNetwork, num_ranks: int) -> None:
     if not isinstance(network, Cluster):
         return
     per_host = network.spec.ranks_per_host
-    nics = nic_line(network, per_host) if per_host and num_ranks > per_host else ""
-    for line in filter(None, [nics, one_host_line(network, num_ranks)]):
+    nics = nic_warning(network, per_host) if per_host and num_ranks > per_host else ""
+    for line in filter(None, [nics, one_host_warning(network, num_ranks)]):
         say(line)
 
 

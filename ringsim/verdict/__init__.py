@@ -1,6 +1,13 @@
 """The verdict on a directory of results in plain words: what bounds, what to use, what more ranks would cost."""
 
 from ringsim.verdict.predictions import Attribution
-from ringsim.verdict.records import JobReport, StrategyResult, TrainingComparison, TrainingSession
-from ringsim.verdict.run_directory import KINDS, RunDirectory, read_directory
+from ringsim.verdict.run_directory import (
+    KINDS,
+    JobReport,
+    RunDirectory,
+    StrategyResult,
+    TrainingComparison,
+    TrainingSession,
+    read_directory,
+)
 from ringsim.verdict.verdict import MEASURE, Finding, Verdict, judge

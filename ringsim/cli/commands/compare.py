@@ -65,7 +65,7 @@ def compare(
         else:
             comparison = calibration.compare_logs(timings.cases, cluster)
     _say_guesses(comparison, cluster)
-    if contradiction := calibration.contradiction_line(timings.cases) if timings.read else "":
+    if contradiction := calibration.contradiction_warning(timings.cases) if timings.read else "":
         click.echo(contradiction, err=True)
     text = timings.under_readings(format_comparison(comparison, wide))
     told = {**comparison.as_dict(), **timings.readings}
@@ -86,9 +86,9 @@ def _say_guesses(comparison: calibration.Comparison, cluster: Cluster) -> None:
     """Say which predictions are guesses, as the network or its logs do not tell."""
     options.say_contradiction(cluster)
     predicted = [compared.case.call for compared in comparison.cases if compared.predicted_s is not None]
-    lines = [calibration.nic_line(cluster, senders) for senders in sorted(senders_per_host(predicted))]
+    lines = [calibration.nic_warning(cluster, senders) for senders in sorted(senders_per_host(predicted))]
     most = list(filter(None, lines))[-1:]  # the line of the most senders, where several numbers are guesses
-    for line in filter(None, [*most, calibration.settings_line(cluster, predicted)]):
+    for line in filter(None, [*most, calibration.settings_warning(cluster, predicted)]):
         click.echo(line, err=True)
 
 
@@ -111,7 +111,7 @@ def _report(comparison: calibration.Comparison, text: str, told: str, output: Pa
     output.mkdir(parents=True, exist_ok=True)
     texts = {
         output / "compare.txt": text + "\n",
-        output / "compare.csv": records_csv([compared.as_dict() for compared in comparison.cases]),
+        output / "compare.csv": records_csv(comparison.as_dict()["cells"]),
         output / "compare.json": told,
     }
     for path, content in texts.items():
