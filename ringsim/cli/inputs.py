@@ -47,7 +47,7 @@ NICS = Quantity("nics", parse_nics)
 
 
 def _setting(names: Sequence[str]) -> Callable[[str], str]:
-    """Return the parser of a setting of NCCL that lists some of these names, or after ^ those that it must not take."""
+    """Return the parser of a setting of NCCL: some of these names, or after ^ those that are excluded."""
 
     def parse(text: str) -> str:
         unknown = [name for name in text.removeprefix("^").split(",") if name.lower() not in names]
@@ -60,14 +60,14 @@ def _setting(names: Sequence[str]) -> Callable[[str], str]:
 
 
 class GivenFile(NamedTuple):
-    """A file, and what the user says of where it was made."""
+    """A file, and the hosts and ranks that the user gives for it."""
 
     path: Path
     shape: LogShape
 
 
 class GivenFileType(click.ParamType[GivenFile]):
-    """A file, perhaps with its hosts and ranks behind it, as in LOG:nodes=2,ranks-per-node=4."""
+    """A file, perhaps with hosts and ranks, as in LOG:nodes=2,ranks-per-node=4."""
 
     name = "file"
 
@@ -84,10 +84,9 @@ class GivenFileType(click.ParamType[GivenFile]):
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """The contents of the files: cases, and the measurements if they were such files.
+    """The cases of the files, and the measurements if they are such files.
 
-    read: a line for each table of a log: as which collective it was read, on which ranks and hosts.
-    left_out: a line for each row of a log that is not among the cases.
+    read: a line for each table of a log with its collective, ranks and hosts. left_out: a line for each skipped row.
     """
 
     cases: tuple[Timing, ...]
@@ -144,10 +143,10 @@ timings_options = together(
 
 
 def read_timings(files: Sequence[GivenFile], of_all: LogShape, settings: NcclSettings) -> Timings:
-    """Return the timings of measurements or logs, told apart by how they begin.
+    """Return the timings of measurements or logs, told apart by their beginnings.
 
-    of_all, settings: the hosts and ranks, and the settings of NCCL, of logs that do not tell.
-    Raises ValueError for what is neither or both, OSError for what cannot be read.
+    of_all, settings: of logs that do not say their hosts and ranks, or settings of NCCL.
+    Raises ValueError for files that are neither, or a mixture, OSError if one cannot be read.
     """
     paths, shapes = tuple(given.path for given in files), set(files)
     if len(shapes) > len(set(paths)):

@@ -30,9 +30,9 @@ Decorator = Callable[[Command], Command]
 
 
 def together(name: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
-    """Return the decorator that adds options of which a command gets one object, `name`.
+    """Return the decorator that adds options, and gives the command the object `name` in place of their values.
 
-    make: returns the object; called with the values of the options that its parameters name.
+    make: returns the object from the values that its parameters name, also those of other options.
     """
     wanted = tuple(inspect.signature(make).parameters)
 
@@ -56,20 +56,20 @@ def is_given(name: str) -> bool:
 
 
 def refuse_without(name: str, needed: object, needed_name: str) -> None:
-    """Raise click.UsageError if option `name` was given without the one that it needs, whose value is `needed`."""
+    """Raise click.UsageError if option `name` was given without the option that it needs, whose value is `needed`."""
     if needed is None and is_given(name):
         raise click.UsageError(f"--{name} has no effect without --{needed_name}", click.get_current_context())
 
 
 def refuse_together(first: str, *others: str) -> None:
-    """Raise click.UsageError for the first other option that was given. `first` was given, and replaces them all."""
+    """Raise click.UsageError for the first other option that was given together with `first`."""
     for name in filter(is_given, others):
         text = f"--{first} and --{name.replace('_', '-')} exclude each other"
         raise click.UsageError(text, click.get_current_context())
 
 
 class _NumberOfRanks(IntRange):
-    """One number of ranks; a list or a range is refused with the commands that accept one."""
+    """One number of ranks; the refusal of a list or a range names the commands that accept one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and ("," in value or ":" in value):
@@ -100,7 +100,7 @@ def _parse_style(name: str) -> str:
 
 
 def known_algorithms(context: click.Context) -> list[str]:
-    """Return the algorithms of --collective, as far as it is known; for completion by the shell."""
+    """Return the algorithms of --collective, if it is known, for completion by the shell."""
     chosen = context.params.get("collective")
     names = [name for collective, name in ALGORITHMS if chosen in (None, collective)]
     return list(dict.fromkeys([*names, LIBRARY]))
@@ -195,7 +195,7 @@ workers_options = together(
 def _networks(
     names: tuple[str, ...], latency: float, bandwidth: float, reduce_bandwidth: float | None
 ) -> Mapping[str, AnyNetwork]:
-    """Return the networks by the names that the user gave; without any, "uniform", on which all ranks are alike."""
+    """Return the networks by the names that the user gave; without any, a uniform one."""
     if not names:
         return {"uniform": Network(latency, bandwidth, reduce_bandwidth or math.inf)}
     refuse_together("network", "latency", "bandwidth", "reduce_bandwidth")  # a file says all of the network
@@ -248,14 +248,14 @@ network_name_option = option(
 
 
 def _most_ranks() -> int:
-    """Return the largest number of ranks that the options of the running command have; 1 if they have none."""
+    """Return the largest number of ranks in the options of the running command, 1 without any."""
     params = click.get_current_context().params
     ranks, scaling = params.get("ranks") or 1, params.get("scaling") or []
     return int(max([*(ranks if isinstance(ranks, list) else [ranks]), *scaling]))
 
 
 def say_left_out(network: AnyNetwork) -> None:
-    """Say on stderr which parts of a network's file a simulation does not go by; nothing if it goes by all."""
+    """Say on stderr which parts of a network a prediction does not include, if any."""
     if network.spec.protocols or network.spec.library != Tuning():
         say(
             f"{network.name}: this prediction does not include NCCL's protocols and trees ([[protocol]] and [library] "
@@ -265,7 +265,7 @@ def say_left_out(network: AnyNetwork) -> None:
 
 
 def say_guesses(network: AnyNetwork, num_ranks: int) -> None:
-    """Say on stderr if more ranks are on a host, or send from it, than the network was measured on."""
+    """Say on stderr if a host has, or sends from, more ranks than were measured."""
     if not isinstance(network, Cluster):
         return
     per_host = network.spec.ranks_per_host
@@ -275,7 +275,7 @@ def say_guesses(network: AnyNetwork, num_ranks: int) -> None:
 
 
 def say_contradiction(network: Cluster) -> None:
-    """Say on stderr if the network was calibrated from logs that contradict each other, as its source tells."""
+    """Say on stderr if the network was calibrated from logs that contradict each other."""
     if "contradictory: " in network.source:
         say(
             f"{network.name} was calibrated from logs that contradict each other (`source` in its file): its "

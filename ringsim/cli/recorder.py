@@ -1,4 +1,4 @@
-"""`record` starts the recorder, which stands above us, with torch; nothing is imported upwards."""
+"""`record` starts the recorder, of a package above with torch, as a process; `Recordings` repeat a recording."""
 
 import json
 import os
@@ -27,10 +27,10 @@ RECORDING = (sys.executable, "-P", "-m", "collectives.recording")  # whatever fi
 
 
 def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | None = None) -> ProgramTrace:
-    """Run the program, and return the trace that is then in the file for it.
+    """Run the program, and return the trace from its file.
 
-    stdout, stderr: of the program; None: ours. If it cannot be recorded, the recorder has said why on stderr, and
-    SystemExit ends us with its exit code. Raises ValueError if the program has ended the recorder's process.
+    stdout, stderr: of the program; None: ours. If it cannot be recorded, the recorder says why on stderr, and
+    SystemExit has its exit code. Raises ValueError if the program ended the recorder's process.
     """
     output = Path(request.output).absolute()  # the program may change the folder
     environment = dict(os.environ)
@@ -55,7 +55,7 @@ def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | 
 
 
 def _ended(recording: Popen[Any]) -> int:
-    """Wait for the recorder's end, and return its exit code; what ends us ends it as well."""
+    """Return the exit code of the recorder at its end; an interrupt of ours ends it."""
     try:
         return recording.wait()
     except KeyboardInterrupt:
@@ -71,9 +71,9 @@ def _ended(recording: Popen[Any]) -> int:
 
 
 def _crash(request: TraceRequest, ended_by: signal.Signals, traceback: str) -> str:
-    """Return which signal has ended the process, and at which line of the program that was, if it is known.
+    """Return the signal that ended the process, and the line of the program, if it is known.
 
-    traceback: in the form of `faulthandler`, the innermost line first.
+    traceback: of `faulthandler`, the innermost line first.
     """
     lines = re.findall(r'^  File "(.*)", line (\d+) in ', traceback, re.MULTILINE)
     own = [f"{file}:{line}" for file, line in lines if request.is_own(file)]
@@ -88,10 +88,10 @@ def _crash(request: TraceRequest, ended_by: signal.Signals, traceback: str) -> s
 
 @dataclass(frozen=True, slots=True)
 class Recordings:
-    """The trace of a program in a file, and the numbers of ranks for which that program, or another, is recorded again.
+    """The trace of a program in a file, and the numbers of ranks for which the program is recorded again.
 
-    program: given in place of the one that the file names, as ringsim trace takes it. run_recorded: whether the user
-    wants to run what the file names, which whoever made the file has chosen.
+    program: in place of the one that the file names. run_recorded: whether the user wants to run that one, which the
+    author of the file has chosen.
     """
 
     file: Path
@@ -104,10 +104,10 @@ class Recordings:
             raise UsageError("give --ranks with either a PROGRAM or --run-recorded, and neither of them without it")
 
     def traces(self, trace: ProgramTrace, per_host: int | None, progress: Progress) -> list[ProgramTrace]:
-        """Return the trace on each number of ranks: that of the file if it is one of them, the others recorded again.
+        """Return the trace on each number of ranks, that of the file or one recorded again.
 
-        per_host: ranks of a host; None: as recorded.
-        Raises ValueError, which names the file, if it does not say how, the program is not there, or may not run.
+        per_host: ranks of a host; None: as recorded. Raises ValueError, which names the file, if the program is
+        unknown, missing, or may not run.
         """
         request = self._request(trace)
         with naming_place(self.file):
@@ -119,7 +119,7 @@ class Recordings:
         return recorded if len(missing) == len(requests) else [trace, *recorded]
 
     def _request(self, trace: ProgramTrace) -> TraceRequest:
-        """Return how the trace was recorded, if it can and may be recorded so again."""
+        """Return how the trace was recorded. Raises ValueError if it cannot or may not be recorded so again."""
         request = trace.request
         if request is None:
             raise ValueError(f"{self.file}: does not contain how it was recorded: record it again with ringsim trace")
@@ -143,9 +143,9 @@ class Recordings:
 
 
 def record_again(requests: Sequence[TraceRequest], progress: Progress) -> Iterator[ProgramTrace]:
-    """Yield the trace of each request, which is kept in no file; each is named on stderr before it runs.
+    """Yield the trace of each request, which is kept in no file and named on stderr before it runs.
 
-    What the programs print is left out, and a line that several write on stderr, such as a warning, comes once.
+    The programs' stdout is discarded, and equal lines of their stderr, such as warnings, are printed once.
     """
     progress.begin("recording", len(requests))
     said: set[str] = set()

@@ -20,9 +20,9 @@ from ringsim.units import format_time
 
 
 class PlannedRun(NamedTuple):
-    """A schedule and the network that it is simulated on: those of the library's plan, if there is one.
+    """A schedule and the network that it is simulated on, both of the library's plan if there is one.
 
-    too_large: why the run is not explained, None if it is; then the network is without the plan's protocol.
+    too_large: why the run is not explained, else None; the network is then without the plan's protocol.
     """
 
     schedule: Schedule
@@ -35,8 +35,7 @@ class PlannedRun(NamedTuple):
 class Selection:
     """A schedule whose ranks are in the places of --order, for a tensor of `size` bytes (0: the command has no --size).
 
-    algorithm: None without --algorithm; then, or where it is LIBRARY, `plan` replaces the schedule by the choice of
-    the library that the network describes.
+    algorithm: --algorithm; if it is None or LIBRARY, `plan` returns the choice of the library of the network.
     """
 
     schedule: Schedule
@@ -55,9 +54,9 @@ class Selection:
         *,
         library: bool = False,
     ) -> "Selection":
-        """Return what the options select. The schedule of a file has its own collective unless --collective is given.
+        """Return the selection of the options. A file determines the collective, unless --collective is given.
 
-        library: whether LIBRARY may be selected; until `plan`, the schedule is then that of other networks.
+        library: whether LIBRARY may be selected; until `plan`, the schedule is the default of other networks.
         """
         asked = collective if is_given("collective") or not names_file(algorithm or "") else None
         name = algorithm
@@ -71,15 +70,15 @@ class Selection:
         return schedule if self.order is None else permute_ranks(schedule, self.order)
 
     def other(self, algorithm: str) -> "Selection":
-        """Return the selection of another algorithm of the same collective, named by the user."""
+        """Return the selection with another algorithm for the same collective."""
         own = self.schedule
         schedule = self.placed(build(own.collective, algorithm, own.num_ranks, self.size))
         return replace(self, schedule=schedule, algorithm=algorithm)
 
     def plan(self, network: AnyNetwork, runtime: Runtime = RULE) -> Plan | None:
-        """Return how the library of the network would send the schedule; None for one rank, or without a library.
+        """Return how the library of the network sends the schedule; None for one rank, or without a library.
 
-        Raises ValueError where the library's choice is not known, and for a network on which messages take no time.
+        Raises ValueError if the library's choice is unknown, and for a network on which messages take no time.
         """
         num_ranks, collective = self.schedule.num_ranks, self.schedule.collective
         require_priced(network, num_ranks)

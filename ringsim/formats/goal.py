@@ -24,10 +24,9 @@ def goal_lines(
 ) -> Iterator[str]:
     r"""Yield the lines of `schedule` for a tensor of `size_bytes` in GOAL text.
 
-    Transfer t is `s<t>` on its sender, `r<t>` on its receiver and, if it is reduced at a finite rate, `c<t>`,
-    a calc of the rounded nanoseconds. Each pair of ranks numbers its messages with tags, and has its own nic
-    at both ends. An empty chunk is sent as one byte, since
-    LogGOPSim charges (size - 1) G.
+    Transfer t is `s<t>` on its sender, `r<t>` on its receiver and, if it is reduced at a finite rate, `c<t>`, a calc of
+    the rounded nanoseconds. Each pair of ranks numbers its messages with tags, and has its own nic at both ends. An
+    empty chunk is sent as one byte, since LogGOPSim charges (size - 1) G.
 
     on_progress: receives, after each rank, the number of transfers to it.
 

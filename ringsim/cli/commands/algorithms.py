@@ -81,7 +81,7 @@ def algorithms(collective: Collective | None, ranks: int, name: str | None, size
 
 
 class _Listed(NamedTuple):
-    """An algorithm; time_s: simulated, None if it is not known."""
+    """An algorithm and its simulated time, None if it is unknown."""
 
     cost: Cost
     summary: str
@@ -89,7 +89,7 @@ class _Listed(NamedTuple):
 
 
 def _time_s(schedule: Schedule, network: AnyNetwork | None, size_bytes: int) -> float | None:
-    """Return the simulated time; None without a network, and where it would take too long to simulate."""
+    """Return the simulated time; None without a network, or if the simulation would take too long."""
     if network is None or lists_more_than(MAX_TRANSFERS, schedule, network, size_bytes):
         return None
     return predict_time(schedule, network, size_bytes)
@@ -98,7 +98,7 @@ def _time_s(schedule: Schedule, network: AnyNetwork | None, size_bytes: int) -> 
 def _lines(
     listed: Sequence[_Listed], bounds: Mapping[Collective, NetworkBound | None], size_bytes: int, times: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the algorithms by their collective; below the row of each, what it does. times: the heading of times."""
+    """Yield the algorithms by collective, each with its summary below. times: the heading of the times, if any."""
     rows = [(*_row(one.cost), *([_time_cell(one.time_s)] if times else [])) for one in listed]
     header, *lines = align_columns([(*_HEADER, *times), *rows], "lr")
     collective = None

@@ -83,7 +83,7 @@ def compare(
 
 
 def _say_guesses(comparison: calibration.Comparison, cluster: Cluster) -> None:
-    """Say which predictions are guesses, as the network or its logs do not tell."""
+    """Say on stderr which predictions are guesses."""
     options.say_contradiction(cluster)
     predicted = [compared.case.call for compared in comparison.cases if compared.predicted_s is not None]
     lines = [calibration.nic_warning(cluster, senders) for senders in sorted(senders_per_host(predicted))]
@@ -93,10 +93,7 @@ def _say_guesses(comparison: calibration.Comparison, cluster: Cluster) -> None:
 
 
 def _median_error(comparison: calibration.Comparison) -> float:
-    """Return the median |error| of the cases that the network was not fitted to; of all cases, if it was to all.
-
-    Raises ValueError if nothing was predicted.
-    """
+    """Return the median |error| of the held-out cases, or of all. Raises ValueError if nothing was predicted."""
     cases = comparison.held_out() or [case for case in comparison.cases if case.error is not None]
     if not cases:
         raise ValueError("--fail-above: nothing was predicted")
@@ -126,7 +123,7 @@ def _report(comparison: calibration.Comparison, text: str, told: str, output: Pa
 def _report_runs(
     runs: Sequence[RecordedRun], cluster: Cluster, output: Path, trusted: Sequence[str], style: str | None
 ) -> list[Path]:
-    """Each recorded run beside its simulation, all in one trace, and as a picture each; says which cannot be."""
+    """Write a trace of all recorded runs beside their simulations, and a picture of each; say which have none."""
     from ringsim.report.plots import save_plot  # noqa: PLC0415  as above
 
     compared = []

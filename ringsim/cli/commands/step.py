@@ -247,7 +247,7 @@ def _predicted(recordings: Recordings, computer: Computer, calls: Calls) -> list
 
 
 def _say_other_hosts(trace: ProgramTrace, network: AnyNetwork) -> None:
-    """Say on stderr if the program was told of other hosts than the network has: it may have made other groups."""
+    """Say on stderr if the network has other hosts than the program was recorded on, where groups may differ."""
     per_host = network.spec.ranks_per_host
     if per_host is not None and min(per_host, trace.num_ranks) != trace.ranks_per_host:
         console.say(
