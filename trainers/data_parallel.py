@@ -29,10 +29,7 @@ ADVICE = "every rank must make the same steps, with the optimizer that model.opt
 
 
 class DataParallel(nn.Module):
-    """`model` whose gradients are, after each backward pass, the mean over all ranks.
-
-    It is used as the model: called, trained, evaluated, saved (the names in its state are those of the plain model);
-    other attributes are the model's. `with model.no_sync():` a backward pass only accumulates.
+    """`model` whose gradients are, after each backward pass, the mean over all ranks; otherwise used as the model.
 
     strategy: the name of one of STRATEGIES, or a function that makes one from a model and a group.
     group: the default process group if None.
@@ -41,8 +38,8 @@ class DataParallel(nn.Module):
     Buffers in the model's state follow rank 0, which sends them before each forward pass in training. The set of
     parameters that require a gradient is fixed from now on.
 
-    Raises ValueError on every rank if the ranks' models differ, with the first such tensor, the ranks and the largest
-    difference; also for a model on several devices, and one with sparse gradients.
+    Raises ValueError on every rank if the ranks' models differ, for a model on several devices, and for sparse
+    gradients.
 
     >>> import torch
     >>> from trainers import DataParallel, distributed_environment, init_process_group
@@ -108,7 +105,6 @@ class DataParallel(nn.Module):
             torch._foreach_copy_(buffers, flat.views)
 
     def _arrived(self, index: int, _: torch.Tensor) -> None:
-        """Tell the strategy that a gradient has been accumulated."""
         if not self._enabled:
             return
         if not self._in_backward:
@@ -132,11 +128,11 @@ class DataParallel(nn.Module):
         return self._enabled
 
     def disable_grad_sync(self) -> None:
-        """Let backward passes accumulate this rank's own gradients from now on."""
+        """Let backward passes only accumulate from now on."""
         self._enable(False)
 
     def enable_grad_sync(self) -> None:
-        """Synchronise backward passes again from now on; the next one also synchronises what has been accumulated."""
+        """Let backward passes synchronise again; the next one also synchronises accumulated gradients."""
         self._enable(True)
 
     def _enable(self, enabled: bool) -> None:
@@ -145,7 +141,7 @@ class DataParallel(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Let forward and backward passes in the block communicate nothing."""
+        """Let passes in the block communicate nothing."""
         before = self._enabled
         self.disable_grad_sync()
         try:
@@ -154,25 +150,18 @@ class DataParallel(nn.Module):
             self._enable(before)
 
     def sync_gradients(self) -> None:
-        """Make all gradients the mean over all ranks now; on every rank, whatever it has accumulated.
-
-        While synchronising is disabled, as within `no_sync`, it does nothing.
-        """
+        """Make all gradients the mean over all ranks, unless synchronising is disabled, as within `no_sync`."""
         if self._enabled:
             self.strategy.synchronise()
 
     def sync_parameters(self) -> None:
-        """Make the parameters the same on all ranks, if the strategy lets ranks take their own steps; collective.
-
-        Call it after the last step, and before a model is evaluated or saved.
-        """
+        """Make the parameters the same on all ranks, before a model is evaluated or saved; collective."""
         self.strategy.sync_parameters()
 
     def unshard(self) -> None:
-        """Have whole parameters at the model, if the strategy leaves each rank a share of them; collective.
+        """Have whole parameters at the model until the next forward pass with gradients, or step; collective.
 
-        They stay until the next forward pass with gradients, or step. Call it before parameters are read, or one rank
-        evaluates the model.
+        Call it before parameters are read, or one rank evaluates the model.
         """
         self.strategy.unshard()
 
@@ -182,9 +171,9 @@ class DataParallel(nn.Module):
         super().zero_grad(set_to_none)
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        """Return this rank's optimizer, made of the parameters that it steps; with sharded strategies these are shares.
+        """Return this rank's optimizer: `model.optimizer(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3))`.
 
-        Such as `model.optimizer(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3))`.
+        With sharded strategies the parameters are this rank's shares.
         """
         return self.strategy.optimizer(make)
 
@@ -195,8 +184,7 @@ class DataParallel(nn.Module):
     def check_identical(self) -> None:
         """Raise DriftError, on every rank, if the ranks do not hold the same parameters; collective.
 
-        Buffers are not compared, since a forward pass changes them. With a strategy that lets ranks take their own
-        steps, the parameters differ until the next average.
+        Buffers, which a forward pass changes, are not compared.
         """
         self.unshard()
         if differs := first_mismatch(self.model, self.group, buffers=False):
@@ -236,7 +224,6 @@ class DataParallel(nn.Module):
 
 
 def _check(model: nn.Module) -> None:
-    """Raise ValueError for a model that no strategy supports."""
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not trained:
         raise ValueError("the model has no parameter that requires a gradient: there is nothing to train")
@@ -252,7 +239,6 @@ def _check(model: nn.Module) -> None:
 
 
 def _persistent_buffers(model: nn.Module) -> list[str]:
-    """Return the names of the buffers in `state_dict`."""
     saved = set(model.state_dict(keep_vars=True))
     return [name for name, _ in model.named_buffers() if name in saved]
 
@@ -292,11 +278,9 @@ def _hash(tensors: list[TensorFingerprint]) -> bytes:
 
 
 def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True, values: bool = True) -> str | None:
-    """Return the first tensor that differs between ranks, with the ranks and the difference; None if all are the same.
+    """Describe the first tensor that differs between ranks; None if all are the same; collective.
 
-    buffers, values: whether to compare these as well.
-
-    Collective, with the same result on every rank. Raises CollectiveError when a peer fails.
+    buffers, values: whether to compare these as well. Raises CollectiveError when a peer fails.
     """
     own = fingerprints(model, buffers, values)
     with naming_failures(f"rank {group.rank()}: {COMPARING}"):
@@ -312,7 +296,6 @@ def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = T
 
 
 def _described(index: int, on_ranks: tuple[TensorFingerprint, ...], model: nn.Module, group: dist.ProcessGroup) -> str:
-    """Describe a difference. on_ranks: the tensor of that index, by rank."""
     first = on_ranks[0]
     others = [rank for rank, tensor in enumerate(on_ranks) if tensor != first]
     ranks = f"rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"

@@ -36,7 +36,7 @@ from ringsim.algorithms import hosts_of, torus_of
 from ringsim.network import AnyNetwork, Network, uniform_of
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule, same_transfers
-from ringsim.simulation.runtime import RULE, Runtime
+from ringsim.simulation.simulate import RULE, Runtime
 
 
 class _Hop(NamedTuple):

@@ -1,27 +1,76 @@
 """`simulate`: when every transfer of a schedule happens on a network, and `predict_time`: when the last one has.
 
-Two engines give the same times: `engines.step_engine` for rings that share nothing, and `engines.event_engine`.
-`engines.representatives` is the latter with one connection of those that must be busy at the same times. Through shared
-memory a tensor may go in portions, of which each fits what a rank can publish at a time.
+`events` simulates any schedule, and `fast_path` gives the same times without listing all transfers where it can.
+Through shared memory a tensor may go in portions, of which each fits what a rank can publish at a time.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.network import AnyNetwork, Ints, SharedMemoryNetwork, Topology, require_priced, require_sound
+from ringsim.network import (
+    AnyNetwork,
+    Ints,
+    SharedMemoryNetwork,
+    Topology,
+    memory_of,
+    require_priced,
+    require_sound,
+    shares_memory,
+)
 from ringsim.schedule import MemoryPasses, Schedule, dependencies, memory_passes, require_memory
-from ringsim.simulation.engines.event_engine import run_events
-from ringsim.simulation.engines.representatives import Representatives, may_have_representatives, representatives
-from ringsim.simulation.engines.step_engine import is_for_steps, run_steps, time_steps
-from ringsim.simulation.engines.symmetry import may_have_classes
-from ringsim.simulation.engines.work import CopyCounts
+from ringsim.simulation.events import run_events
+from ringsim.simulation.fast_path import fast_path, private_rounds
+from ringsim.simulation.representatives import may_have_representatives
 from ringsim.simulation.routes import with_in_network_reduction
-from ringsim.simulation.runtime import RULE, Runtime
-from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
+from ringsim.simulation.timeline import CopyCounts, OnProgress, Timeline, ignore_progress
 
 BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is made, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """How the ranks that execute a collective wait, and what its messages go over.
+
+    in_order: whether a rank waits for one thing at a time, as ranks on Gloo do: it applies all that it receives in step
+    order, and before it sends to another peer than before on a channel it has applied everything that it receives in
+    earlier steps. Otherwise all that the rule of execution permits happens as early as it may.
+    num_workers: how many collectives a rank works on at once.
+    is_torch: whether calls are those of torch.distributed; those of `collectives` go through shared memory where the
+    network describes it.
+    in_place: whether a reduce_scatter's output is a part of its input, as in the rows "in place" of a benchmark.
+    is_lent: whether tensors lie in memory that the ranks of a host share, as those of `collectives.empty`.
+
+        >>> from ringsim import Runtime, load_network, predict_time, ring_all_reduce
+        >>> in_order = Runtime(in_order=True)
+        >>> round(predict_time(ring_all_reduce(4), load_network("gbe"), 2**20, runtime=in_order), 6)
+        0.012709
+    """
+
+    in_order: bool = False
+    num_workers: int = 1
+    is_torch: bool = True
+    in_place: bool = False
+    is_lent: bool = False
+
+    def shared_memory(self, network: AnyNetwork, touched_bytes: int | None = None) -> SharedMemoryNetwork | None:
+        """Return the shared memory that messages go through; None if they go over `network` itself.
+
+        touched_bytes: see `SharedMemoryNetwork`; a network that is one already keeps its own.
+        """
+        if memory := memory_of(network):
+            return memory
+        return None if self.is_torch or not shares_memory(network) else SharedMemoryNetwork(network, touched_bytes)
+
+    def network(self, network: AnyNetwork, touched_bytes: int | None = None) -> AnyNetwork:
+        """Return what messages go over: shared memory, or `network` itself."""
+        return self.shared_memory(network, touched_bytes) or network
+
+
+RULE = Runtime()
+IN_ORDER = Runtime(in_order=True)
 
 
 def simulate(
@@ -61,8 +110,8 @@ def simulate(
             )
         return portions.run_one(runtime, on_progress)
     topology = with_in_network_reduction([schedule], sound_topology(network, schedule.num_ranks))
-    if is_for_steps(schedule, topology):
-        return run_steps(schedule, topology, sizes, on_progress)
+    if rounds := private_rounds(schedule, topology, sizes):
+        return rounds.timeline(on_progress)
     rows = dependencies(schedule, in_order=runtime.in_order)
     return run_events(rows, topology, sizes, on_progress)
 
@@ -93,12 +142,8 @@ def predict_time(
         portions = portions_of(schedule, memory, sizes, runtime)
         return portions.number * portions.run_one(runtime, on_progress).time_s
     topology = with_in_network_reduction([schedule], sound_topology(network, schedule.num_ranks))
-    if is_for_steps(schedule, topology):
-        return time_steps(schedule, topology, sizes, on_progress)
-    if few := _representatives(schedule, topology, sizes, runtime):
-        time_s = few.time_s(topology, int(sizes[0]))
-        on_progress(schedule.num_transfers)
-        return time_s
+    if path := fast_path(schedule, topology, sizes, in_order=runtime.in_order):
+        return path.time_s(on_progress)
     _require_room(schedule)
     rows = dependencies(schedule, in_order=runtime.in_order)
     return run_events(rows, topology, sizes, on_progress).time_s
@@ -113,19 +158,8 @@ def lists_more_than(
     if not may_have_representatives(schedule):
         return True
     topology = with_in_network_reduction([schedule], network.topology(schedule.num_ranks))
-    few = _representatives(schedule, topology, schedule.chunk_bytes(size_bytes), runtime)
-    return few is None or few.num_rows > max_transfers
-
-
-def _representatives(
-    schedule: Schedule, topology: Topology, chunk_bytes: Ints, runtime: Runtime
-) -> Representatives | None:
-    """Return few transfers that are simulated in place of all, since each of the others has the times of one of them.
-
-    None if there are no such transfers, or if it would take long to find them.
-    """
-    may_be_few = not runtime.in_order and may_have_classes(schedule, topology, chunk_bytes)
-    return representatives(schedule, topology) if may_be_few else None
+    path = fast_path(schedule, topology, schedule.chunk_bytes(size_bytes), in_order=runtime.in_order)
+    return path is None or path.num_listed > max_transfers
 
 
 def predict_repeated(

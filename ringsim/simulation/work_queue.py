@@ -12,13 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ringsim.network import AnyNetwork, Floats, Topology
-from ringsim.schedule import NO_ROW, Dependencies, Schedule, dependencies, require_memory
-from ringsim.simulation.engines.event_engine import EventRun
-from ringsim.simulation.engines.waits import ROWS_BEFORE, Ints
-from ringsim.simulation.engines.work import TransferCosts
+from ringsim.schedule import NO_ROW, Dependencies, Schedule, TransferTable, dependencies, require_memory
+from ringsim.simulation.events import EventRun
 from ringsim.simulation.routes import connect, with_in_network_reduction
-from ringsim.simulation.runtime import Runtime
-from ringsim.simulation.simulate import sound_topology
+from ringsim.simulation.simulate import Runtime, sound_topology
+from ringsim.simulation.timeline import TransferCosts
+from ringsim.simulation.waits import Ints
 
 BYTES_RUN = 300  # of memory for each transfer of a queue, at most
 IDLE = -1  # in place of a collective: a worker has none
@@ -82,7 +81,7 @@ def time_queue(calls: Sequence[QueuedCall], network: AnyNetwork, runtime: Runtim
     num_transfers = sum(call.schedule.num_transfers for call in calls)
     require_memory(f"{len(calls)} collectives of {num_transfers:,} transfers", num_transfers * BYTES_RUN)
     run = _QueueRun(queue, topology, runtime)
-    run.finish()
+    run.take_all()
     return [Span(*times) for times in zip(run.begin_s.tolist(), run.end_s.tolist(), strict=True)]
 
 
@@ -104,7 +103,7 @@ def _in_a_row(schedules: Sequence[Schedule], runtime: Runtime) -> tuple[Dependen
     first_step = np.cumsum([0, *(schedule.num_steps for schedule in schedules)])
     first_chunk = np.cumsum([0, *(schedule.num_chunks for schedule in schedules)])
     starts = {"step": first_step, "chunk": first_chunk}
-    starts |= dict.fromkeys(ROWS_BEFORE, first_row)
+    starts |= dict.fromkeys(Dependencies.__dataclass_fields__.keys() - TransferTable.__dataclass_fields__, first_row)
     columns = {name: _joined(parts, name, starts.get(name)) for name in Dependencies.__dataclass_fields__}
     return Dependencies(**columns), first_row
 
@@ -136,9 +135,10 @@ class _QueueRun(EventRun):
         chunk_bytes = np.concatenate([c.schedule.chunk_bytes(c.size_bytes, c.element_bytes) for c in queue])
         sent_on = connect(rows, topology, self._num_workers)
         self._num_connections = len(sent_on.connections.src) // self._num_workers  # of each worker
-        super().__init__(TransferCosts(rows, topology, chunk_bytes), sent_on, num_timers=self._num_workers)
+        super().__init__(rows, topology, TransferCosts(rows, topology, chunk_bytes), sent_on, self._num_workers)
 
-    def finish(self) -> None:
+    def take_all(self) -> None:
+        """Run until no worker has anything more to do."""
         for worker in range(self._num_workers):
             self._take_next(worker, 0.0)
         self._run_clock()

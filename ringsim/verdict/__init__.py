@@ -3,10 +3,12 @@
 from ringsim.verdict.predictions import Attribution
 from ringsim.verdict.run_directory import (
     KINDS,
+    ComparedTraining,
     JobReport,
     RunDirectory,
     StrategyResult,
     TrainingComparison,
+    TrainingRun,
     TrainingSession,
     read_directory,
 )

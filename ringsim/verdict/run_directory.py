@@ -32,6 +32,7 @@ class StrategyResult(OpenRecord, frozen=True):
 
     tokens_per_s: None for tasks without tokens. sync_s, steps_s: of each measured step. losses: of the whole batch, by
     step. rank_sync_s: median synchronisation of each rank, including waits; empty in older reports.
+    predicted_memory_bytes, memory_bytes: of the rank that holds most, by kind.
     """
 
     strategy: values.Name
@@ -46,6 +47,8 @@ class StrategyResult(OpenRecord, frozen=True):
     steps_s: tuple[values.Seconds, ...]
     losses: tuple[values.Number, ...]
     rank_sync_s: tuple[values.Seconds, ...] = ()
+    predicted_memory_bytes: dict[str, values.Whole] = msgspec.field(default_factory=dict)
+    memory_bytes: dict[str, values.Whole] = msgspec.field(default_factory=dict)
 
     @property
     def spread(self) -> float:
@@ -65,6 +68,11 @@ class StrategyResult(OpenRecord, frozen=True):
             return None
         return self.predicted_sync_s / self.measured_sync_s - 1
 
+    @property
+    def step_error(self) -> float:
+        """The predicted time of a step over the measured one, less 1."""
+        return self.predicted_step_s / self.step_s - 1
+
     def as_dict(self) -> dict[str, Any]:
         """Return the fields for report.json, with derived ones."""
         (sync_low_s, sync_high_s), (step_low_s, step_high_s) = self.sync_p10_p90_s, p10_p90(self.steps_s)
@@ -75,7 +83,7 @@ class StrategyResult(OpenRecord, frozen=True):
             "error": self.error,
             "step_p10_s": step_low_s,
             "step_p90_s": step_high_s,
-            "step_error": self.predicted_step_s / self.step_s - 1,
+            "step_error": self.step_error,
             "steps_measured": len(self.sync_s),
         }
 
@@ -88,12 +96,21 @@ class JobReport(JsonFile, frozen=True, forbid_unknown_fields=False):
     measurements: values.By[Measurements, Measurements.from_dict]
     strategies: Annotated[tuple[StrategyResult, ...], values.AT_LEAST_ONE]
     profile: values.By[StepProfile, StepProfile.from_dict] | None = None
+    task: dict[str, Any] = msgspec.field(default_factory=dict)
+    train: dict[str, Any] = msgspec.field(default_factory=dict)
+    network: dict[str, Any] = msgspec.field(default_factory=dict)
 
     FORMAT: ClassVar = FileFormat("ringsim-report", 1)
 
     def __post_init__(self) -> None:
         if self.measurements.num_ranks != self.num_ranks:
             raise ValueError(f"measurements: of {self.measurements.num_ranks} ranks, but num_ranks is {self.num_ranks}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the content of report.json."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        parts = {"measurements": self.measurements.as_dict(), "strategies": [one.as_dict() for one in self.strategies]}
+        return self.FORMAT.write({**fields, **parts, "profile": self.profile and self.profile.as_dict()})
 
     @property
     def gradient_bytes(self) -> int:
@@ -174,12 +191,17 @@ class TrainingSession(JsonFile, frozen=True, forbid_unknown_fields=False):
 
 
 class TrainingRun(OpenRecord, frozen=True):
-    """A run of `trainers compare`."""
+    """A run of `trainers compare`.
+
+    gradient_difference: of the first step from one process, relative to the largest gradient; None if not known.
+    """
 
     name: values.Name
     num_ranks: values.NumRanks
     batch_s: values.Seconds
     sync_share: values.Number
+    losses: tuple[values.Number, ...] = ()
+    gradient_difference: values.Number | None = None
 
 
 class ComparedTraining(OpenRecord, frozen=True):

@@ -31,7 +31,7 @@ from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, read
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 from tests.ringsim.verdict.test_run_directory import CELL, COMPARISON, SESSION
 from trainers.checkpoints.output import read_log
-from trainers.cli.settings import _as_it_reads
+from trainers.cli.options import _as_it_reads
 
 ROOT = Path(__file__).parents[2]
 PART = GeneratedPart("<!-- begin -->", "<!-- end -->")

@@ -1,7 +1,7 @@
 """Checkpoints: a training run on disk, written so that a crash leaves either the old one or the new one whole.
 
-Random states are made of tensors and numbers alone, so that a file can be read without running code. A file is what
-`torch.save` writes, followed by its SHA-256: what has been cut, damaged or changed is not taken for a checkpoint.
+A file is the output of `torch.save`, followed by its SHA-256, which detects damage. Random states are tensors and
+numbers, so that a file can be read without running code.
 """
 
 import hashlib
@@ -31,10 +31,7 @@ MAX_EXPANDED_BYTES = 2**26  # of a tensor of which the file has less than all el
 class Checkpoint:
     """A run after `step` steps; read back, its tensors are on the CPU.
 
-    config: numbers, strings and dicts of them, such as `dataclasses.asdict` gives.
-    random_states: of each rank, as `random_state` gives them; empty if nobody means to go on from here.
-    notes: what else the run must know to go on as if it had never stopped; as `config`.
-    strategy_states: of each rank, what only it holds with a strategy that keeps a state; empty with others.
+    config, notes: numbers, strings and dicts of them. random_states, strategy_states: by rank; empty if there are none.
     """
 
     model_state: dict[str, Any]
@@ -51,10 +48,7 @@ KINDS = {"step": int, "random_states": list, "strategy_states": list}  # the oth
 
 
 def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
-    """Write `checkpoint`, replacing the one at `path` only once the new one is safely on disk.
-
-    Raises OSError if it cannot be written; the old checkpoint, if any, is then untouched.
-    """
+    """Write `checkpoint`, and replace the one at `path` only when it is on disk. Raises OSError."""
     parts = {name: getattr(checkpoint, name) for name in NAMES}
     with atomic_file(path) as file:
         try:
@@ -67,7 +61,7 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return what the file said: torch tells of a full disk as a position that it did not expect."""
+    """Return the error of the file, such as a full disk, which torch reports as an unexpected position."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__
@@ -75,9 +69,9 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read what `save_checkpoint` wrote; runs no code that the file may contain.
+    """Read a checkpoint without running code in it.
 
-    Raises ValueError for a file that is missing, truncated, damaged, changed, or not a checkpoint of this version.
+    Raises ValueError for a file that is missing, damaged or of another kind.
     """
     return checkpoint_of(read_checkpoint(path), path)
 
@@ -124,12 +118,12 @@ def _parsed(content: bytes | bytearray) -> Any:
 
 
 def seed_alike(seed: int) -> None:
-    """Seed all generators from `seed`, on every rank the same: for drawing the initial weights."""
+    """Seed all generators from `seed`, the same on every rank, for drawing the initial weights."""
     _seed(np.random.SeedSequence(seed))
 
 
 def seed_apart(seed: int, step: int, rank: int) -> None:
-    """Seed all generators so that no two ranks and no two steps draw the same numbers: for training from `step` on."""
+    """Seed all generators differently for each rank and step, for training from `step` on."""
     _seed(np.random.SeedSequence(seed, spawn_key=(step, rank)))
 
 
@@ -154,7 +148,7 @@ def random_state(device: str) -> RandomState:
 
 
 def set_random_state(state: RandomState, device: str) -> None:
-    """Go on from what `random_state` gave. Raises ValueError, TypeError, KeyError or RuntimeError for anything else."""
+    """Restore a `random_state`. Raises ValueError, TypeError, KeyError or RuntimeError for anything else."""
     position = state["numpy"]["state"]["pos"]
     if not 0 <= position <= MT_WORDS:  # NumPy takes any, and would read beyond its words
         raise ValueError(f"random state of NumPy: the position {position} is not in 0 to {MT_WORDS}")

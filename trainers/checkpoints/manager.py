@@ -1,4 +1,4 @@
-"""`CheckpointManager`: the output directory of a run, to which rank 0 writes; and where a run goes on from."""
+"""`CheckpointManager`: the output directory of a run, to which rank 0 writes, and from which a run resumes."""
 
 import shutil
 import socket
@@ -23,13 +23,11 @@ _Decided = TypeVar("_Decided")
 
 
 class CheckpointManager:
-    """Made on all ranks; only rank 0 looks at the directory, which it locks for this run until `close`.
+    """The output directory, made on all ranks; rank 0 alone uses it, and locks it until `close`.
 
-    say: told, on rank 0, what a user should know.
-    trouble: the first thing that went wrong, after which nothing more is written; whoever calls must tell all ranks.
+    trouble: the first error, after which nothing more is written; the caller must tell all ranks.
 
-    Raises ValueError on every rank if the directory cannot be made, is another run's, or has no room for a single
-    checkpoint.
+    Raises ValueError on every rank if the directory cannot be made, is in use, or has no room for a checkpoint.
     """
 
     def __init__(self, output: Path, model: nn.Module, group: dist.ProcessGroup, say: Callable[[str], None]) -> None:
@@ -44,7 +42,7 @@ class CheckpointManager:
         self._lock = OutputLock(output, say)
         try:
             deadline = time.monotonic() + WAIT_S
-            # All ranks hear of every try, so that none waits for rank 0 longer than for one of them.
+            # Every attempt is told to all ranks, so that none waits for rank 0 for longer than one.
             while not first_decides(group, lambda: self._lock.wait(deadline)):
                 pass
             first_decides(group, lambda: _prepare(self.folder, model))
@@ -53,9 +51,9 @@ class CheckpointManager:
             raise
 
     def begin(self, step: int, mark: Mark | None = None, tensorboard: bool = False) -> None:
-        """Go on with the log after `step` steps; collective. Raises ValueError on every rank if that cannot be.
+        """Open the log after `step` steps; collective.
 
-        mark: of the lines that were there then, if it is known. tensorboard: whether to write for TensorBoard as well.
+        mark: of its lines then. Raises ValueError on every rank if it fails.
         """
 
         def open_files() -> None:
@@ -66,7 +64,7 @@ class CheckpointManager:
 
     @property
     def log_mark(self) -> Mark | None:
-        """The mark of the lines that there are now; None on other ranks than 0."""
+        """The mark of the log's lines now; None on ranks other than 0."""
         return self._log.mark if self._log is not None else None
 
     def log(self, line: dict[str, Any]) -> None:
@@ -76,7 +74,7 @@ class CheckpointManager:
                 self.attempt(partial(writer.write, line))
 
     def save(self, checkpoint: Checkpoint, keep: int) -> None:
-        """Write a checkpoint, and of the older ones delete all but the newest, so that `keep` are left."""
+        """Write a checkpoint, and delete the oldest ones, so that `keep` are left."""
         if self._log is not None:
             self.attempt(self._log.sync)
             self.attempt(partial(self._write, checkpoint, keep))
@@ -97,7 +95,7 @@ class CheckpointManager:
         self.folder.prune(checkpoint.step, keep)
 
     def attempt(self, write: Callable[[], object]) -> None:
-        """Do that, unless something has gone wrong before."""
+        """Call `write`, unless there is trouble; keep its error as `trouble`."""
         if self.trouble is None:
             try:
                 write()
@@ -105,7 +103,7 @@ class CheckpointManager:
                 self.trouble = error
 
     def describe_trouble(self) -> str:
-        """Say what went wrong, and from where the run can go on."""
+        """Return the error, and the checkpoint from which the run can resume."""
         trouble = self.trouble
         assert trouble is not None
         reason = str(trouble)
@@ -115,7 +113,7 @@ class CheckpointManager:
         return f"{reason}; {f'`resume` continues from {kept[0].name}' if kept else 'there is no checkpoint yet'}"
 
     def close(self) -> None:
-        """Write no more, so that another run may have the directory."""
+        """Close the files and release the directory."""
         if self._log is not None:
             self._log.close()
         if self._board is not None:
@@ -131,9 +129,9 @@ def _prepare(folder: CheckpointFolder, model: nn.Module) -> None:
 
 
 def first_decides(group: dist.ProcessGroup, decide: Callable[[], _Decided]) -> _Decided:
-    """Return on every rank what `decide` returns on rank 0; collective.
+    """Return on every rank the result of `decide` on rank 0; collective.
 
-    If it raises ValueError or OSError there, every rank raises ValueError with its words.
+    If it raises ValueError or OSError, every rank raises ValueError with that message.
     """
     told: list[Any] = [None, ""]
     if group.rank() == 0:
@@ -152,9 +150,9 @@ def first_decides(group: dist.ProcessGroup, decide: Callable[[], _Decided]) -> _
 
 
 def first_fault(fault: str, group: dist.ProcessGroup) -> str:
-    """Return, on every rank, what went wrong on the first one that says so; "" if nothing did; collective.
+    """Return on every rank the fault of the first rank that has one, or ""; collective.
 
-    fault: what went wrong on this rank, or "". The rank is named unless all ranks say the same.
+    fault: of this rank, or "". The rank is named unless all ranks have the same fault.
     """
     faults = gather_objects(fault, group, "receiving the errors of other ranks failed")
     if len(set(faults)) == 1:
@@ -165,21 +163,19 @@ def first_fault(fault: str, group: dist.ProcessGroup) -> str:
 def usable_checkpoints(
     folder: CheckpointFolder, wanted: dict[str, Any], group: dist.ProcessGroup, warn: Callable[[str], None]
 ) -> Iterator[tuple[Path, Checkpoint]]:
-    """Yield, on every rank, the checkpoints that are whole, the newest first; each is read when it is asked for.
+    """Yield on every rank the checkpoints that are whole, the newest first; collective.
 
-    Collective: all ranks must take as many. Only rank 0 looks for them, and sends the others what is in the file: they
-    need not see its directory. Nothing is yielded if there is no checkpoint at all.
-    wanted: the identity of this run, as `StepConfig.identity` gives it. warn: told of each file that is no good.
+    Rank 0 alone reads the files. wanted: see `StepConfig.identity`. warn: called with a message about each bad file.
 
-    Raises ValueError on every rank when there are files, but no more that are good, if only another rank than 0 sees
-    any, or if the run is one that cannot go on from there.
+    Raises ValueError on every rank when all files are bad, if only a rank other than 0 sees any, and for a checkpoint
+    of other settings.
     """
     paths = first_decides(group, folder.newest_first)
     for path in paths:
         fault = ""
         try:
             checkpoint = _checked(checkpoint_of(_content_of_rank_0(path, group), path), path)
-        except ValueError as error:  # a rank may lack the memory for it
+        except ValueError as error:  # perhaps on one rank, for lack of memory
             fault = str(error)
         if fault := first_fault(fault, group):
             warn(fault)
@@ -192,7 +188,7 @@ def usable_checkpoints(
 
 
 def _content_of_rank_0(path: Path, group: dist.ProcessGroup) -> bytearray:
-    """Return what rank 0 reads in its file; collective. Raises ValueError on every rank if it cannot be read."""
+    """Return the content of rank 0's file; collective. Raises ValueError on every rank if it cannot be read."""
     content = bytearray()
 
     def size_bytes() -> int:
@@ -208,10 +204,7 @@ def _content_of_rank_0(path: Path, group: dist.ProcessGroup) -> bytearray:
 
 
 def _refuse_other_disks(folder: CheckpointFolder, group: dist.ProcessGroup) -> None:
-    """Raise ValueError on every rank if one sees checkpoints that rank 0 does not; collective.
-
-    A job that is started again may have its rank 0 on another node, which has its own disk.
-    """
+    """Raise ValueError on every rank if one sees checkpoints that rank 0, perhaps on another node now, does not."""
     names: list[str] = []
     with suppress(OSError):  # a rank need not be allowed to look there
         names += [path.name for path in folder.newest_first()[:1]]
@@ -225,7 +218,6 @@ def _refuse_other_disks(folder: CheckpointFolder, group: dist.ProcessGroup) -> N
 
 
 def _checked(checkpoint: Checkpoint, path: Path) -> Checkpoint:
-    """Return it, if it is one of a training session. Raises ValueError, which says what is wrong."""
     if checkpoint.step != (by_name := CheckpointFolder.step_of(path)):
         raise ValueError(f"checkpoint {path}: step: is {checkpoint.step}, must be {by_name} by the name of the file")
     if not all(isinstance(checkpoint.config.get(name), dict) for name in ("task", "training")):
@@ -234,7 +226,7 @@ def _checked(checkpoint: Checkpoint, path: Path) -> Checkpoint:
 
 
 def refuse_other_run(then: dict[str, Any], now: dict[str, Any], path: Path) -> None:
-    """Raise ValueError if what differs between the identities of two runs is more than a checkpoint can bridge."""
+    """Raise ValueError if a run with the identity `now` cannot resume from a checkpoint of `then`."""
     before, after = _flat(then), _flat(now)
     strategies = before.pop("strategy", "none"), after.pop("strategy")
     counts = before.pop("num_ranks", 0), after.pop("num_ranks")
@@ -259,7 +251,6 @@ def refuse_other_run(then: dict[str, Any], now: dict[str, Any], path: Path) -> N
 
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    """Merge the names of task and training into one dict."""
     training: dict[str, Any] = config["training"]
     task: dict[str, Any] = config["task"]
     named = {name if training.get(name, value) == value else f"task's {name}": value for name, value in task.items()}

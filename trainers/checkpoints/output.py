@@ -1,7 +1,4 @@
-"""The output directory of a run: its files, its log, and the lock by which one run at a time writes there.
-
-Importing this loads no torch.
-"""
+"""The output directory of a run: its files, its log, and the lock of the run that writes there; loads no torch."""
 
 import errno
 import fcntl
@@ -27,7 +24,7 @@ LOG = "log.jsonl"
 DAMAGED = f"{LOG}.damaged"
 FOLDER = "tensorboard"
 NAMES = ("checkpoint-*.pt", LOG, RESULT, OPTIONS_FILE)
-UNFINISHED = tuple(f".{name}.*.tmp" for name in NAMES)  # by `atomic_file`, when killed
+UNFINISHED = tuple(f".{name}.*.tmp" for name in NAMES)  # left by a killed `atomic_file`
 LOCK = ".lock"
 ADVICE = f"needs tensorboard, which is not installed: {to_install('tensorboard')}"
 WAIT_S = 5.0  # for a run that is just ending: torchrun and Slurm start one again as soon as the last one has gone
@@ -42,32 +39,29 @@ def save_options(output: Path, text: str) -> None:
 
 
 class CheckpointFolder:
-    """The checkpoints of one run, named by their steps; the newest few are kept.
-
-    The directory need not be there before something is written.
-    """
+    """The checkpoints of one run, named by their steps; the directory need not exist."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @staticmethod
     def step_of(path: Path) -> int:
-        """Return after how many steps a checkpoint was written, by its name."""
+        """Return the number of steps in the name of a checkpoint."""
         match = NAME.fullmatch(path.name)
         assert match is not None
         return int(match[1])
 
     def path(self, step: int) -> Path:
-        """Return the path of the checkpoint after `step` steps, whether it is there or not."""
+        """Return the path of the checkpoint after `step` steps."""
         return self.folder / f"checkpoint-{step}.pt"
 
     def newest_first(self) -> list[Path]:
-        """Return all files with the name of a checkpoint, good or not."""
+        """Return all files with the name of a checkpoint."""
         paths = self.folder.iterdir() if self.folder.is_dir() else ()
         return sorted((path for path in paths if NAME.fullmatch(path.name)), key=self.step_of, reverse=True)
 
     def require_none(self) -> None:
-        """Raise ValueError if there is a checkpoint: a run that does not resume would replace those of another."""
+        """Raise ValueError if there is a checkpoint, which a run that does not resume would replace."""
         if checkpoints := self.newest_first():
             raise ValueError(
                 f"`output` {self.folder}: there is {checkpoints[0].name} of a run already: "
@@ -75,28 +69,19 @@ class CheckpointFolder:
             )
 
     def prune(self, step: int, keep: int) -> None:
-        """Delete all but the newest `keep` checkpoints of those up to `step`.
-
-        Later ones are left alone: if they were any good, the run would not have begun before them.
-        """
+        """Delete all but the newest `keep` checkpoints up to `step`; later ones are damaged, and are left alone."""
         for path in [path for path in self.newest_first() if self.step_of(path) <= step][keep:]:
             path.unlink(missing_ok=True)
 
     def clear_unfinished(self) -> None:
-        """Delete what a run that was killed while it wrote a file has left.
-
-        A later one may have the number of its process, as in a container, and would take the name for its own.
-        """
+        """Delete temporary files of a killed run; in a container, a later run may have the same process number."""
         with suppress(OSError):
             for path in (path for pattern in UNFINISHED for path in self.folder.glob(pattern)):
                 path.unlink(missing_ok=True)
 
 
 class OutputLock:
-    """A lock (lockf) on a file in the directory, which the system opens when the process ends, however it ends.
-
-    say: told in a line if the file system has no locks; the run then goes on without one.
-    """
+    """A lock (lockf) on a file in the directory; where the file system has none, `say` is called with a warning."""
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self.folder = folder
@@ -105,9 +90,9 @@ class OutputLock:
         self._descriptor: int | None = None
 
     def wait(self, deadline: float) -> bool:
-        """Return whether it is ours, after a moment if it is not; the directory is made if need be.
+        """Make the directory and try to lock it; return whether that succeeded, after a moment if it did not.
 
-        Raises ValueError if another run has it at the deadline, OSError if the directory or the file cannot be made.
+        Raises ValueError if another run has the lock at the deadline, or OSError.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._try_to_take():
@@ -135,17 +120,17 @@ class OutputLock:
             elif error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise
             return error.errno in WITHOUT_LOCKS
-        if os.fstat(descriptor).st_nlink == 0:  # its holder has removed it meanwhile: others would lock a new one
+        if os.fstat(descriptor).st_nlink == 0:  # removed by its last holder: others would lock a new file
             os.close(descriptor)
             return False
         self._descriptor = descriptor
-        with suppress(OSError):  # as far as there is room on the disk
+        with suppress(OSError):  # of a full disk
             os.truncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on host {socket.gethostname()}".encode(), 0)
         return True
 
     def release(self) -> None:
-        """Let others have it, and leave no file."""
+        """Release the lock and delete its file."""
         if self._descriptor is not None:
             with suppress(OSError):
                 self._path.unlink()
@@ -155,9 +140,9 @@ class OutputLock:
 
 @contextmanager
 def locked(folder: Path, say: Callable[[str], None], wait_s: float = WAIT_S) -> Iterator[None]:
-    """Write to `folder` alone, for the block; it is made if need be.
+    """Lock the directory for the block.
 
-    Raises ValueError if another run has it, and has not ended in time, OSError if it cannot be made.
+    Raises ValueError if another run has it for longer than `wait_s`, or OSError.
     """
     lock, deadline = OutputLock(folder, say), time.monotonic() + wait_s
     while not lock.wait(deadline):
@@ -169,20 +154,18 @@ def locked(folder: Path, say: Callable[[str], None], wait_s: float = WAIT_S) -> 
 
 
 class Mark(TypedDict):
-    """The number of lines, and a checksum of all of them. A checkpoint holds it."""
+    """The number of lines and their checksum, for checkpoints."""
 
     lines: int
     crc32: int
 
 
 class StepLog:
-    """Each line is a JSON object with its "step", the number of steps done. Written by one rank.
+    """The log of one rank: each line is a JSON object with its "step", the number of steps done.
 
-    begin: at which step the run begins; later lines, from a run that went further than its last checkpoint, are
-    dropped. mark: of the lines that the file had then; None: it begins anew. say: told in a line if they are not what
-    they were; then the old file is kept as DAMAGED, and the run goes on with the good lines.
-
-    Raises OSError if the file cannot be written.
+    begin: the first step of the run; lines after the last checkpoint are dropped. mark: of the file at that step; None:
+    begin a new file. If the file does not match, it is kept as DAMAGED, `say` is called with a message, and the run
+    continues with the good lines. Raises OSError if the file cannot be written.
     """
 
     def __init__(
@@ -220,7 +203,7 @@ class StepLog:
         self.mark = Mark(lines=self.mark["lines"] + 1, crc32=zlib.crc32(whole, self.mark["crc32"]))
 
     def sync(self) -> None:
-        """Wait until all lines are on the disk, before there is a checkpoint that counts on them."""
+        """Wait until all lines are on disk, before a checkpoint has their mark."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -234,7 +217,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 def _good_lines(content: bytes) -> list[tuple[int, bytes]]:
-    """Return the lines that are whole, and of a later step than the good ones before them, with their steps."""
+    """Return step and line of each whole line of a later step than the good lines before it."""
     good: list[tuple[int, bytes]] = []
     for line in content.splitlines(keepends=True):
         try:
@@ -248,20 +231,15 @@ def _good_lines(content: bytes) -> list[tuple[int, bytes]]:
 
 
 def require_tensorboard() -> None:
-    """Raise ValueError, which says how to install it, if it is not installed."""
+    """Raise ValueError with how to install it if TensorBoard is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
         raise ValueError(f"`tensorboard`: {ADVICE}")
 
 
 class TensorBoardLog:
-    """Each number of a line is a scalar of the same name at the line's "step", one of a dict "evaluation/loss".
+    """Each number of a line is a scalar of that name at the line's "step"; in a dict, "evaluation/loss".
 
-    Written by one rank.
-
-    begin: at which step the run begins. TensorBoard leaves out what an earlier run has written of later steps into the
-    same directory, as `StepLog` drops such lines.
-
-    Raises ValueError if TensorBoard is not installed, OSError if the directory cannot be written.
+    begin: the first step of the run; TensorBoard hides later steps of an earlier run. Raises ValueError or OSError.
     """
 
     def __init__(self, folder: Path, begin: int) -> None:
@@ -272,7 +250,7 @@ class TensorBoardLog:
         self._writer: Any = SummaryWriter(str(folder), purge_step=begin + 1)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Add the figures of a line; they are in the file when this returns."""
+        """Add the figures of a line, and write them to the file."""
         for name, value in line.items():
             figures = {f"{name}/{inner}": number for inner, number in value.items()} if isinstance(value, dict) else {}
             for label, number in (figures or {name: value}).items():

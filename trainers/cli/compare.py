@@ -1,7 +1,4 @@
-"""`trainers compare`, which is the strategy comparison: parse, check, start the process group, run, print.
-
-Everything a user can get wrong is checked before torch is imported, which takes seconds.
-"""
+"""`trainers compare`, the strategy comparison: check all options before torch is loaded, run it, print the result."""
 
 import os
 import sys
@@ -28,16 +25,25 @@ from ringsim.console import (
     say,
     say_wrote,
 )
-from ringsim.files import json_text, save_json
+from ringsim.files import json_text
 from ringsim.traces import RECORDING_ID
 from ringsim.units import plural
 from trainers.checkpoints.output import OPTIONS_FILE, locked, save_options
-from trainers.cli.options import TrainersCommand, naming_options, rate_and_number_options, task_option, timeout_option
-from trainers.cli.rank_main import end_together, leave, say_failures_before_the_end
-from trainers.cli.settings import all_options, as_toml, config_option, task_options
+from trainers.cli.options import (
+    TrainersCommand,
+    all_options,
+    as_toml,
+    config_option,
+    naming_options,
+    rate_and_number_options,
+    task_option,
+    task_options,
+    timeout_option,
+)
 from trainers.comparison import ONE_PROCESS, RESULTS, JobConfig
 from trainers.launch.environment import DistributedEnvironment, read_environment
 from trainers.launch.rendezvous import init_process_group
+from trainers.launch.signals import end_together, leave, say_failures_before_the_end
 from trainers.loop.config import StepConfig
 from trainers.strategies import STRATEGIES
 from trainers.tasks import load_task
@@ -128,18 +134,19 @@ def main(
     print_result(format_report(report, result.comparison), result.as_dict(), as_json, profile)
     for line in busy_lines(verdict):
         click.echo(line, err=as_json)  # one object alone may stand on stdout
+    assert report.profile is not None
     if profile == STDOUT:
-        click.echo(json_text(report["profile"]), nl=False)
+        click.echo(json_text(report.profile.as_dict()), nl=False)
     elif profile is not None:
-        save_json(profile, report["profile"])
+        report.profile.save(profile)
         files.append(profile)
     for path in files:
         say_wrote(path)
-    sys.exit(not all(row["parameters_identical"] or row["strategy"] == "none" for row in report["strategies"]))
+    sys.exit(not all(result.parameters_identical for result in report.synchronising))
 
 
 def _run(config: JobConfig, environment: DistributedEnvironment, timeout_s: float) -> "JobResult | None":
-    """Return the answer of `run_job`; None on other ranks than the first. Exits with 1 if the job fails."""
+    """Return the result of `run_job`, None on ranks other than the first. Exits with 1 if the job fails."""
     progress = Progress(rank=int(os.environ["RANK"]))
     progress.begin(f"starting {plural(int(os.environ['WORLD_SIZE']), 'rank')}")
     import torch.distributed as dist  # noqa: PLC0415
@@ -156,7 +163,8 @@ def _run(config: JobConfig, environment: DistributedEnvironment, timeout_s: floa
         except CollectiveError as error:
             leave(str(error))
         except DivergedError as error:
-            sys.exit(end_together(f"{click.get_current_context().find_root().command.name}: {error}", 1, group))
+            name = click.get_current_context().find_root().command.name
+            sys.exit(end_together(naming_options(f"{name}: {error}"), 1, group))
     is_first = group.rank() == 0
     dist.destroy_process_group()  # rank 0 goes on alone: nobody waits for it, nor fails with it
     return done if is_first else None

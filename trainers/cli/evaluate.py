@@ -1,4 +1,4 @@
-"""`trainers evaluate` and `trainers sample`: what a model in a checkpoint has learned; in one process."""
+"""`trainers evaluate` and `trainers sample`: evaluate the model of a checkpoint in one process."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,9 +7,9 @@ import click
 
 from ringsim.console import FloatRange, IntRange, Name, examples, json_option, print_result
 from trainers.checkpoints.output import OPTIONS_FILE, CheckpointFolder
-from trainers.cli.settings import task_of_run
+from trainers.cli.options import task_of_run
 from trainers.tasks import TASK_NAMES, load_task
-from trainers.tasks.base import NUM_BYTE_VALUES, ModelConfig
+from trainers.tasks.base import NUM_BYTE_VALUES, ModelConfig, evaluate, format_figures
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,8 +34,6 @@ def evaluate_command(checkpoint: Path, task: str | None, as_json: bool) -> None:
     name, seed, options = task_of_run(path.with_name(OPTIONS_FILE), task)
     loaded = load_task(name, seed, **options)
     from trainers.checkpoints.checkpoint import load_checkpoint  # noqa: PLC0415  loads torch
-    from trainers.loop.log_line import format_figures  # noqa: PLC0415
-    from trainers.tasks.base import evaluate  # noqa: PLC0415
 
     read = load_checkpoint(path)
     saved, now = read.config.get("task"), loaded.config()
@@ -85,7 +83,6 @@ def newest(path: Path) -> Path:
 
 
 def _shape(path: Path, task: Any) -> ModelConfig:
-    """Return the shape of the transformer of a checkpoint. task: as the checkpoint has it."""
     names = ModelConfig.__dataclass_fields__
     if not isinstance(task, dict) or not all(isinstance(task.get(name), int) for name in names):
         name = task.get("task", "its own") if isinstance(task, dict) else "its own"

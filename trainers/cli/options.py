@@ -1,7 +1,13 @@
-"""The options that are fields of a config, and those that several command lines have; loads no torch."""
+"""The options of the command lines: fields of a config, of a task, and those of a --config file; loads no torch.
 
+A task's options are given as NAME=VALUE or --NAME VALUE. A run writes its options to the output directory, as a file
+for --config.
+"""
+
+import inspect
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -9,13 +15,18 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from ringsim.console import FILE, INT, REAL, FloatRange, Name, TorchrunCommand
+from ringsim.files import naming_place, parse_toml, read_text, refusal, toml_text, unknown_key
 from trainers.loop.config import CHOICES, StepConfig
 from trainers.strategies import STRATEGIES
-from trainers.tasks import TASK_NAMES
+from trainers.tasks import TASK_NAMES, TASKS, Task, require_option
 from trainers.tasks.base import flag
 
 MAX_RANKS = 1024
 RESUME_COMMAND = "trainers.resume_command"  # in the `meta` of click's context
+KINDS: dict[type, str] = {int: "a whole number", float: "a number", str: "text"}
+NOT_IN_FILES = ("config", "as_json", "resume", "settings")  # by the names of parameters
+TASK_OPTIONS = "task-options"
+_FILE = "trainers.config_file"  # in the `meta` of click's context: path and options of the task
 
 # What --help says of the fields of TrainConfig that are options.
 HELP = {
@@ -49,7 +60,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class TrainersCommand(TorchrunCommand):
-    """A command whose errors name options, where those of the library name parameters."""
+    """A command whose errors name options, where the library names parameters."""
 
     def refuse(self, message: str, command: str | None, exit_code: int = 2) -> NoReturn:
         super().refuse(naming_options(message), command, exit_code)
@@ -65,7 +76,7 @@ def naming_options(message: str) -> str:
 
 
 def config_options(config: type, *names: str) -> Callable[[_Command], _Command]:
-    """Declare an option for each of these fields of a config, with its name, type and default, in this order."""
+    """Declare an option for each of these fields of a config, in this order."""
     known = {field.name: field for field in fields(config)}
 
     def declare(command: _Command) -> _Command:
@@ -95,3 +106,168 @@ task_option = click.option(
     default="lm",
     help=f"Task to train: {', '.join(TASK_NAMES)}, or your MODULE:FUNCTION.",
 )
+
+
+def task_options(task: str, settings: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the options of the task, those of the file and of the command line, which take precedence.
+
+    settings: NAME=VALUE each. Raises ValueError and UsageError for wrong options, and a user's task that only the file
+    names.
+    """
+    context = click.get_current_context()
+    path, of_file = context.meta.get(_FILE, ("", {}))
+    with naming_place(path):
+        if is_of_file(context, "task"):
+            _refuse_to_run(task)
+        options = _checked(task, of_file)
+    own_flags = [flag for option in context.command.params for flag in option.opts if flag.startswith("--")]
+    given: dict[str, Any] = {}
+    for text in (*settings, *_unknown_options(context.args)):
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not name.isidentifier():
+            raise ValueError(f"--set {text}: must be NAME=VALUE, such as d-model=64")
+        if name in given:
+            raise ValueError(f"{flag(name)} is given twice")
+        given |= _checked(task, {name: value if task in TASKS else _as_it_reads(value)}, own_flags)
+    return {**options, **given}
+
+
+def _unknown_options(arguments: Sequence[str]) -> Iterator[str]:
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith("--") or argument == "--":
+            raise click.UsageError(f"{argument}: is not an option; options of the task are --NAME VALUE")
+        name, equals, value = argument.removeprefix("--").partition("=")
+        if not equals:
+            value = next(rest, "--")
+            if value.startswith("--"):
+                raise click.UsageError(f"--{name}: is not an option of trainers; an option of the task needs a value")
+        yield f"{name}={value}"
+
+
+def _checked(task: str, given: Any, others: Iterable[str] = ()) -> dict[str, Any]:
+    """Return options in their types. others: options of the command that may have been meant. Raises ValueError."""
+    if not isinstance(given, dict):
+        raise ValueError(f"{TASK_OPTIONS}: must be a table, [{TASK_OPTIONS}]")
+    options: dict[str, Any] = {}
+    for key, value in given.items():
+        name = key.replace("-", "_")
+        if not name.isidentifier():
+            raise ValueError(f"{key!r}: is not the name of a task's option")
+        require_option(task, name, others)
+        wanted = _type_of(task, name)
+        rule = "a number, true, false or text" if wanted is None else KINDS[wanted]
+        try:
+            if not isinstance(value, int | float | str):
+                raise ValueError
+            options[name] = value if wanted is None else wanted(str(value))
+        except ValueError:
+            raise ValueError(f"{flag(name)} {value}: must be {rule}") from None
+    return options
+
+
+def _as_it_reads(value: str) -> Any:
+    try:
+        read = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    return read if isinstance(read, int | float | str) else value
+
+
+def _type_of(task: str, name: str) -> type | None:
+    made: Callable[..., Any] | None = TASKS.get(task)
+    if made is None:
+        return None
+    parameters = inspect.signature(made).parameters
+    others = (parameter for parameter in parameters.values() if parameter.kind is inspect.Parameter.VAR_KEYWORD)
+    wanted = parameters.get(name) or next(others, None)
+    return wanted.annotation if wanted else None
+
+
+def all_options(name: str, task: Task, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all options of a task of ours, with defaults; of a user's only those that were given."""
+    made = TASKS.get(name)
+    if made is None:
+        return dict(given)
+    defaults = {key: parameter.default for key, parameter in inspect.signature(made).parameters.items()}
+    known = {**defaults, **task.config(), **given}
+    return {option: known[option] for option in made.options}
+
+
+def config_option(command: _Command) -> _Command:
+    """Add --config, over whose options those on the command line take precedence."""
+    return click.option(
+        "--config",
+        type=FILE,
+        is_eager=True,
+        expose_value=False,
+        callback=_read_config,
+        help="TOML file of values for options that are not given, such as the run.toml of another run.",
+    )(command)
+
+
+def _read_config(context: click.Context, _: click.Parameter, path: Path | None) -> None:
+    if path is None or context.resilient_parsing:
+        return
+    known, text = _in_files(context.command), read_text(path)
+    with naming_place(path):
+        data = parse_toml(text)
+        context.meta[_FILE] = path, data.pop(TASK_OPTIONS, {})
+        context.default_map = {}
+        for name, value in data.items():
+            if name not in known:
+                raise unknown_key("", name, [*known, TASK_OPTIONS])
+            context.default_map[str(known[name].name)] = _read_value(context, known[name], name, value)
+
+
+def _in_files(command: click.Command) -> dict[str, click.Option]:
+    options = (option for option in command.params if isinstance(option, click.Option))
+    named = ((max(option.opts, key=len).removeprefix("--"), option) for option in options)
+    return {flag: option for flag, option in named if option.name not in NOT_IN_FILES}
+
+
+def _read_value(context: click.Context, option: click.Option, name: str, value: Any) -> str:
+    """Return a value of a file as text. Raises ValueError for a value that the option would refuse."""
+    if isinstance(value, dict | list):
+        raise refusal(name, value, "must be a single value")
+    try:
+        option.type.convert(str(value), option, context)
+    except click.BadParameter as error:
+        raise refusal(name, value, error.message) from error
+    return str(value)
+
+
+def is_of_file(context: click.Context, name: str) -> bool:
+    """Return whether the value of the parameter `name` is the file's."""
+    return context.get_parameter_source(name) is click.core.ParameterSource.DEFAULT_MAP
+
+
+def task_of_run(path: Path, task: str | None) -> tuple[str, int, dict[str, Any]]:
+    """Return name, seed and options of the task in the options file of a run. Raises ValueError or OSError."""
+    text = read_text(path)
+    with naming_place(path):
+        data = parse_toml(text)
+        name, seed = data.get("task"), data.get("seed")
+        if not isinstance(name, str) or not isinstance(seed, int):
+            raise ValueError("has no task and seed: must be the file that a run wrote")
+        if task is None:
+            _refuse_to_run(name)
+        elif task != name:
+            raise ValueError(f"task {name!r}: --task {task} is another one")
+        return name, seed, _checked(name, data.get(TASK_OPTIONS, {}))
+
+
+def _refuse_to_run(task: str) -> None:
+    """Raise ValueError for a user's task: a file must not run code."""
+    if ":" in task:
+        raise ValueError(f"task {task!r}: is Python code, which runs only if you name it: give --task {task}")
+
+
+def as_toml(context: click.Context, of_task: Mapping[str, Any], **others: Any) -> str:
+    """Return all options of a command as a file for --config. others: values that replace those of the command line."""
+    values = {**context.params, **others}
+    table = {name: values[str(option.name)] for name, option in _in_files(context.command).items()}
+    table[TASK_OPTIONS] = {name.replace("_", "-"): value for name, value in of_task.items()}
+    first = "# The options of this run: to repeat it, give this file as --config, and another --output.\n"
+    return first + toml_text(table)

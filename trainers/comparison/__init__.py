@@ -1,7 +1,4 @@
-"""The strategy comparison: probe, predict, train with every strategy and in one process, compare.
-
-`JobConfig` has its settings. Importing this loads no torch.
-"""
+"""The strategy comparison: probe, predict, train with every strategy and in one process, compare; loads no torch."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +8,7 @@ from trainers.loop.config import StepConfig
 from trainers.strategies import parse_strategy
 from trainers.tasks.base import Task, require_at_least
 
-ONE_PROCESS = "one_process"  # among the strategies: one process trains on the batch of all ranks, and the others wait
+ONE_PROCESS = "one_process"  # in lists of strategies: one process trains on the batch of all ranks, the others wait
 COMPARISON = "comparison.json"
 RESULTS = ("checkpoint.pt", "report.png", "memory.png", "report.html", "report.json")  # files in the output directory
 
@@ -20,10 +17,7 @@ RESULTS = ("checkpoint.pt", "report.png", "memory.png", "report.html", "report.j
 class JobConfig:
     """A training run with each strategy, all with the same model and batches; their steps are interleaved.
 
-    step: of all strategies, but for its name. strategies: their names. one_process: whether one process, rank 0, also
-    trains on the batch of all ranks.
-
-    Raises ValueError for a value out of range, a warm-up that is not shorter than `steps`, and if there is no strategy.
+    one_process: whether rank 0 also trains alone on the batch of all ranks. Raises ValueError for a value out of range.
     """
 
     task: Task

@@ -1,4 +1,4 @@
-"""The strategy comparison: probe this machine, predict each strategy's synchronisation, train with each, compare."""
+"""`run_job`: probe the machine, predict each strategy's synchronisation, train with each, compare."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,36 +21,32 @@ from trainers.comparison import ONE_PROCESS, JobConfig
 from trainers.comparison.recording import RecordedRuns, common_profile
 from trainers.comparison.report import JobResult, RankNotes, compare_with_one, make_report
 from trainers.data_parallel import fingerprint
-from trainers.loop.log_line import format_milliseconds
-from trainers.loop.meter import measure_memory
+from trainers.loop.meter import format_milliseconds, measure_memory
 from trainers.loop.train_step import TrainStep, require_finite, require_finite_losses
 from trainers.strategies import strategy_info
 
 LINES = 10  # about training on stderr
 PROBES = 3  # turns of all probes: before the first training step, in the middle and after the last
-BLOCKS = Blocks(turns=1, number=3)  # of each
-STATE_PER_GRADIENT = 4  # parameter, gradient and AdamW's two moments: what a step touches for each strategy
+BLOCKS = Blocks(turns=1, number=3)  # of each turn
+STATE_PER_GRADIENT = 4  # parameter, gradient and AdamW's two moments, which a step touches for each strategy
 
 
 @dataclass(slots=True, eq=False)
 class StrategyRun:
-    """A model that is trained with one strategy, and the record of its steps on this rank."""
+    """The training of a model with one strategy, and its record on this rank."""
 
     name: str
     train_step: TrainStep
     notes: RankNotes = field(default_factory=RankNotes)
 
     def take(self, step: int) -> None:
-        """Take a step.
-
-        Raises CollectiveError as `TrainStep.run` does; on all ranks alike DivergedError, naming step and strategy.
-        """
+        """Take a step. Raises CollectiveError as `TrainStep.run` does, and DivergedError on all ranks."""
         result = self.train_step.run(step)
         require_finite(result.trouble, f"training step {step}, strategy {self.name}")
         self.notes.results.append(result)
 
     def finish(self) -> None:
-        """Count the memory after the last step, and leave the same parameters on all ranks; collective."""
+        """Measure the memory after the last step, and leave the same parameters on all ranks; collective."""
         with self.train_step.naming_step(len(self.notes.results) - 1):
             self.notes.memory = measure_memory(self.train_step)
             self.train_step.finish()
@@ -80,15 +76,14 @@ class OneProcess(StrategyRun):
         require_finite_losses(self._group, loss, f"training step {step}, {ONE_PROCESS}")
 
     def finish(self) -> None:
-        """Leave all as it is: no other rank has a part of it."""
+        """Do nothing: no other rank takes part."""
 
 
 def run_job(config: JobConfig, group: dist.ProcessGroup, progress: Progress) -> JobResult:
     """Do the whole job on every rank of `group`; collective.
 
-    Returns the same on every rank but for its provenance, with a checkpoint of the `ring` run, if there is one,
-    otherwise of the first.
-    Raises CollectiveError when a peer fails; on all ranks alike DivergedError when a loss is not finite.
+    The checkpoint is of the run of `ring`, or else of the first. Raises CollectiveError when a peer fails, and
+    DivergedError on all ranks when a loss is not finite.
     """
     progress.begin("making the models")
     runs = start_runs(config, group)
@@ -109,14 +104,14 @@ def run_job(config: JobConfig, group: dist.ProcessGroup, progress: Progress) -> 
     predicted = recorded.predict(config.strategies, network, pace), recorded.memory(config.strategies)
     report = make_report(config, measurements, network, profile, num_parameters, predicted, notes)
     train_step = run.train_step
-    identity = {"strategy": run.name, "task": report["task"], "train": report["train"]}
+    identity = {"strategy": run.name, "task": report.task, "train": report.train}
     states = train_step.model.state_dict(), train_step.optimizer.state_dict()  # collective with a sharded strategy
     comparison = compare_with_one(one[0], notes, measurements.provenance) if one else None
     return JobResult(report, comparison, Checkpoint(*states, identity, config.steps))
 
 
 def start_runs(config: JobConfig, group: dist.ProcessGroup) -> list[StrategyRun]:
-    """Return a run for each strategy, all with the same initial weights; that of one process comes first."""
+    """Return a run for each strategy, that of one process first, all with the same initial weights."""
     runs: list[StrategyRun] = [OneProcess(config, group)] if config.one_process else []
     for name in config.strategies:
         step = replace(config.step, strategy=name)
@@ -131,7 +126,7 @@ def take_turns(
     probe_once: Callable[..., Measurements],
     progress: Progress,
 ) -> list[Measurements]:
-    """Probe, record and train, interleaved until all is done: a slow minute of the machine then affects all alike.
+    """Probe, record and train, interleaved: a slow minute of the machine then affects all alike.
 
     Returns the measurements of each turn of probes.
     """
@@ -150,11 +145,8 @@ def take_turns(
 
 
 def take_step(runs: Sequence[StrategyRun], step: int, on_step: Callable[[str], object] = lambda _: None) -> None:
-    """Take a step with every strategy, so that all meet the same noise of the machine.
-
-    on_step: called after each step, with the strategy's name. Raises as `StrategyRun.take` does.
-    """
-    first = step % len(runs)  # another one each step, so that none always follows the same one
+    """Take a step with every strategy, so that all meet the same noise; call `on_step` with its name after each."""
+    first = step % len(runs)  # so that no strategy always follows the same one
     for run in (*runs[first:], *runs[:first]):
         run.take(step)
         on_step(run.name)
@@ -163,7 +155,7 @@ def take_step(runs: Sequence[StrategyRun], step: int, on_step: Callable[[str], o
 
 
 def _compare_gradients(one: StrategyRun, runs: Sequence[StrategyRun]) -> None:
-    """Note how far the gradients of each strategy are from those of one process, if it leaves their mean."""
+    """Store the distance of each strategy's gradients from those of one process, if it leaves their mean."""
     expected = one.gradients()
     largest = max(float(gradient.abs().max()) for gradient in expected if gradient is not None)
     for run in runs:
@@ -174,7 +166,7 @@ def _compare_gradients(one: StrategyRun, runs: Sequence[StrategyRun]) -> None:
 
 
 def describe_steps(runs: Sequence[StrategyRun], done: int, num_steps: int) -> str:
-    """Return a line about the last step: the range of the losses, and of the times on this rank."""
+    """Return a line about the last step: the range of the losses, and that of the times on this rank."""
     last = {run.name: run.notes.results[-1] for run in runs}
     losses = _range({name: result.loss for name, result in last.items()}, "{:.4g}".format)
     times = _range({name: result.moments.step_s for name, result in last.items()}, format_milliseconds)
@@ -182,17 +174,13 @@ def describe_steps(runs: Sequence[StrategyRun], done: int, num_steps: int) -> st
 
 
 def _range(values: Mapping[str, float], shown: Callable[[float], str]) -> str:
-    """Return such as "12 ms (none) to 31 ms (ring)"; a single text if both ends look alike."""
     least, most = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
     texts = [shown(values[name]) for name in (least, most)]
     return texts[0] if texts[0] == texts[1] else f"{texts[0]} ({least}) to {texts[1]} ({most})"
 
 
 def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tuple[Cluster, float]:
-    """Return the network, and the pace of computing and communicating at once (`pace_together`), as rank 0's host is.
-
-    Its ranks share its cores even where each is in a network namespace or its own container.
-    """
+    """Return the network, and the pace of computing and communicating at once (`pace_together`) on rank 0's host."""
     places = RankHosts.from_measurements(measurements)
     assert places is not None  # of our own probes
     pace = pace_together(measurements.provenance["cores"] or 1, places.physical_hosts.count(0))
@@ -201,7 +189,6 @@ def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tupl
 
 
 def _gather_notes(runs: Sequence[StrategyRun], group: dist.ProcessGroup) -> dict[str, list[RankNotes]]:
-    """Return what every rank has noted of each run, by strategy; of one process only that rank's."""
     own = {run.name: run.notes for run in runs if run.notes.results}
     notes = gather_objects(own, group, "gathering the results failed")
     return {run.name: [rank[run.name] for rank in notes if run.name in rank] for run in runs}

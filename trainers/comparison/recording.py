@@ -1,4 +1,4 @@
-"""`RecordedRuns`: real steps of each strategy on a group that sends nothing: what they compute, call and hold."""
+"""`RecordedRuns`: real steps of each strategy, recorded on a group that sends nothing, and predictions from these."""
 
 import dataclasses
 import math
@@ -35,9 +35,9 @@ UNSYNCHRONISED = "none"  # the strategy of whose steps the profile is made
 
 
 class RecordedStep(NamedTuple):
-    """A step that a rank recorded, from its first moment to its last.
+    """A step that a rank recorded.
 
-    moments: as of `StepMoments`, each as the index of the first event after it; 0 is the first.
+    moments: those of `StepMoments`, each as the index of the first event after it; the first is 0.
     """
 
     step: TracedStep
@@ -45,9 +45,9 @@ class RecordedStep(NamedTuple):
 
     @classmethod
     def cut_from(cls, step: TracedStep, computed_s: Sequence[float]) -> Self:
-        """Cut the computations of a step in two at its moments, and leave out what is not between these.
+        """Split the computations of a step at its moments, and leave out events before the first and after the last.
 
-        computed_s: for each moment how many seconds of the step have been computed before it, in ascending order.
+        computed_s: the seconds computed before each moment, in ascending order.
         """
         events: list[TraceEvent] = []
         moments: list[int] = []
@@ -66,9 +66,9 @@ class RecordedStep(NamedTuple):
         return cls(replace(step, events=tuple(events[begin:end])), tuple(moment - begin for moment in moments))
 
     def parts(self) -> list[tuple[Sequence[TraceEvent], list[int]]]:
-        """Return the events up to each call at which a rank waits for the others, and those after the last.
+        """Return the events up to each call at which a rank waits for the others, and those after the last call.
 
-        Each with the moments in it, as indices of its events.
+        Each part comes with its moments, as indices of its events.
         """
         events, calls = self.step.events, self.step.calls
         ends = [
@@ -86,10 +86,9 @@ class RecordedStep(NamedTuple):
 
 
 def together(ranks: Sequence[RecordedStep], typical: int) -> RecordedStep:
-    """Return the step as the ranks take it together, in which none waits for another but for messages.
+    """Return the step as the ranks take it together, in which ranks wait only for messages.
 
-    At a call all ranks wait for the last one to come there, so that up to each call the slowest rank counts. After the
-    last call nobody waits: there it is the rank `typical`.
+    Up to each call the slowest rank counts, after the last call the rank `typical`.
     """
     events: list[TraceEvent] = []
     moments: list[int] = []
@@ -108,10 +107,10 @@ def together(ranks: Sequence[RecordedStep], typical: int) -> RecordedStep:
 def predict_steps(
     ranks: Sequence[Sequence[RecordedStep]], groups: Sequence[GroupCalls], pace: float, period: int
 ) -> StepPrediction:
-    """Return the medians over the steps, as a report has them of steps that were measured.
+    """Return the medians over the steps.
 
-    ranks: the steps of each, in which each computed at the same time as the others. groups: those of the calls.
-    pace: as of `simulate_step`. period: steps of which one communicates.
+    ranks: the steps of each rank, computed at the same time. pace: as in `simulate_step`. period: steps per
+    communication.
     """
     steps, calling = [], 0
     for number, of_ranks in enumerate(zip(*ranks, strict=True)):
@@ -127,14 +126,14 @@ def predict_steps(
 
 
 class RankProfile(NamedTuple):
-    """The profile of one rank. steps_s: how long each of the steps has taken there."""
+    """The profile of one rank. steps_s: the time of each step there."""
 
     profile: StepProfile
     steps_s: list[float]
 
 
 def profile_of(model: nn.Module, steps: Sequence[tuple[StepMoments, Sequence[float]]]) -> RankProfile:
-    """Return the medians over some steps in which no gradient is sent, each with what `GradientClock` noted of it."""
+    """Return the medians over steps in which no gradient is sent, each with `GradientClock.before_last_s` after it."""
     backward_s = statistics.median(moments.backward_s + moments.sync_s for moments, _ in steps)
     noted_s = ([moments.backward_s - before_s for before_s in before_last_s] for moments, before_last_s in steps)
     # The median of one may come after the median of the whole, by the spread of the steps.
@@ -153,10 +152,9 @@ def profile_of(model: nn.Module, steps: Sequence[tuple[StepMoments, Sequence[flo
 
 
 def common_profile(ranks: Sequence[RankProfile], overlaps: bool) -> StepProfile:
-    """Return rank 0's profile, made as long as the slowest rank's steps: all ranks wait for that one.
+    """Return rank 0's profile, stretched to the slowest rank's steps.
 
-    Where a host has no core to spare for sending (not `overlaps`), every gradient counts as ready at the end of the
-    backward pass.
+    overlaps: whether a host has a core to spare for sending; otherwise every gradient counts as ready at the end.
     """
     slowest_s = statistics.median(max(steps) for steps in zip(*(rank.steps_s for rank in ranks), strict=True))
     first = ranks[0].profile
@@ -172,10 +170,7 @@ def common_profile(ranks: Sequence[RankProfile], overlaps: bool) -> StepProfile:
 
 
 class RankRecording(NamedTuple):
-    """Notes of one rank: steps by strategy, and the profile of those of UNSYNCHRONISED.
-
-    memory: what the rank held after the steps, by strategy.
-    """
+    """The steps of one rank and the memory it held after them, by strategy; the profile of UNSYNCHRONISED."""
 
     steps: dict[str, list[RecordedStep]]
     memory: dict[str, Memory]
@@ -183,13 +178,13 @@ class RankRecording(NamedTuple):
 
 
 def num_recorded(name: str, steps: int) -> int:
-    """Return how many steps of a strategy are recorded: in whole periods, but not more than are trained."""
+    """Return the number of recorded steps of a strategy: whole periods, but not more than are trained."""
     period = steps_between_averages(name)
     return min(-(-STEPS // period) * period, max(STEPS, steps))
 
 
 class _RecordedRun:
-    """A strategy whose steps are recorded on this rank. times: of the steps of UNSYNCHRONISED, for the profile."""
+    """A strategy whose steps are recorded on this rank. times: for the profile, of UNSYNCHRONISED only."""
 
     def __init__(self, config: JobConfig, name: str, group: Any, recorder: Recorder) -> None:
         self.name = name
@@ -203,8 +198,8 @@ class _RecordedRun:
                 _gather_initial(weights, recorder)
 
     def take(self, step: int, recorder: Recorder) -> StepResult:
-        """Take a step, and record it if it is not to warm up."""
-        recorder.end_step()  # of what came since the last one
+        """Take a step, and record it unless it is for warming up."""
+        recorder.end_step()  # discards events since the last step
         result = self.train_step.run(step)
         computed_s = [recorder.computed_s(moment_s) for moment_s in result.moments]
         recorder.end_step()
@@ -216,11 +211,10 @@ class _RecordedRun:
 
 
 def _gather_initial(weights: ShardedWeights, recorder: Recorder) -> None:
-    """Let `weights.gather` bring the initial parameters, in time that is not recorded.
+    """Let `weights.gather` restore the initial parameters, in time that is not recorded.
 
-    A group that sends nothing leaves this rank's share in the places of all others. With such parameters gradients
-    become subnormal numbers, with which processors are slow: a backward pass took up to 1.8 times as long, and zero1
-    was predicted a fifth too long on 2 ranks.
+    A group that sends nothing leaves this rank's share in the places of all others. Gradients then become subnormal
+    numbers, which are slow: zero1 was predicted a fifth too long on 2 ranks.
     """
     gather, initial = weights.gather, weights.home.vector.clone()
 
@@ -233,14 +227,11 @@ def _gather_initial(weights: ShardedWeights, recorder: Recorder) -> None:
 
 
 class RecordedRuns:
-    """A run of each strategy on groups that send nothing, of whose steps some are recorded.
+    """A run of each strategy on groups that send nothing, whose steps are recorded after a warm-up.
 
-    num_steps: of all of them, those that warm up included.
+    num_steps: of all runs, with the warm-up. ranks: the recordings of all ranks, after `gather`.
 
-    ranks: the recordings of all ranks, in their order, after `gather`.
-
-    Making them, `take_until` and `gather` are collective. All ranks compute at once, as they do in training, and
-    take a step with every strategy before the next one: caches are then as cold as in training.
+    The constructor, `take_until` and `gather` are collective: all ranks compute at once, as in training.
     """
 
     def __init__(self, config: JobConfig, group: dist.ProcessGroup) -> None:
@@ -260,17 +251,14 @@ class RecordedRuns:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Destroy the groups that the runs have made."""
         for made in set(distributed_c10d._world.pg_map) - self._known:
             if isinstance(made, RecordingGroup):
                 dist.destroy_process_group(made)
 
     def take_until(self, share: float, on_step: Callable[[str], object] = lambda _: None) -> None:
-        """Take rounds of steps until this share of the recorded ones is taken; those that warm up come first.
+        """Take rounds of steps, after the warm-up, until this share of the recorded ones is taken.
 
-        on_step: called after each step, with the strategy's name.
-
-        Raises CollectiveError if a peer fails, and DivergedError, on all ranks alike, if a loss is not finite.
+        Raises CollectiveError if a peer fails, and DivergedError on all ranks if a loss is not finite.
         """
         until = min(self._num_rounds, WARM_UP_STEPS + math.ceil(share * (self._num_rounds - WARM_UP_STEPS)))
         while self._round < until:
@@ -287,7 +275,7 @@ class RecordedRuns:
         require_finite_losses(self._group, result.loss, f"recording step {self._round}, strategy {run.name}")
 
     def gather(self) -> None:
-        """Tell all ranks what each has recorded."""
+        """Exchange the recordings of all ranks."""
         profile = next(profile_of(run.train_step.model.model, run.times) for run in self._runs if run.times)
         with self._sending_nothing():  # a forward pass may be collective
             memory = {run.name: measure_memory(run.train_step) for run in self._runs}
@@ -295,7 +283,7 @@ class RecordedRuns:
         self.ranks = gather_objects(own, self._group, "gathering recorded steps failed")
 
     def predict(self, names: Sequence[str], network: Cluster, pace: float) -> dict[str, StepPrediction]:
-        """Return how long these strategies take on a network. pace: as of `simulate_step`."""
+        """Return the predicted times of these strategies on a network. pace: as in `simulate_step`."""
         groups = [calls_of(group, len(self.ranks), network) for group in self._groups]
         return {
             name: predict_steps([rank.steps[name] for rank in self.ranks], groups, pace, steps_between_averages(name))
@@ -303,12 +291,11 @@ class RecordedRuns:
         }
 
     def memory(self, names: Sequence[str]) -> dict[str, Memory]:
-        """Return what the rank that held most held after its steps with each of these strategies."""
+        """Return the memory of the rank that holds most after its steps, by strategy."""
         return {name: max((rank.memory[name] for rank in self.ranks), key=lambda held: held.total) for name in names}
 
     @contextmanager
     def _sending_nothing(self) -> Iterator[None]:
-        """Let process groups that are made in the block record, in place of sending."""
         group = self._group
         with (
             naming_failures(f"rank {group.rank()}: recording steps failed"),

@@ -1,7 +1,6 @@
 """The report of the strategy comparison as pictures: predicted and measured times, losses, and memory per rank."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -9,25 +8,23 @@ from matplotlib.figure import Figure
 from ringsim.measurements import p10_p90
 from ringsim.report.plots.charts import draw_loss_curves, draw_sync_times, set_axis, time_tick
 from ringsim.report.plots.style import new_figure, palette, points
-from ringsim.verdict import JobReport, StrategyResult
+from ringsim.verdict import JobReport, StrategyResult, TrainingComparison
 
 _SIZE = (12.0, 4.8)  # inches
 _MEMORY_HEIGHT, _ROW = 1.6, 0.35  # of the picture of memory
 
 
-def draw_report(report: Mapping[str, Any], comparison: Mapping[str, Any] | None = None) -> Figure:
-    """Draw `report` (the content of report.json): the times on the left and the losses on the right.
+def draw_report(job: JobReport, comparison: TrainingComparison | None = None) -> Figure:
+    """Draw the times on the left, on a logarithmic axis, and the losses on the right.
 
-    The times are on a logarithmic axis, as one message per parameter takes far longer. Losses of strategies that train
-    exactly, and of one process in `comparison`, should be one line.
+    Losses of strategies that train exactly, and of one process in `comparison`, should be one line.
     """
     figure = new_figure(*_SIZE, layout="constrained")
     left, right = figure.subplots(1, 2)
-    job = JobReport.from_dict(report)
     draw_sync_times(left, [result for result in job.synchronising if result.predicted_sync_s > 0])
     left.set_title("predicted from point-to-point probes, and measured", fontsize=points(10))
     left.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=3, fontsize=points(8))
-    curves = {row["run"]["name"]: row["run"]["losses"] for row in comparison["runs"][:1]} if comparison else {}
+    curves = {row.run.name: row.run.losses for row in comparison.runs[:1]} if comparison else {}
     draw_loss_curves(right, curves | {result.strategy: result.losses for result in job.strategies})
     right.set_ylabel("loss of the whole batch", fontsize=points(9))
     right.xaxis.label.set_fontsize(points(9))
@@ -38,12 +35,11 @@ def draw_report(report: Mapping[str, Any], comparison: Mapping[str, Any] | None 
     return figure
 
 
-def draw_memory(report: Mapping[str, Any]) -> Figure:
-    """Draw a row per strategy: on the left the bytes that a rank keeps between steps by kind, on the right its step."""
-    job = JobReport.from_dict(report)
+def draw_memory(job: JobReport) -> Figure:
+    """Draw a row per strategy: on the left the bytes that a rank keeps between steps, on the right its step."""
     figure = new_figure(_SIZE[0], _MEMORY_HEIGHT + _ROW * len(job.strategies), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-    _draw_kept_bytes(left, report["strategies"])
+    _draw_kept_bytes(left, job.strategies)
     _draw_steps(right, job.strategies)
     left.set_yticks(range(len(job.strategies)), [result.strategy for result in job.strategies], fontsize=points(9))
     left.set_ylim(len(job.strategies) - 0.5, -0.5)
@@ -51,13 +47,13 @@ def draw_memory(report: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _draw_kept_bytes(axes: Axes, results: Sequence[dict[str, Any]]) -> None:
+def _draw_kept_bytes(axes: Axes, results: Sequence[StrategyResult]) -> None:
     """Stack the kinds; activations, which are the same with all strategies, are left out."""
     hues = palette()
     kinds = {"parameters": hues.blue, "gradients": hues.sky, "optimizer": hues.orange, "vectors": hues.grey}
     ends = [0.0] * len(results)
     for kind, colour in kinds.items():
-        sizes = [result["memory_bytes"][kind] / 2**20 for result in results]
+        sizes = [result.memory_bytes[kind] / 2**20 for result in results]
         label = "buffers of the strategy" if kind == "vectors" else kind
         axes.barh(range(len(results)), sizes, left=ends, height=0.7, color=colour, edgecolor=hues.paper, label=label)
         ends = [end + size for end, size in zip(ends, sizes, strict=True)]
@@ -78,7 +74,6 @@ def _draw_steps(axes: Axes, results: Sequence[StrategyResult]) -> None:
 
 
 def _name_run(figure: Figure, job: JobReport) -> None:
-    """Give the picture its title: ranks, model, machine and date."""
     where = job.measurements.provenance
     figure.suptitle(
         f"{job.num_ranks} ranks, {job.num_parameters:,} parameters — {where['machine']}, "

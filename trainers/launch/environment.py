@@ -1,7 +1,4 @@
-"""`distributed_environment`: this process's rank, node and device, as torchrun, srun or nobody has set them.
-
-Importing this loads no torch.
-"""
+"""`distributed_environment`: this process's rank, node and device, set by torchrun, srun or neither; loads no torch."""
 
 import os
 import re
@@ -11,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from ringsim.units import plural, whole_number
 
-FIRST_PORT, NUM_PORTS = 10240, 20001  # below the ports that Linux hands out by itself, which begin at 32768
-SPECIAL_STEPS = 4294967280  # ids from here on are not of srun's tasks: the batch script's own shell, salloc's shell
+FIRST_PORT, NUM_PORTS = 10240, 20001  # below Linux's ephemeral ports, which begin at 32768
+SPECIAL_STEPS = 4294967280  # ids from here on are the shells of a batch script and of salloc, not srun's tasks
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 MEETING_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 
@@ -21,7 +18,7 @@ MEETING_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 class DistributedEnvironment:
     """One rank of a launch.
 
-    local_rank: among the ranks_per_node ranks of its node, which other nodes need not have as many of.
+    local_rank: among the ranks_per_node ranks of its node; nodes may differ in their number.
     device: "cpu", or "cuda:" and the local rank.
     """
 
@@ -34,9 +31,9 @@ class DistributedEnvironment:
 
 
 def distributed_environment() -> DistributedEnvironment:
-    """Read this rank from torchrun's variables; else from srun's; else it is one process. Loads torch, to ask for GPUs.
+    """Return this rank from the variables of torchrun or srun, or one process without them; loads torch.
 
-    Raises ValueError if the variables are set in part or contradict each other, or there are more ranks than GPUs.
+    Raises ValueError if variables are missing or contradict each other, or there are more ranks than GPUs.
     """
     environment = read_environment(os.environ)
     import torch  # noqa: PLC0415
@@ -53,7 +50,7 @@ def distributed_environment() -> DistributedEnvironment:
 
 
 def read_environment(environment: Mapping[str, str]) -> DistributedEnvironment:
-    """Read all but the device, without torch."""
+    """Return this rank without its device, and without loading torch."""
     started = [*RANK_VARIABLES, *(() if environment.get("SLURM_JOB_ID") else MEETING_VARIABLES)]
     if said := [name for name in started if environment.get(name)]:
         return _by_torchrun(environment, said[0])
@@ -87,7 +84,7 @@ def _by_torchrun(environment: Mapping[str, str], said: str) -> DistributedEnviro
 
 
 def _by_srun(environment: Mapping[str, str]) -> DistributedEnvironment:
-    # Those with STEP speak of what srun started, the others sometimes of the whole job.
+    # Variables with STEP are those of srun's step, the others may be those of the whole job.
     count = next((name for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if environment.get(name)), "SLURM_NTASKS")
     names = ("SLURM_PROCID", count, "SLURM_LOCALID", "SLURM_NODEID")
     rank, num_ranks, local_rank, node = (_number(environment, name) for name in names)
@@ -113,13 +110,13 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 
 def in_slurm_step(environment: Mapping[str, str]) -> bool:
-    """Return whether srun started this; in the shell of a batch script, or of salloc, there is a job but no step."""
+    """Return whether srun started this process; the shell of a batch script or of salloc has a job but no step."""
     step = whole_number(environment.get("SLURM_STEP_ID", ""))
     return step is not None and step < SPECIAL_STEPS
 
 
 def tasks_by_node(text: str) -> list[int]:
-    """Return how many tasks each node has: `2(x3),1` is 2, 2, 2, 1. Raises ValueError for anything else."""
+    """Return the number of tasks of each node: `2(x3),1` is 2, 2, 2, 1. Raises ValueError for another format."""
     counts: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part)
@@ -132,11 +129,7 @@ def tasks_by_node(text: str) -> list[int]:
 def slurm_meeting_point(environment: Mapping[str, str], one_node: bool = False) -> tuple[str, int]:
     """Return the address and port of rank 0, the same on all ranks; MASTER_ADDR and MASTER_PORT take precedence.
 
-    The port follows from the numbers of job and step, so that no two of 20,001 jobs in a row share it.
-
-    one_node: whether all ranks are on one, which then need not listen where other hosts can connect.
-
-    Raises ValueError if Slurm's variables do not say it.
+    The port follows from the numbers of job and step. one_node: whether loopback suffices. Raises ValueError.
     """
     address = environment.get("MASTER_ADDR") or ("127.0.0.1" if one_node else first_node(environment))
     if port := environment.get("MASTER_PORT"):
@@ -149,7 +142,7 @@ def slurm_meeting_point(environment: Mapping[str, str], one_node: bool = False) 
 
 
 def checked_port(text: str) -> int:
-    """Return a port that one can connect to. Raises ValueError."""
+    """Return the port of this text. Raises ValueError."""
     port = whole_number(text) or 0
     if not 0 < port < 65536:
         raise ValueError(f"MASTER_PORT={text}: must be a port, from 1 to 65535")
@@ -157,7 +150,7 @@ def checked_port(text: str) -> int:
 
 
 def first_node(environment: Mapping[str, str]) -> str:
-    """Return the first node, where rank 0 is. Raises ValueError if it cannot be told."""
+    """Return the first node, where rank 0 is. Raises ValueError if it cannot be determined."""
     name = "SLURM_STEP_NODELIST" if environment.get("SLURM_STEP_NODELIST") else "SLURM_JOB_NODELIST"
     nodes = environment.get(name)
     if not nodes:

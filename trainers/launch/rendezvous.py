@@ -1,6 +1,6 @@
-"""`init_process_group`: the group of all ranks, and where they meet; the same for torchrun, srun and one process.
+"""`init_process_group`: the group of all ranks, and where they meet, under torchrun, srun or as one process.
 
-Ranks that are all on one host listen on loopback, where other hosts cannot connect. Importing this loads no torch.
+Ranks on one host listen on loopback, where other hosts cannot connect. Importing this loads no torch.
 """
 
 import errno
@@ -27,10 +27,9 @@ POLL_S = 0.01
 def init_process_group(environment: DistributedEnvironment, timeout_s: float) -> "dist.ProcessGroup":
     """Make the process group of all ranks, on Gloo, and for tensors on a GPU on NCCL.
 
-    timeout_s: how long to wait for the other ranks, now and later on.
+    timeout_s: how long to wait for other ranks, now and later.
 
-    Under srun it sets MASTER_ADDR and MASTER_PORT, unless they are set. Raises ValueError if the environment does not
-    say where to meet, and ConnectionError if the ranks do not come together.
+    Raises ValueError if the environment has no meeting point, and ConnectionError if the ranks do not meet.
     """
     if not timeout_s > 0:
         raise ValueError(f"a timeout of {timeout_s} s: must be greater than 0")
@@ -50,7 +49,7 @@ def init_process_group(environment: DistributedEnvironment, timeout_s: float) ->
     from collectives.runtime import set_gloo_thread_policy  # noqa: PLC0415  it needs torch
 
     if environment.device != "cpu":
-        torch.cuda.set_device(environment.device)  # NCCL and barriers use it, if they are not told another
+        torch.cuda.set_device(environment.device)  # the default of NCCL and barriers
     backend = "gloo" if environment.device == "cpu" else "cpu:gloo,cuda:nccl"
     timeout = timedelta(seconds=timeout_s)
     try:
@@ -77,7 +76,7 @@ def _set_meeting_point(environment: DistributedEnvironment, one_node: bool) -> N
 
 
 def _store(environment: DistributedEnvironment, timeout: timedelta, alone: bool, on_one_host: bool) -> "Store | None":
-    """Return the store in which the ranks meet; None for one that torch makes at MASTER_ADDR and MASTER_PORT."""
+    """Return the store in which the ranks meet; None for torch's own at MASTER_ADDR and MASTER_PORT."""
     import torch.distributed as dist  # noqa: PLC0415
 
     if alone:  # one process has no need of a port
@@ -105,15 +104,11 @@ def _not_joined(environment: DistributedEnvironment, timeout_s: float, error: Ex
 def attempt_store(store: "Store", rank: int, num_ranks: int, timeout_s: float) -> "Store":
     """Return a part of torchrun's store that only the ranks of this attempt know; collective.
 
-    With --max-restarts torchrun keeps one store for all attempts, and Gloo its addresses there under the same names: a
-    rank that is started again, and is quicker than another, would find where that one was before it died. The number of
-    restarts, which torchrun tells, tells attempts apart on one node only: other nodes may have had fewer.
+    With --max-restarts torchrun keeps one store for all attempts, in which a restarted rank could find the address of
+    one that has died. The number of restarts differs between nodes, so it cannot name an attempt.
 
-    So each rank writes its own name, and rank 0 answers to it with the name of the attempt, until the rank that
-    is alive has heard it. No rank of an earlier attempt must be left: torchrun ends them all, on all nodes, before it
-    starts new ones.
-
-    Raises RuntimeError, as torch does, if others do not come in time.
+    Each rank therefore writes a random name, and rank 0 answers with the name of the attempt until the living rank has
+    confirmed it. Raises RuntimeError, as torch does, if others do not come in time.
     """
     from torch.distributed.distributed_c10d import PrefixStore  # noqa: PLC0415
 
@@ -137,10 +132,9 @@ def attempt_store(store: "Store", rank: int, num_ranks: int, timeout_s: float) -
 
 
 def loopback_store(port: int, timeout: timedelta) -> "TCPStore":
-    """Make a store that listens on loopback. port: 0 for one that the system chooses. Raises OSError if it is in use.
+    """Make a store that listens on loopback. port: 0 lets the system choose. Raises OSError if it is in use.
 
-    Torch alone would listen on all interfaces, whatever address it is given: whoever reaches the host could read and
-    write there.
+    torch's own listens on all interfaces, whatever address it is given: anyone who reaches the host could read it.
     """
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -153,27 +147,22 @@ def loopback_store(port: int, timeout: timedelta) -> "TCPStore":
 
 
 def stay_on_loopback(environment: Mapping[str, str]) -> bool:
-    """Return whether loopback suffices for the ranks of one node, since their launcher has put them on one host.
-
-    (Ranks that were started by hand may be in different containers or network namespaces: then MASTER_ADDR is an
-    address by which they reach each other.)
-    """
+    """Return whether loopback suffices for the ranks of one node, which may be in different containers."""
     by_agent = bool(environment.get("TORCHELASTIC_RUN_ID")) or not environment.get("RANK")  # torchrun; srun, or alone
     return by_agent or is_loopback(environment.get("MASTER_ADDR", ""))
 
 
 def keep_gloo_on_loopback() -> None:
-    """Have Gloo listen on loopback in this process, unless GLOO_SOCKET_IFNAME says otherwise."""
+    """Let Gloo listen on loopback in this process, unless GLOO_SOCKET_IFNAME is set."""
     names = [name for _, name in socket.if_nameindex() if name in INTERFACES]
     if names:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])
 
 
 def check_reachable(environment: Mapping[str, str]) -> None:
-    """Raise ValueError if Gloo would wait for ranks of other nodes where only this host can come.
+    """Raise ValueError if Gloo would listen where other nodes cannot connect.
 
-    Unless an interface is named, Gloo takes the address that the host's name leads to. Many systems, Debian among them,
-    have that name as 127.0.1.1 in /etc/hosts: then ranks of other nodes are told to connect to themselves.
+    Unless an interface is named, Gloo uses the address of the host's name, which Debian's /etc/hosts has as 127.0.1.1.
     """
     if environment.get("GLOO_SOCKET_IFNAME") or is_loopback(environment["MASTER_ADDR"]):
         return  # all "nodes" on one host, which has been asked for

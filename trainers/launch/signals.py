@@ -1,43 +1,48 @@
-"""The signals of a run: Ctrl-C ends it at once; SIGTERM and SIGUSR1 stop it after the step, with a checkpoint.
+"""The signals and the end of a run: Ctrl-C ends it at once; SIGTERM and SIGUSR1 stop it after the step.
 
                      Ctrl-C              SIGTERM                    SIGUSR1
 trainers --ranks N   ends, code 130 [1]  stops, code 143 [2]        stops, code 138 [2]
 torchrun             ends, code 1 [3]    stops, code 1 [3]          stops, code 1, if torchrun handles it [4]
 srun, one process    ends, code 130 [5]  stops, code 143            stops, code 138
 
-"ends": at once, and the command that resumes is said. "stops": all ranks, whichever of them gets the signal, after the
-same step and with a checkpoint.
+"ends": at once, and the command that resumes is printed. "stops": all ranks, whichever gets the signal, after the same
+step and with a checkpoint.
 [1] The ranks do not get Ctrl-C; the starting process kills them.
 [2] The starting process passes the signal on to its ranks.
-[3] torchrun passes the signal on, and has exit code 1 whatever those of the ranks are.
+[3] torchrun passes the signal on, and always has exit code 1.
 [4] With --signals-to-handle; otherwise SIGUSR1 ends torchrun alone. A rank that gets it stops in any case.
-[5] srun itself wants Ctrl-C twice within a second.
+[5] srun itself requires Ctrl-C twice within a second.
 
-SIGHUP does as Ctrl-C. Before the first step and after the last one SIGTERM ends a process at once, with the same exit
-code, and SIGUSR1 waits for the first step. Under torchrun, which sends SIGTERM to all ranks as soon as one has failed,
-a rank that has lost a peer first says who failed.
+SIGHUP is as Ctrl-C. Before the first step and after the last one SIGTERM ends a process at once, with the same exit
+code, and SIGUSR1 waits for the first step. torchrun sends SIGTERM to all ranks as soon as one has failed; a rank that
+has lost a peer first says who failed.
 
-`ringsim.console.spawn` sees to the signals of the starting process, `StopRequest` to SIGTERM and SIGUSR1 in the ranks,
-and `delay_termination` to SIGTERM in a rank of torchrun. Importing this loads no torch.
+`ringsim.console.spawn` handles the signals of the starting process, `StopRequest` SIGTERM and SIGUSR1 in the ranks, and
+`delay_termination` SIGTERM in a rank of torchrun. Importing this loads no torch.
 """
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
 
-from ringsim.console import handling
+from ringsim.console import handling, is_under_torchrun, say
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 GRACE_S = 5.0  # longer than a rank needs to find the cause, and less than torchrun waits before it sends SIGKILL
 POLL_S = 0.02
 
 
 class StopRequest:
-    """The first signal that has asked this rank to stop: SIGUSR1 in `noting`, and SIGTERM in `heeding`.
+    """The first signal that has asked this rank to stop: SIGUSR1 in `noting`, SIGTERM in `heeding`.
 
-    number: of that signal, or 0. heeded: whether SIGTERM is noted now.
+    number: of the signal, or 0. heeded: whether SIGTERM is noted now.
     """
 
     def __init__(self) -> None:
@@ -46,14 +51,14 @@ class StopRequest:
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Note SIGUSR1 in the block, also one that came before: `spawn` begins a rank with the signal blocked."""
+        """Note SIGUSR1 in the block, also an earlier one, as `spawn` starts a rank with the signal blocked."""
         with handling([signal.SIGUSR1], self._take):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
             yield
 
     @contextmanager
     def heeding(self) -> Iterator[None]:
-        """Note SIGTERM in the block: the program looks at `number` after each step, so that it need not end at once."""
+        """Note SIGTERM in the block, in which the program reads `number` after each step, instead of ending at once."""
         with handling([signal.SIGTERM], self._take):
             self.heeded = True
             try:
@@ -72,18 +77,15 @@ def delay_termination(
 ) -> None:
     """From now on let SIGTERM end this process at once, or, while `is_failing()`, after at most GRACE_S.
 
-    torchrun ends the ranks that are left within a tenth of a second after one has died. To find out which rank was the
-    first to fail takes these a little longer, so without the delay nobody would say it.
+    torchrun ends the other ranks at once after one has died; they need a little longer to find out which.
 
-    say_ended: called, in another thread, if SIGTERM ends the process while nothing is failing.
-    is_stopping: while this is so and nothing is failing, the process itself sees to its end, in its main thread.
-
-    To be called in the main thread.
+    say_ended: called in another thread if SIGTERM ends the process while nothing is failing.
+    is_stopping: while true and nothing is failing, the main thread itself ends the process.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    # What Python calls for a signal it calls in the main thread, which may be waiting in C++ for a peer. The number of
-    # the signal, though, is written to the pipe at once.
+    # Python calls handlers in the main thread, which may be waiting in C++ for a peer; the number of the signal is
+    # written to the pipe at once.
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
@@ -100,3 +102,42 @@ def delay_termination(
         os._exit(128 + signal.SIGTERM)
 
     threading.Thread(target=watch, name="termination", daemon=True).start()
+
+
+def say_failures_before_the_end(
+    say_interrupted: Callable[[], None] = lambda: None, is_stopping: Callable[[], bool] = lambda: False
+) -> None:
+    """Let this rank print that a peer failed, or that the run was interrupted, before torchrun ends it.
+
+    is_stopping: as in `delay_termination`.
+    """
+    from collectives.runtime import has_failed  # noqa: PLC0415
+
+    if is_under_torchrun():
+        delay_termination(has_failed, say_interrupted, is_stopping=is_stopping)
+
+
+def end_together(message: str, code: int, group: "dist.ProcessGroup") -> int:
+    """Let rank 0 print a message that all ranks have, before any of them ends and torchrun ends the rest."""
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    if group.rank() == 0:
+        say(message)
+    try:
+        dist.all_reduce(torch.zeros(1), group=group)
+    except RuntimeError:  # it was this rank alone, after all
+        if group.rank() != 0:
+            say(message)
+        leave("", code)
+    dist.destroy_process_group()
+    return code
+
+
+def leave(message: str, code: int = 1) -> NoReturn:
+    """End this rank at once: threads of a broken group may still wait, and would abort an orderly exit."""
+    if message:
+        say(message)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,4 +1,4 @@
-"""`StepConfig` and `TrainConfig`: how a model is trained; bad values are refused before torch is loaded."""
+"""`StepConfig` and `TrainConfig`: how a model is trained, and on which samples; loads no torch."""
 
 import math
 import os
@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainers.loop.batches import Batches
+import numpy as np
+import numpy.typing as npt
+
+from ringsim.schedule import partition
 from trainers.strategies import parse_strategy
 from trainers.tasks.base import MAX_TOKENS_PER_BATCH, Task, check_seed, require_at_least
 
@@ -19,15 +22,99 @@ CHOICES = {"on_nan": ("stop", "skip"), "amp": ("bfloat16",), "lr_schedule": ("co
 LOG_EVERY = 10
 CHECK_EVERY = 100  # steps between two checks for drift, where there should be none
 OTHERWISE = "or leave out `compile`"
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """The samples of a batch that one rank computes a loss on.
+
+    indices: never empty. weight: factor of their mean loss before the backward pass.
+    """
+
+    indices: Indices
+    weight: float
+
+    def split(self, parts: int) -> "list[Share]":
+        """Return at most `parts` shares whose weighted losses add up to this one's. Raises ValueError below 1."""
+        if parts < 1:
+            raise ValueError(f"parts {parts}: must be at least 1")
+        count = len(self.indices)
+        pieces = np.split(self.indices, partition(count, min(parts, count))[1:-1])
+        return [Share(piece, self.weight * len(piece) / count) for piece in pieces]
+
+
+class Batches:
+    """The batches of a training run, and one rank's share of each.
+
+    A batch follows from seed and step alone, so that a run can resume with another number of ranks. Every epoch has
+    each sample exactly once, in its own order; its last batch may be smaller.
+
+    global_batch_size: samples of all ranks together.
+
+    Raises ValueError for fewer samples than ranks, and for a batch with fewer samples than ranks.
+    """
+
+    def __init__(self, num_samples: int, global_batch_size: int, seed: int, rank: int, num_ranks: int) -> None:
+        if num_samples < num_ranks:
+            raise ValueError(f"{num_samples} training samples: must be at least {num_ranks}, one for each rank")
+        if global_batch_size < num_ranks:
+            raise ValueError(
+                f"a batch of {global_batch_size} samples in all: must be at least {num_ranks}, one for each rank; "
+                f"give `batch_size`, which is per rank"
+            )
+        self.batches_per_epoch = -(-num_samples // global_batch_size)
+        self.global_batch_size, self._num_samples, self._seed = global_batch_size, num_samples, seed
+        self._rank, self._num_ranks = rank, num_ranks
+        self._epoch = -1
+        self._order: Indices = np.empty(0, dtype=np.int64)
+
+    def share(self, step: int) -> Share:
+        """Return this rank's share of the batch of `step`, which counts from 0 through all epochs.
+
+        The mean over all ranks of weight * (mean loss over own samples) is the mean loss of the batch. A rank without a
+        sample in the last batch of an epoch gets one with weight 0, so that all ranks call the same collectives.
+        """
+        batch = self._batch(step)
+        bounds = partition(len(batch), self._num_ranks)
+        own = batch[bounds[self._rank] : bounds[self._rank + 1]]
+        if len(own) == 0:
+            return Share(batch[:1], 0.0)
+        return Share(own, len(own) * self._num_ranks / len(batch))
+
+    def num_samples(self, step: int) -> int:
+        """Return the number of samples in the batch of `step`, of all ranks together."""
+        before = step % self.batches_per_epoch * self.global_batch_size
+        return min(self.global_batch_size, self._num_samples - before)
+
+    def __str__(self) -> str:
+        return describe_batch(self.global_batch_size, self._num_ranks)
+
+    def _batch(self, step: int) -> Indices:
+        epoch, place = divmod(step, self.batches_per_epoch)
+        if epoch != self._epoch:
+            # A spawn key: the seed by itself is the stream from which tasks draw their data.
+            rng = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(epoch,)))
+            self._order = rng.permutation(self._num_samples)
+            self._epoch = epoch
+        return self._order[place * self.global_batch_size : (place + 1) * self.global_batch_size]
+
+
+def describe_batch(global_batch_size: int, num_ranks: int) -> str:
+    """Return the size of a batch as it is printed: "batch 8 per rank, 32 in all".
+
+    >>> describe_batch(32, 3)
+    'batch 10 or 11 per rank, 32 in all'
+    """
+    least, rest = divmod(global_batch_size, num_ranks)
+    return f"batch {least}{f' or {least + 1}' if rest else ''} per rank, {global_batch_size} in all"
 
 
 @dataclass(frozen=True, slots=True)
 class RateSchedule:
     """A linear warm-up, then the whole rate, or a decay to 0 along half a cosine (Loshchilov and Hutter 2017, eq. 5).
 
-    name: one of CHOICES['lr_schedule']. num_steps: of the whole run.
-
-    Raises ValueError for a warm-up that is not shorter than the run.
+    name: one of CHOICES['lr_schedule']. num_steps: of the run. Raises ValueError for a warm-up that is not shorter.
     """
 
     name: str = "constant"
@@ -45,7 +132,7 @@ class RateSchedule:
         return self.name == "constant" and not self.warmup_steps
 
     def factor(self, step: int) -> float:
-        """Return the factor of `step`, which counts from 0.
+        """Return the factor of the learning rate in `step`, which counts from 0.
 
         >>> [RateSchedule("cosine", warmup_steps=2, num_steps=6).factor(step) for step in (0, 1, 2, 4)]
         [0.5, 1.0, 1.0, 0.5]
@@ -60,17 +147,17 @@ class RateSchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepConfig:
-    """All of a training step but the task.
+    """The settings of a training step.
 
     batch_size: samples per rank; None: the task's `global_batch_size`, shared among the ranks.
-    accumulate: the parts in which a rank computes its share of a batch, one after the other.
-    clip_norm: the largest global norm of the gradients; None: any.
-    seed: of the weights and of the order of the samples.
-    broadcast: begin with rank 0's weights, instead of checking that all ranks have the same.
-    on_nan: what becomes of a step in which a loss is not finite, one of CHOICES['on_nan'].
-    lr_schedule, warmup_steps: of the task's learning rate, as `RateSchedule` has them.
-    amp: the dtype, one of CHOICES['amp'], in which forward passes compute what does not need the parameters' own; None:
-    all in that. compile: whether the model is compiled by torch.compile.
+    accumulate: number of micro-batches of a rank's share of a batch.
+    clip_norm: maximum global norm of the gradients; None: no clipping.
+    seed: of the weights and the order of the samples.
+    broadcast: start from rank 0's weights, instead of checking that all ranks have the same.
+    on_nan: action when a loss is not finite, one of CHOICES['on_nan'].
+    lr_schedule, warmup_steps: see `RateSchedule`.
+    amp: autocast dtype of the forward pass, one of CHOICES['amp']; None: no autocast.
+    compile: compile the model with torch.compile.
 
     Raises ValueError for a value out of range, and if torch.compile would find no compiler.
     """
@@ -111,17 +198,17 @@ class StepConfig:
         return task.global_batch_size if self.batch_size is None else self.batch_size * num_ranks
 
     def batches(self, task: Task, rank: int, num_ranks: int) -> Batches:
-        """Return the samples of each step. Raises ValueError as `Batches` does."""
+        """Return the samples of each step. Raises ValueError."""
         return Batches(task.num_samples, self.global_batch_size(task, num_ranks), self.seed, rank, num_ranks)
 
     def schedule(self, num_steps: int) -> RateSchedule:
-        """Return the schedule of the learning rate. num_steps: of the whole run. Raises ValueError as it does."""
+        """Return the schedule of the learning rate. num_steps: of the whole run. Raises ValueError."""
         return RateSchedule(self.lr_schedule, self.warmup_steps, num_steps)
 
     def identity(self, task: Task, num_ranks: int, num_steps: int) -> dict[str, Any]:
-        """Return all that decides what a run computes; a checkpoint holds it.
+        """Return all settings that determine the result of a run, for its checkpoints.
 
-        num_steps: of the whole run; they decide only where the learning rate depends on them.
+        num_steps: of the whole run; included only if the learning rate depends on them.
         """
         fields = ("accumulate", "clip_norm", "lr_schedule", "warmup_steps", "amp", "compile")
         training = {
@@ -137,13 +224,13 @@ class StepConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(StepConfig):
-    """The settings with which a task is trained on any number of ranks, logged and saved.
+    """The settings of a training run. Paths may be given as text.
 
     epochs: None: the task's default. steps: maximum number of steps; training ends earlier if the epochs do.
-    save_every, log_every, check_every: in steps; log_every or check_every 0: never; check_every None: CHECK_EVERY,
-    or never with the strategy "none". save_every may also be in epochs: "1epoch". tensorboard: also log for
-    TensorBoard. eval_every: steps between two evaluations on held-out data by rank 0; 0: no evaluation during training.
-    keep: number of checkpoints to keep. profile: file for a timeline of some steps. Paths may be given as text.
+    save_every: steps between two checkpoints, or epochs: "1epoch". keep: number of checkpoints to keep.
+    log_every, eval_every: steps between two lines of the log, and two evaluations on held-out data by rank 0; 0: never.
+    check_every: steps between two checks for drift; 0: never; None: CHECK_EVERY, or never with the strategy "none".
+    tensorboard: also log for TensorBoard. profile: file for a timeline of some steps.
 
     Raises ValueError for a value out of range.
     """
@@ -186,7 +273,7 @@ class TrainConfig(StepConfig):
         return count * batches_per_epoch if in_epochs else count
 
     def writes_line(self, done: int, num_steps: int) -> bool:
-        """Return whether the log has a line after `done` of the steps: every few of them, and after the last."""
+        """Return whether the log has a line after `done` steps."""
         is_due = self.log_every > 0 and (done % self.log_every == 0 or done == num_steps)
         return is_due or self.evaluates(done)
 
@@ -195,7 +282,7 @@ class TrainConfig(StepConfig):
         return self.eval_every > 0 and done % self.eval_every == 0
 
     def _saves(self) -> tuple[int, bool]:
-        """Return after how many steps, or epochs (True), there is a checkpoint."""
+        """Return the number of steps between two checkpoints, or that of epochs and True."""
         match = re.fullmatch(r"(-?[0-9]+) ?(epochs?)?", str(self.save_every), re.ASCII)
         if match is None:
             raise ValueError(
@@ -210,7 +297,7 @@ class TrainConfig(StepConfig):
 
 
 def require_compiler() -> None:
-    """Raise ValueError, which says what to install, if torch.compile would find no C++ compiler or no Python.h."""
+    """Raise ValueError with what to install if torch.compile would find no C++ compiler or no Python.h."""
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(compiler) is None:
         raise ValueError(
@@ -223,9 +310,7 @@ def require_compiler() -> None:
 
 
 class ScheduledRates:
-    """Gives an optimizer the rates of a schedule; one that is constant leaves them as they are.
-
-    Made before a checkpoint is loaded: the rates of the groups are then the task's own.
+    """Sets the learning rates of an optimizer by a schedule; made before a checkpoint is loaded.
 
     Raises ValueError for an optimizer without a learning rate.
     """
@@ -234,11 +319,11 @@ class ScheduledRates:
         self._schedule = schedule
         if not schedule.is_constant and any("lr" not in group for group in groups):
             raise ValueError("`lr_schedule`, `warmup_steps`: the task's optimizer has no learning rate, called lr")
-        # A rate may be a tensor, which an optimizer may change in its place.
+        # A rate may be a tensor, which an optimizer may change in place.
         self._whole = [] if schedule.is_constant else [group["lr"] * 1 for group in groups]
 
     def set(self, groups: Sequence[dict[str, Any]], step: int) -> None:
-        """Let the optimizer with these groups take `step` with its rate."""
+        """Set the rates of these groups for `step`."""
         factor = self._schedule.factor(step)
         for group, whole in zip(groups, self._whole, strict=False):  # there are none if it is constant
             group["lr"] = whole * factor

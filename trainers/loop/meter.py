@@ -1,8 +1,10 @@
-"""Measurements that a run takes of itself: times and losses (`Meter`), held bytes, and a time line of some steps."""
+"""Measurements of a run: times and losses (`Meter`), memory, and a time line of some steps."""
 
+import resource
+import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,24 +17,74 @@ from torch.profiler import ProfilerActivity, profile
 
 from collectives.runtime import naming_failures
 from ringsim.files import atomic_file
-from trainers.loop.log_line import peak_memory_bytes
+from ringsim.units import format_duration, format_size, format_time, plural
 from trainers.loop.train_step import StepResult, TrainStep, gather_numbers
 from trainers.strategies.base import Strategy, parameters_of
 from trainers.strategies.ddp import Ddp
 from trainers.strategies.sharded import Withheld
+from trainers.tasks.base import format_figures
 
 WARM_UP_STEPS = 3  # buffers are touched for the first time, DDP forms its buckets anew
 STEPS = 3
 NOTES = ("losses", "skipped_now", "skipped", "skipped_in_a_row", "last_loss")  # of a meter, which a checkpoint holds
+STATUS = Path("/proc/self/status")  # of Linux
+
+
+def describe_line(line: Mapping[str, Any], num_steps: int) -> str:
+    """Return the printed form of a line of the log. num_steps: of the whole run.
+
+    >>> line = {"step": 20, "loss": 2.5, "tokens_per_s": 51200.0, "step_s": 0.01, "sync_share": 0.25}
+    >>> describe_line(line | {"peak_memory_bytes": 2**28, "time_left_s": 61.0}, 100)
+    'step 20/100: mean loss 2.5, 51,200 tokens/s, 10 ms a step, 25% exposed communication, memory 256 MiB, 1:01 left'
+    """
+    unit = "tokens" if "tokens_per_s" in line else "samples"
+    parts = [
+        "no loss" if line["loss"] is None else f"mean loss {line['loss']:.4g}",
+        f"{line[f'{unit}_per_s']:,.0f} {unit}/s",
+        f"{format_milliseconds(line['step_s'])} a step",
+        f"{line['sync_share']:.0%} exposed communication",
+    ]
+    if "gradient_norm" in line:
+        norm = line["gradient_norm"]  # None if it is infinite or not a number, which JSON does not have
+        parts.append(f"gradient norm {'not finite' if norm is None else f'{norm:.3g}'}")
+    if line.get("skipped"):
+        parts.append(f"{plural(line['skipped'], 'step')} skipped")
+    parts += [f"memory {format_size(line['peak_memory_bytes'])}", f"{format_duration(line['time_left_s'])} left"]
+    return f"step {line['step']}/{num_steps}: {', '.join(parts)}"
+
+
+def describe_evaluation(step: int, num_steps: int, figures: Mapping[str, float | None]) -> str:
+    """Return the printed line of an evaluation.
+
+    >>> describe_evaluation(20, 100, {"loss": 2.25, "accuracy": 0.5})
+    'step 20/100: held-out data: loss 2.2500, accuracy 0.5000'
+    """
+    return f"step {step}/{num_steps}: held-out data: {format_figures(figures)}"
+
+
+def format_milliseconds(time_s: float) -> str:
+    """Format as 12.3 ms, with three digits."""
+    return format_time(float(f"{time_s:.3g}"))
+
+
+def peak_memory_bytes() -> int:
+    """Return the peak resident memory of this process."""
+    try:
+        # Not ru_maxrss, which on Linux begins with that of the parent process.
+        peak = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(peak.split()[1]) * 1024
+    except (OSError, StopIteration):
+        largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return largest if sys.platform == "darwin" else largest * 1024
 
 
 class Meter:
-    """One rank's; a line of the log holds the mean over all ranks.
+    """Times and losses of one rank; a line of the log has the mean over all ranks.
 
-    tokens_per_sample: 0 where samples have none. makes_lines: whether `line` will ever be asked for.
+    tokens_per_sample: 0 where samples have none. makes_lines: whether `line` is ever called.
     losses: of the steps since the last line.
-    skipped, skipped_now, skipped_in_a_row: steps that were left out, in the whole run, since the last line, and since
-    the last step that was not.
+    skipped, skipped_now, skipped_in_a_row: skipped steps in the whole run, since the last line, and since the last step
+    that was taken.
     """
 
     def __init__(self, group: dist.ProcessGroup, tokens_per_sample: int, makes_lines: bool = True) -> None:
@@ -45,13 +97,13 @@ class Meter:
         self.restart()
 
     def restart(self) -> None:
-        """Begin time anew: what lies between the last step and this belongs to no step."""
+        """Restart the clock: the time since the last step belongs to no step."""
         self._begin_s = time.perf_counter()
         self._steps = self._samples = 0
         self._communication_s = 0.0
 
     def add(self, result: StepResult, num_samples: int) -> None:
-        """Note a step. num_samples: of all ranks together."""
+        """Count a step. num_samples: of all ranks together."""
         self._steps += 1
         self._samples += num_samples
         self._communication_s += result.moments.communication_s
@@ -60,16 +112,15 @@ class Meter:
             self.skipped += 1
             self.skipped_in_a_row += 1
         else:
-            if self._makes_lines:  # else there would be more of them with every step, in every checkpoint
+            if self._makes_lines:  # else they would fill every checkpoint
                 self.losses.append(result.loss)
             self.last_loss = result.loss
             self.skipped_in_a_row = 0
 
     def line(self) -> dict[str, Any]:
-        """Return the figures of the steps since the last call; collective. Time begins anew.
+        """Return the figures of the steps since the last call, and restart the clock; collective.
 
-        loss: the mean over these steps of the loss of the whole batch; None if all of them were left out.
-        peak_memory_bytes: of the rank's process that has needed most.
+        loss: the mean over these steps; None if all were skipped. peak_memory_bytes: of the rank that has needed most.
         """
         with naming_failures(f"rank {self._group.rank()}: gathering the metrics failed"):
             own = [self._communication_s, time.perf_counter() - self._begin_s, peak_memory_bytes()]
@@ -87,7 +138,7 @@ class Meter:
         return line
 
     def brief(self) -> str:
-        """Return how it is going, in 40 characters, which stand next to phase, steps and time left on 80 columns."""
+        """Return the last loss, the rate and the share of communication, in 40 characters, for the line of progress."""
         elapsed_s = max(time.perf_counter() - self._begin_s, 1e-9)
         loss = "no loss yet" if self.last_loss is None else f"loss {self.last_loss:.4g}"
         name, count = list(self._counts().items())[-1]  # tokens where samples have any
@@ -98,21 +149,20 @@ class Meter:
         return counts | {"tokens": self._samples * self._tokens_per_sample} if self._tokens_per_sample else counts
 
     def notes(self) -> dict[str, Any]:
-        """Return what a run must know to go on from here; times are not part of it."""
+        """Return the state for a checkpoint, without times."""
         return {name: getattr(self, name) for name in NOTES} | {"losses": list(self.losses)}
 
     def set_notes(self, notes: dict[str, Any]) -> None:
-        """Go on from what `notes` gave."""
+        """Resume from a result of `notes`."""
         for name in NOTES:
             setattr(self, name, list(notes[name]) if name == "losses" else notes[name])
 
 
 def held_bytes(train_step: TrainStep) -> dict[str, int]:
-    """After a step of this rank, with its gradients still there: the bytes of each kind.
+    """Return the bytes of each kind that this rank holds after a step, before its gradients are cleared.
 
-    parameters, gradients and optimizer: those of the strategy and the optimizer. vectors: what the strategy keeps
-    besides these. Each storage is counted once and whole, for the first kind that it fits. The buckets of DDP, which
-    nothing outside of it can reach, are as DDP says. Activations, which a step does not leave, are not among them.
+    vectors: tensors of the strategy that are none of the others. Each storage is counted once and whole, for the first
+    kind that it fits. The buckets of DDP, which cannot be reached, are those that DDP reports.
     """
     strategy, optimizer = train_step.model.strategy, train_step.optimizer
     stepped = parameters_of(optimizer)
@@ -128,7 +178,7 @@ def held_bytes(train_step: TrainStep) -> dict[str, int]:
 
 
 def new_bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
-    """Return the bytes of the storages that are not yet seen; now they are."""
+    """Return the bytes of the storages that are not in `seen`, and add them there."""
     held = (tensor for tensor in tensors if not isinstance(tensor, Withheld))
     own = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in held)
     storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in own)}
@@ -137,13 +187,13 @@ def new_bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
     return size_bytes
 
 
-_NOT_KEPT = (torch.optim.Optimizer, dist.ProcessGroup)  # what these hold is counted otherwise, or not the strategy's
+_NOT_KEPT = (torch.optim.Optimizer, dist.ProcessGroup)  # their tensors are counted elsewhere, or not the strategy's
 
 
 def kept_tensors(value: Any, visited: set[int]) -> Iterator[torch.Tensor]:
-    """Yield the tensors in the attributes, lists and dicts of an object, however deep; not of modules and optimizers.
+    """Yield the tensors in the attributes, lists and dicts of an object at any depth; not of modules and optimizers.
 
-    visited: the ids of what has been looked at, so that each object is looked at once.
+    visited: ids of the objects that have been visited.
     """
     if id(value) in visited:
         return
@@ -166,9 +216,9 @@ def _bucket_bytes(strategy: Strategy) -> int:
 class Memory(NamedTuple):
     """Bytes of tensors that a rank holds after the optimizer's step; each storage counts once, where it first fits.
 
-    parameters: those that are trained, with what pads them. gradients: what a `grad` lies in, with marks and padding.
-    optimizer: its state, one number or more for each element. vectors: of the strategy, no gradient lying in them.
-    activations: saved by autograd in a forward pass, without parameters.
+    parameters: trained ones, with padding. gradients: storages of a `grad`, with marks and padding. optimizer: its
+    state, except for scalars. vectors: other tensors of the strategy. activations: saved by autograd in a forward pass,
+    without parameters.
     """
 
     parameters: int
@@ -179,12 +229,12 @@ class Memory(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all kinds."""
         return sum(self)
 
 
 def measure_memory(train_step: TrainStep) -> Memory:
-    """After a step, with its gradients still there; collective, as a forward pass may be."""
+    """Measure after a step, before its gradients are cleared; collective, as a forward pass may be."""
     return Memory(**held_bytes(train_step), activations=activation_bytes(train_step))
 
 
@@ -195,19 +245,19 @@ def activation_bytes(train_step: TrainStep) -> int:
     saved: list[torch.Tensor] = []  # kept, so that no storage comes to lie where another was
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        saved.append(tensor.detach())  # an operator that saved its own result would keep itself alive, and with it all
+        saved.append(tensor.detach())  # an operator that saves its own result would keep the graph alive
         return saved[-1]
 
     with torch.random.fork_rng(), train_step.model.no_sync(), saved_tensors_hooks(pack, lambda tensor: tensor):
         train_step.loss(share)
-    new_bytes(train_step.model.model.parameters(), seen)  # afterwards, as a sharded strategy has them there only now
+    new_bytes(train_step.model.model.parameters(), seen)  # only now, as a sharded strategy gathers them
     return new_bytes(saved, seen)
 
 
 class ProfilerTrace:
-    """A trace of STEPS steps after WARM_UP_STEPS others; of fewer, after fewer, where there are not as many.
+    """A trace of STEPS steps after WARM_UP_STEPS others, or fewer in a short run.
 
-    path: where to write it; None: record nothing. first, end: the steps of the run.
+    path: the file to write; None: record nothing. first, end: the range of steps of the run.
     """
 
     def __init__(self, path: Path | None, first: int, end: int) -> None:
@@ -218,10 +268,10 @@ class ProfilerTrace:
 
     @contextmanager
     def recording(self, step: int) -> Iterator[None]:
-        """Record what happens in the block, if that step is one of those to be recorded."""
+        """Record the block, if the trace has that step."""
         if self._path is not None and step == self._begin:
             activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-            # Else the transfers that a thread of the collectives' own carries out would be missing.
+            # Otherwise transfers in the thread of the collectives would be missing.
             every_thread = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
             self._profile = profile(activities=activities, experimental_config=every_thread, acc_events=True)
             self._profile.start()
@@ -234,7 +284,7 @@ class ProfilerTrace:
                 self._profile.stop()
 
     def is_over(self, step: int) -> bool:
-        """Return whether that step was the last one to be recorded."""
+        """Return whether that step was the last one of the trace."""
         return self._profile is not None and step == self._last
 
     def save(self) -> None:

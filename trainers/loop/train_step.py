@@ -1,9 +1,8 @@
-"""`TrainStep`: a task's model on one rank, with its strategy and optimizer, taking one training step after the other.
+"""`TrainStep`: a task's model on one rank, with its strategy and optimizer, and the training steps it takes.
 
-A step is the same wherever a model is trained: batch, forward pass, `exchange_losses`, backward pass and
-synchronisation of the gradients, optimizer; each part is timed. By `exchange_losses` all ranks know all losses, and
-whether one has to stop, before any gradient is averaged. `Trainer` takes the steps of one run; the strategy comparison
-takes those of several strategies in turn.
+A step is the batch, the forward pass, `exchange_losses`, the backward pass with the synchronisation of the gradients,
+and the optimizer; each part is timed. By `exchange_losses` all ranks know all losses, and whether one has to stop,
+before any gradient is averaged.
 """
 
 import math
@@ -22,34 +21,33 @@ import collectives
 from collectives.runtime import CollectiveError, name_first_to_fail, naming_failures, span
 from trainers.checkpoints.checkpoint import Checkpoint, seed_alike, seed_apart
 from trainers.data_parallel import DataParallel
-from trainers.loop.batches import Share
-from trainers.loop.config import ScheduledRates, StepConfig
+from trainers.loop.config import ScheduledRates, Share, StepConfig
 from trainers.strategies.base import MakeOptimizer, parameters_of
 from trainers.strategies.ddp import Ddp
 from trainers.strategies.fsdp import Fsdp
 from trainers.tasks.base import Task
 
-ALGORITHM = "direct"  # every rank sends to every other at once: the fewest steps, and the message is tiny
-CANNOT_GO_ON = 1  # in the place of a signal's number; SIGHUP, whose number this is, ends a rank at once
+ALGORITHM = "direct"  # the fewest steps, as the message is tiny
+CANNOT_GO_ON = 1  # in place of a signal's number; SIGHUP, whose number this is, ends a rank at once
 
 
 class StoppedError(RuntimeError):
-    """A rank cannot go on, and has told the others: all stop at the same step."""
+    """A rank cannot go on, and all ranks stop at the same step."""
 
 
 class DivergedError(ArithmeticError):
-    """A loss is infinite or not a number: training on would only spread it."""
+    """A loss is infinite or not a number."""
 
 
 class RankLosses(NamedTuple):
-    """losses: of every rank, weighted by its share of the batch. asked: the signal that asks a rank to stop, or 0."""
+    """losses: of every rank, weighted by its share of the batch. asked: number of a signal to stop, or 0."""
 
     losses: list[float]
     asked: int = 0
 
     @property
     def mean(self) -> float:
-        """The loss of the whole batch. The same bits on all ranks, as all add the same numbers."""
+        """The loss of the whole batch, the same bits on all ranks."""
         return math.fsum(self.losses) / len(self.losses)
 
     @property
@@ -61,14 +59,14 @@ class RankLosses(NamedTuple):
 
 
 def exchange_losses(group: dist.ProcessGroup, loss: float, asked: int = 0) -> RankLosses:
-    """Tell the others this rank's loss and whether it has to stop, and hear theirs; collective.
+    """Exchange the losses of all ranks, and whether one has to stop; collective.
 
-    All ranks must know of a bad loss before one of them begins its backward pass: from there on gradients are averaged
-    while others are still being computed, and a single one that is not a number spoils the model on all ranks.
+    All ranks must know of a bad loss before the backward pass, which averages gradients while others are still being
+    computed: a single one that is not a number spoils the model on all ranks.
 
-    asked: the number of the signal that asks this rank to stop after the step, or 0; CANNOT_GO_ON: to stop at once.
+    asked: number of the signal that asks this rank to stop after the step, or 0; CANNOT_GO_ON: to stop at once.
 
-    Raises StoppedError on every rank if one has to stop.
+    Raises StoppedError on every rank if one has to stop at once.
     """
     with naming_failures("exchanging the losses failed"):
         losses, stops = gather_numbers([loss, float(asked)], group).T.tolist()
@@ -78,20 +76,20 @@ def exchange_losses(group: dist.ProcessGroup, loss: float, asked: int = 0) -> Ra
 
 
 def require_finite(trouble: str, place: str, advice: str = "") -> None:
-    """Raise DivergedError if there is trouble. place: the step, for the message. advice: text that follows it."""
+    """Raise DivergedError if there is trouble. place: the step, for the message. advice: the end of the message."""
     if trouble:
         raise DivergedError(f"{place}: {trouble}; a smaller `learning_rate` may help{advice}")
 
 
 def require_finite_losses(group: dist.ProcessGroup, loss: float, place: str) -> None:
-    """Raise DivergedError on every rank if the loss of one is not finite; collective. place: the step, for messages."""
+    """Raise DivergedError on every rank if the loss of one is not finite; collective. place: the step."""
     with naming_failures(f"rank {group.rank()}: {place}"):
         trouble = exchange_losses(group, loss).trouble
     require_finite(trouble, place)
 
 
 def gather_numbers(own: Sequence[float], group: dist.ProcessGroup) -> Tensor:
-    """Return the numbers of all ranks, (ranks, numbers) float64; collective, but that one rank alone sends nothing."""
+    """Return the numbers of all ranks, (ranks, numbers) float64; collective unless there is one rank."""
     here = torch.tensor(own, dtype=torch.float64)
     everywhere = here.repeat(group.size(), 1)
     if group.size() > 1:
@@ -100,10 +98,10 @@ def gather_numbers(own: Sequence[float], group: dist.ProcessGroup) -> Tensor:
 
 
 class StepMoments(NamedTuple):
-    """When the parts of a step begin and end on this rank, in this order, in seconds of `time.perf_counter`.
+    """The limits of the parts of a step on this rank, in this order, in seconds of `time.perf_counter`.
 
     gradients_s: when this rank's last gradient is ready. params_begin_s, params_end_s: of gathering or averaging
-    parameters in the optimizer's step; where a strategy does not, both are when that step begins.
+    parameters in the optimizer's step; without that, both are the beginning of that step.
     """
 
     begin_s: float
@@ -122,7 +120,7 @@ class StepMoments(NamedTuple):
 
     @property
     def loss_sync_s(self) -> float:
-        """The seconds of hearing of all losses, and waiting for the slowest rank."""
+        """The seconds of exchanging the losses, with waiting for the slowest rank."""
         return self.losses_end_s - self.forward_end_s
 
     @property
@@ -132,12 +130,12 @@ class StepMoments(NamedTuple):
 
     @property
     def sync_s(self) -> float:
-        """The seconds from then on until the synchronised gradients are there, and of gathering parameters."""
+        """The seconds from then until the gradients are synchronised, and of gathering parameters."""
         return self.backward_end_s - self.gradients_s + self.params_end_s - self.params_begin_s
 
     @property
     def communication_s(self) -> float:
-        """The exposed communication: how long this rank did nothing but communicate, or wait for others."""
+        """The seconds of exposed communication, with waiting for others."""
         return self.loss_sync_s + self.sync_s
 
     @property
@@ -152,10 +150,10 @@ class StepMoments(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """A step that was taken, or left out: then all moments after the losses were told are the same.
+    """A step that was taken, or skipped; then all moments after the exchange of losses are the same.
 
-    loss: of the whole batch, the same on all ranks. trouble: why the step was left out; "" if it was not.
-    asked: the number of the signal that asks a rank to stop after this step, the same on all ranks; 0: none.
+    loss: of the whole batch, the same on all ranks. trouble: why the step was skipped, or "".
+    asked: number of the signal that asks a rank to stop after this step, the same on all ranks; 0: none.
     """
 
     loss: float
@@ -165,11 +163,11 @@ class StepResult(NamedTuple):
 
 
 class TrainStep:
-    """Made on all ranks of `group` at once. Several can be made on one group, and be run in turn.
+    """A model, its strategy and its optimizer, made on all ranks of `group`; steps of several can be interleaved.
 
-    num_steps: of the whole run, which the schedule of the learning rate must know.
+    num_steps: of the whole run, for the schedule of the learning rate.
 
-    Raises ValueError on every rank if the ranks' models differ and `config.broadcast` is not set, or for batches that
+    Raises ValueError on every rank if the ranks' models differ and `config.broadcast` is not set, and for batches that
     leave a rank without a sample.
     """
 
@@ -181,7 +179,7 @@ class TrainStep:
         seed_alike(config.seed)
         model = task.model().to(device)
         self.task, self.config, self.group, self.device = task, config, group, device
-        self.clock = GradientClock(model)  # before the strategy: what it does with a gradient then comes after it
+        self.clock = GradientClock(model)  # before the strategy, whose work on a gradient then comes after it
         self.model = DataParallel(model, config.strategy, group, broadcast=config.broadcast)
         self.optimizer = self.model.optimizer(task.optimizer)
         if config.compile:
@@ -189,17 +187,16 @@ class TrainStep:
         self._options = [set(group) for group in self.optimizer.param_groups]  # which loading a bad state replaces
         self._rates = ScheduledRates(self.optimizer.param_groups, schedule)
         self._norm_before_clipping: Tensor | None = None
-        # Of the forward passes only torch's own communicate without saying what failed; other errors are the task's.
+        # Only torch's own wrappers communicate in a forward pass without saying what failed.
         self._names_forward = isinstance(self.model.strategy, Ddp | Fsdp)
         seed_apart(config.seed, 0, group.rank())
 
     def run(self, step: int, asked: int = 0) -> StepResult:
-        """Train on this rank's share of that step's batch, or leave it out on all ranks if a loss is not finite.
+        """Train on this rank's share of that step's batch, or skip it on all ranks if a loss is not finite; collective.
 
-        asked: the number of the signal that asks this rank to stop after the step, which all ranks then find in the
-        result; with CANNOT_GO_ON nothing is done, and all ranks raise StoppedError. Collective.
+        asked: as in `exchange_losses`; all ranks find the signal in the result, or raise StoppedError at once.
 
-        Raises CollectiveError, naming rank, step and strategy, when a peer fails.
+        Raises CollectiveError, with rank, step and strategy, when a peer fails.
         """
         self._rates.set(self.optimizer.param_groups, step)
         with self.naming_step(step), span(f"training step {step}"):
@@ -207,7 +204,7 @@ class TrainStep:
 
     def _run(self, share: Share, asked: int) -> StepResult:
         begin_s = time.perf_counter()
-        # Restored if the step is skipped: a forward pass on bad numbers leaves them in the running means.
+        # Restored if the step is skipped: a forward pass on bad numbers spoils running means.
         buffers = self.model.model.named_buffers() if self.config.on_nan == "skip" else ()
         before = {name: buffer.clone() for name, buffer in buffers}
         own, last = self._forward(share)
@@ -231,10 +228,10 @@ class TrainStep:
         return StepResult(losses.mean, "", moments, losses.asked)
 
     def gradient_norm(self) -> float:
-        """Return the global norm of the last step's synchronised gradients before they were clipped; collective.
+        """Return the global norm of the last step's synchronised gradients before clipping; collective.
 
-        The step must not have been left out. With the strategies "none", "local_sgd" and "diloco" each
-        rank has its own norm.
+        The step must not have been skipped. With the strategies "none", "local_sgd" and "diloco" ranks have different
+        norms.
         """
         norm = self._norm_before_clipping
         if norm is None:
@@ -243,13 +240,13 @@ class TrainStep:
         return norm.item()
 
     def finish(self) -> None:
-        """After the last step: leave the same parameters on all ranks, where each has taken steps alone; collective."""
+        """Leave the same parameters on all ranks after the last step; collective."""
         with span("average the parameters"), naming_failures("averaging the parameters failed"):
             self.model.sync_parameters()
 
     @contextmanager
     def naming_step(self, step: int) -> Iterator[None]:
-        """Give a CollectiveError in the block the names of rank, step, strategy, and of the rank that failed first."""
+        """Add rank, step, strategy, and the rank that failed first, to a CollectiveError in the block."""
         try:
             yield
         except CollectiveError as error:
@@ -258,10 +255,10 @@ class TrainStep:
             raise error.during(place) from error
 
     def settle(self) -> None:
-        """Bring DDP to where it is after a step, before a state is loaded.
+        """Bring DDP to its state after a step, before a checkpoint is loaded.
 
-        After its first backward pass DDP forms its buckets anew, and sums of three and more numbers depend on an
-        element's place in its bucket. So a run that goes on after a step must begin with those.
+        After its first backward pass DDP rebuilds its buckets, and sums of three and more numbers depend on an
+        element's place in its bucket. A resumed run must therefore begin with the rebuilt ones.
         """
         if isinstance(self.model.strategy, Ddp):
             _, last = self._forward(self.batches.share(0))
@@ -269,10 +266,10 @@ class TrainStep:
             self.optimizer.zero_grad()
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Go on from the states of model, optimizer and strategy; collective. Raises what torch does if they differ.
+        """Load the states of model, optimizer and strategy; collective. Raises what torch does if they do not fit.
 
-        Raises ValueError for the state of another optimizer, which torch would load and miss in a step, and for a
-        tensor of another shape than the optimizer makes itself.
+        Raises ValueError for the state of another optimizer, which torch would load, and for a tensor of another shape
+        than the optimizer itself makes.
         """
         self.model.load_state_dict(checkpoint.model_state)
         self.optimizer.load_state_dict(checkpoint.optimizer_state)
@@ -288,7 +285,7 @@ class TrainStep:
                     raise ValueError(f"its optimizer state {index}, {name}: is of shape {shape}, must be {form[name]}")
 
     def _forward(self, share: Share) -> tuple[float, Tensor]:
-        """Do all of a step before gradients are averaged; return this rank's loss, and its part yet to go back."""
+        """Take the part of a step before gradients are averaged; return this rank's loss and the last part's."""
         self.optimizer.zero_grad()
         *held, last = share.split(self.config.accumulate)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -313,15 +310,14 @@ class TrainStep:
             return loss.float() * share.weight  # losses are compared and added on all ranks
 
     def _backward(self, loss: Tensor) -> None:
-        """Take the backward pass that is synchronised."""
         with span("backward and synchronise"), naming_failures("synchronising the gradients failed"):
             torch.autograd.backward(loss)
 
 
 def optimizer_forms(make: MakeOptimizer, parameters: Sequence[Tensor]) -> list[dict[str, tuple[int, ...]]]:
-    """Return the shapes of the tensors that an optimizer keeps of each parameter, found out by a step without numbers.
+    """Return the shapes of the tensors that an optimizer keeps for each parameter, from a step on the meta device.
 
-    Counts, such as of the steps, are not among them. [] for an optimizer that cannot take such a step.
+    Scalars, such as counts of steps, are left out. [] for an optimizer that cannot take such a step.
     """
     like = [nn.Parameter(torch.empty(p.shape, dtype=p.dtype, device="meta")) for p in parameters]
     try:
@@ -336,10 +332,9 @@ def optimizer_forms(make: MakeOptimizer, parameters: Sequence[Tensor]) -> list[d
 
 
 class GradientClock:
-    """Notes, in every backward pass, the time at which each parameter's gradient has been accumulated.
+    """Notes, in every backward pass, when each parameter's gradient has been accumulated.
 
-    Synchronisation is timed from the last of these moments, with every strategy: one that overlaps with the
-    backward pass is then charged only for what it could not hide.
+    Synchronisation is timed from the last of these moments, so that only exposed communication counts.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -352,17 +347,17 @@ class GradientClock:
         self._ready_s[index] = time.perf_counter()
 
     def last_s(self, unknown: float = 0.0) -> float:
-        """Return when the last gradient was ready, on the clock of `time.perf_counter`.
+        """Return when the last gradient was ready, in seconds of `time.perf_counter`.
 
-        unknown: what to say where none could be noted, as with FSDP, which puts its own parameters in their place.
+        unknown: the result if none was noted, as with FSDP, which replaces the parameters.
         """
         return max(self._ready_s.values(), default=unknown)
 
     def before_last_s(self) -> list[float]:
-        """Return how long before the last gradient each parameter's was ready, in the order of the parameters."""
+        """Return for each parameter the seconds from its gradient to the last one."""
         return [self.last_s() - self._ready_s[index] for index in range(len(self._parameters))]
 
 
 def on_device(batch: Any, device: str) -> Any:
-    """Return the batch with each tensor in it, in tuples, lists and dicts too, on the device."""
+    """Return the batch with each tensor in it on the device, also those in tuples, lists and dicts."""
     return tree_map_only(Tensor, lambda tensor: tensor.to(device), batch)

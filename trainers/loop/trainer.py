@@ -1,4 +1,4 @@
-"""`Trainer`: one task trained with one strategy, on one rank of a group, from its beginning or from a checkpoint."""
+"""`Trainer`: a task trained with one strategy, on one rank of a group, from the start or from a checkpoint."""
 
 import math
 import os
@@ -17,8 +17,7 @@ from trainers.checkpoints.manager import CheckpointManager, first_decides, first
 from trainers.checkpoints.output import Mark
 from trainers.data_parallel import DriftError
 from trainers.loop.config import TrainConfig
-from trainers.loop.log_line import describe_evaluation, describe_line
-from trainers.loop.meter import Meter, ProfilerTrace, held_bytes
+from trainers.loop.meter import Meter, ProfilerTrace, describe_evaluation, describe_line, held_bytes
 from trainers.loop.train_step import (
     CANNOT_GO_ON,
     DivergedError,
@@ -29,8 +28,8 @@ from trainers.loop.train_step import (
 )
 from trainers.tasks.base import Task, evaluate
 
-LEAST_BETWEEN_LINES_S = 1.0  # that are told: nobody reads more, and the file has them all
-MAX_SKIPPED_IN_A_ROW = 10  # more than that is not a bad batch, but a bad model
+LEAST_BETWEEN_LINES_S = 1.0  # between two printed lines of the log
+MAX_SKIPPED_IN_A_ROW = 10  # more are not bad batches, but a bad model
 
 RESTART_COUNTS = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")  # as Slurm and torchrun name them
 TO_GO_ON = "`resume` continues from the last checkpoint, at which they still agreed"
@@ -39,14 +38,14 @@ Say = Callable[[str], None]
 
 
 class Trainer:
-    """Train a task as a config describes; a collective, made on all ranks of `group`.
+    """Train a task as a config describes; collective.
 
-    Task and config determine the result, whether training is interrupted and resumed or not.
+    Task and config determine the result, even if training is interrupted and resumed.
 
     say: called on rank 0 with each message for the user.
 
-    Raises ValueError on every rank for settings that contradict each other, as Batches, TrainStep, CheckpointManager
-    and `usable_checkpoints` do.
+    Raises ValueError on every rank for settings that contradict each other, and for an output directory or checkpoint
+    that cannot be used.
 
     >>> from pathlib import Path
     >>> from trainers import TrainConfig, Trainer, distributed_environment, init_process_group, load_task
@@ -84,7 +83,7 @@ class Trainer:
         self._said_s = -math.inf
         self.manager = CheckpointManager(config.output, self.train_step.model, group, self._say)
         try:
-            # Asked again now that the directory is ours: the run that had it may have left its checkpoints there.
+            # Checked again now that the directory is locked: another run may have left its checkpoints there.
             mark = self._resume() if config.resume else first_decides(group, self.manager.folder.require_none)
             self.manager.begin(self.first_step, mark, config.tensorboard)
         except BaseException:
@@ -92,7 +91,7 @@ class Trainer:
             raise
 
     def _resume(self) -> Mark | None:
-        """Go on from the newest checkpoint that fits on every rank, if there is one; return its mark of the log."""
+        """Load the newest checkpoint that fits on every rank, if there is one; return its mark of the log."""
         for path, checkpoint in usable_checkpoints(self.manager.folder, self.identity, self.group, self._say):
             if checkpoint.step > self.num_steps:
                 done, asked = checkpoint.step, self.num_steps
@@ -118,10 +117,7 @@ class Trainer:
         return mark
 
     def _load(self, checkpoint: Checkpoint) -> str:
-        """Bring this rank to where the checkpoint is; return why it does not fit, or "".
-
-        Random states and those of a strategy are a rank's own: they may be bad on one rank, and good on the others.
-        """
+        """Load the checkpoint on this rank; return why it does not fit, perhaps on this rank alone, or ""."""
         rank, notes = self.group.rank(), checkpoint.notes
         try:
             if checkpoint.step > notes["skipped"]:
@@ -141,15 +137,15 @@ class Trainer:
     def train(
         self, after_step: Say = lambda _: None, say_line: Say = lambda _: None, asked: Callable[[], int] = lambda: 0
     ) -> None:
-        """Take all steps that are left; collective.
+        """Take all remaining steps; collective.
 
-        after_step: told after each step how it is going, in a few words.
-        say_line: told, on rank 0, lines of the log as they are written, in words: at most one a second, and the last.
-        asked: the number of a signal that asks this rank to stop, or 0. All ranks then stop after the same step, with a
-        checkpoint: `stopped_by` is the number, `num_done` that of the steps.
+        after_step: called after each step with a few words on its progress.
+        say_line: called on rank 0 with printed lines of the log, at most one a second, and the last.
+        asked: returns the number of a signal that asks this rank to stop, or 0. All ranks then stop after the same
+        step, with a checkpoint; `stopped_by` is the signal, `num_done` the number of steps.
 
-        Raises CollectiveError, naming rank, step and strategy, when a peer fails; and on all ranks alike DivergedError
-        if a loss is not finite, DriftError if the ranks' models differ, StoppedError if rank 0 cannot write.
+        Raises CollectiveError when a peer fails; and on all ranks DivergedError, DriftError, or StoppedError if rank 0
+        cannot write.
         """
         path = self.config.profile if self.group.rank() == 0 else None
         trace = ProfilerTrace(path, self.first_step, self.num_steps)
@@ -168,11 +164,11 @@ class Trainer:
             if self.stopped_by:
                 break
         with self._naming(self.num_done), self.train_step.naming_step(self.num_done):
-            # Stops all ranks, too, for what goes wrong after the losses of the last step were told.
+            # Stops all ranks for a failure after the exchange of the last step's losses.
             exchange_losses(self.group, 0.0, CANNOT_GO_ON if self.manager.trouble else 0)
 
     def close(self) -> None:
-        """Let other runs have the output directory, when its last file is written."""
+        """Release the output directory, after its last file is written."""
         self.manager.close()
 
     @contextmanager
@@ -197,7 +193,6 @@ class Trainer:
         self.meter.add(result, self.batches.num_samples(step))
 
     def _keep(self, done: int) -> None:
-        """Do, after `done` steps, what is to be done every few steps, and after the last one."""
         config, is_last = self.config, done == self.num_steps
         if is_last:
             self.memory_bytes = held_bytes(self.train_step)
@@ -235,7 +230,7 @@ class Trainer:
         self.meter.restart()
 
     def _evaluate(self) -> dict[str, float | None]:
-        """Return the figures, on rank 0; collective. Neither the model nor the random number generators change."""
+        """Return the figures, on rank 0; collective. Model and random number generators do not change."""
         figures: dict[str, float | None] = {}
         with naming_failures("gathering the parameters failed"):
             self.train_step.model.unshard()
@@ -245,7 +240,7 @@ class Trainer:
                 figures = evaluate(self.task, self.train_step.model.model)
             set_random_state(before, self._device)
         with naming_failures("waiting for rank 0 to evaluate the model failed"):
-            dist.barrier(self.group)  # so that their waiting is no part of the next step
+            dist.barrier(self.group)  # so that waiting is not part of the next step
         return figures
 
     def _check(self, step: int) -> None:
@@ -278,11 +273,11 @@ class Trainer:
 
 
 def _silent(_: str) -> None:
-    """Say nothing, as ranks other than 0."""
+    pass
 
 
 def _restarted() -> str:
-    """Warn of a run that begins though its job was started before: its checkpoints may be on another node."""
+    """Return a warning if the job was started before, as its checkpoints may be on another node, or ""."""
     for name in RESTART_COUNTS:
         if (count := os.environ.get(name, "0")) != "0":
             return (

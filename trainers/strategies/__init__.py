@@ -27,7 +27,7 @@ MakeStrategy = Callable[["nn.Module", "dist.ProcessGroup"], "Strategy"]
 
 
 class Number(NamedTuple):
-    """The number that a strategy takes after a slash. keyword: the argument of the strategy that it becomes."""
+    """The number after a slash. keyword: the argument of the strategy."""
 
     keyword: str
     meaning: str
@@ -42,16 +42,15 @@ RANK = Number("rank", "the rank of the products that are sent, a whole number", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyInfo:
-    """A row of the table: makes a strategy of a model and a group, and has what commands read before torch is loaded.
+    """A row of the table, which makes the strategy of a model and a group.
 
-    sync: the class, or function that makes the strategy, as MODULE.NAME in this package.
-    wire: the dtype that gradients are rounded to before they are sent; None: their own.
-    backend: "ring" if torch's own wrapper sends on a process group of that backend; None: on the given group.
+    sync: the class or function that makes it, as MODULE.NAME in this package.
+    wire: the dtype on the wire; None: that of the gradients. backend: of a new process group; None: the given group.
     number: the number that may follow the name.
     is_exact: trains as one process with the whole batch does, except for rounding.
     leaves_mean: each parameter's `grad` becomes the mean over all ranks.
     saves_vectors: the optimizer's state is saved as vectors, not by parameter.
-    keeps_state: each rank keeps its own state, which checkpoints hold.
+    keeps_state: each rank has its own state, which checkpoints hold.
     """
 
     sync: str
@@ -103,20 +102,18 @@ STRATEGIES = {
 
 
 def strategy_info(name: str) -> StrategyInfo:
-    """Return the row of a strategy, whose name may have a number. Raises ValueError for an unknown name."""
+    """Return the row of a strategy, whose name may have a number. Raises ValueError for a wrong name."""
     return STRATEGIES[parse_strategy(name)[0]]
 
 
 def make_strategy(name: str) -> MakeStrategy:
-    """Return the function that makes a strategy, which "ddp/4" gives buckets of 4 MiB. Raises ValueError."""
+    """Return the function that makes a strategy such as "ddp/4". Raises ValueError for a wrong name."""
     plain, options = parse_strategy(name)
     return partial(STRATEGIES[plain], **options)
 
 
 def parse_strategy(name: str) -> tuple[str, dict[str, Any]]:
-    """Split a name from its number, which is given by its keyword, if there is one.
-
-    Raises ValueError for an unknown name, and for a number that the strategy does not take.
+    """Return the name without its number, and the number by its keyword. Raises ValueError if one is wrong.
 
     >>> parse_strategy("ddp/4")
     ('ddp', {'bucket_cap_mb': 4.0})

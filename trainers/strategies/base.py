@@ -22,12 +22,9 @@ class ShardingError(RuntimeError):
 
 
 class Strategy:
-    """A strategy as `DataParallel` uses it.
+    """A strategy as `DataParallel` uses it; overriding `synchronise` is enough.
 
-    Overriding `synchronise` is enough. Other methods let a strategy communicate during a backward pass, or give each
-    rank a share of the parameters, the gradients and the optimizer's state.
-
-    module: the module to call in place of the model: the model itself, or a wrapper of it.
+    module: the model, or a wrapper of it, which is called in its place.
     parameters: the trained parameters, in their order.
     param_sync: begin and end of gathering or averaging parameters in the optimizer's last step, in seconds of
     `time.perf_counter`; None if the strategy does neither.
@@ -111,10 +108,7 @@ class Strategy:
 
 
 class OwnOptimizer(Strategy):
-    """A strategy that takes part in the steps of its optimizer; no other optimizer may step the model.
-
-    name: the name of the strategy, for messages.
-    """
+    """A strategy that takes part in the steps of its optimizer; no other optimizer may step the model."""
 
     name: str
     _is_stepping = False
@@ -182,8 +176,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 def all_alike(own: torch.Tensor, group: dist.ProcessGroup) -> bool:
     """Return whether all ranks have the same vector; collective.
 
-    By a collective of ours: a program often ends after this, and torch 2.13 aborts if the interpreter ends while Gloo's
-    thread still frees the tensors of a collective of torch's.
+    By a collective of ours: torch 2.13 aborts if the interpreter ends while Gloo's thread frees tensors of torch's.
     """
     everywhere = own.new_empty(group.size() * len(own))
     collectives.all_gather_into_tensor(everywhere, own, group)

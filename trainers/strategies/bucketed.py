@@ -15,8 +15,8 @@ from trainers.strategies.flat_vector import FlatGradients, described
 class InBuckets(Strategy):
     """A strategy that sends buckets of gradients during the backward pass.
 
-    Buckets are filled in the reverse order of the layers, which is about the order of their gradients. All ranks send
-    them in the same order, whichever is full first.
+    Buckets are filled in the reverse order of the layers. All ranks send them in the same order, whichever is full
+    first.
 
     max_under_way: maximum number of buckets that travel at once; None: any number.
     """

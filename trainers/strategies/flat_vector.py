@@ -99,8 +99,7 @@ class FlatVector:
 class FlatGradients(FlatVector):
     """The gradients of some parameters, and behind them a mark for each: not 0 where some rank has a gradient.
 
-    From the first synchronisation on the gradients lie here, and nothing is copied back. Without the marks a parameter
-    that no rank has used would get zeros, to which an optimizer would apply weight decay.
+    Without the marks a parameter that no rank has used would get zeros, to which an optimizer would apply weight decay.
     """
 
     def __init__(

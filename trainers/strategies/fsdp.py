@@ -42,8 +42,8 @@ def rows_like(value: Any, parameter: torch.Tensor | None) -> Any:
 class Fsdp(Sharded):
     """`fully_shard` for each layer of `layers_of`, and for the whole model.
 
-    The parameters are DTensors, of which a rank has some rows; an optimizer steps these. Its state and the model's are
-    saved whole, as with `ring`. After `unshard` the whole parameters are there, and changes to them count.
+    The optimizer steps a rank's rows of DTensors. After `unshard` the whole parameters are there, and changes to them
+    count.
 
     Raises ValueError for a layer of several dtypes, which `fully_shard` does not support.
     """
@@ -113,7 +113,6 @@ class Fsdp(Sharded):
                 raise ShardingError(MOVED)
 
     def _iteration(self) -> Any:
-        """Return FSDP's state of the passes that are under way."""
         return self._root._get_fsdp_state()._state_ctx
 
     def on_backward_end(self) -> None:
@@ -176,7 +175,6 @@ class Fsdp(Sharded):
         self._is_whole = True
 
     def _reshard(self) -> None:
-        """Undo `unshard`, but keep changes to parameters."""
         if self._is_whole:
             self._hide_gradients()
             self._keep_written()
@@ -233,7 +231,6 @@ class Fsdp(Sharded):
 
 
 def _extend_zero_grad(owner: nn.Module | torch.optim.Optimizer, forget: Callable[[], None]) -> None:
-    """Let `owner.zero_grad` also call `forget`."""
     zero = owner.zero_grad
 
     def zero_grad(set_to_none: bool = True) -> None:

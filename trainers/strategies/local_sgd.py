@@ -41,10 +41,7 @@ class Average:
             self.state["start"].copy_(self._packed())
 
     def take(self, group: dist.ProcessGroup) -> None:
-        """Average the parameters; with an outer optimizer, step towards the average.
-
-        The gradient of the outer optimizer is `start` minus the new average. In place, as models are large.
-        """
+        """Average the parameters in place; the gradient of an outer optimizer is `start` minus the average."""
         average = self._packed()
         collectives.all_reduce(average, dist.ReduceOp.AVG, group)
         if self._outer:
@@ -62,9 +59,6 @@ class Average:
 
 class LocalSgd(OwnOptimizer):
     """No gradient is sent: after `every` steps with its own gradients, each rank gets the mean of all parameters.
-
-    That is 1/`every` of the bytes of an all-reduce in each step. Between two averages the ranks hold different
-    parameters and optimizer states, so training differs from that with the whole batch.
 
     outer: step from the last average towards the new one, as DiLoCo does; None: take the new average itself.
 

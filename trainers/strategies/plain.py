@@ -16,8 +16,7 @@ class NoSync(Strategy):
 class AllReduce(Strategy):
     """One all-reduce for each parameter: simple, and slow, since every small message pays the latency of a ring.
 
-    A rank that has not used a parameter must send zeros, or all others hang. The ranks therefore first tell one
-    another who has a gradient.
+    A rank without a gradient must send zeros, or all others hang; the ranks therefore first exchange who has one.
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:

@@ -18,8 +18,7 @@ SEED = 0  # of the first right factors, which must be the same on all ranks
 class LowRank:
     """One gradient as a matrix (rows, columns), approximated by left @ right.T; `error` is the rest.
 
-    left: (rows, rank), right: (columns, rank), parts of the vectors that are sent; right is kept, so that each step
-    continues the power iteration of the last one.
+    left: (rows, rank), right: (columns, rank), parts of the vectors that are sent; right is kept for the next step.
     """
 
     def __init__(self, parameter: nn.Parameter, left: torch.Tensor, right: torch.Tensor) -> None:
@@ -110,14 +109,13 @@ def _is_worth_it(parameter: nn.Parameter, rank: int) -> bool:
 
 
 class PowerSgd(Strategy):
-    """Two all-reduces of rank * (rows + columns) numbers a matrix in place of one of rows * columns.
+    """Two all-reduces of rank * (rows + columns) numbers per matrix in place of one of rows * columns.
 
-    Each rank sends the product of its gradient, as a matrix, with a thin one; all make the mean of these orthonormal,
-    and multiply their own gradients with it. Both products are linear, so that a ring can add them. The error of a
-    rank's approximation is added to its next gradient.
+    Each rank sends the product of its gradient with a thin matrix; all make the mean orthonormal, and multiply their
+    own gradients with it. A rank's approximation error is added to its next gradient.
 
-    rank: of the product. Vectors, and matrices for which factors would not be smaller, are sent whole. All ranks must
-    have the same kind of processor, because each multiplies the factors.
+    Vectors, and matrices for which factors would not be smaller, are sent whole. All ranks must have the same kind of
+    processor, because each multiplies the factors.
 
     Source: Vogels et al. 2019, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization",
     algorithms 1 and 2.

@@ -45,8 +45,8 @@ class Sharded(OwnOptimizer):
     ) -> torch.optim.Optimizer:
         """Watch the steps, and save and load the state whole.
 
-        gather: given a share and a tensor of its state, returns the tensors of all ranks in one; collective.
-        own_part: returns this rank's part of that. Both raise ValueError for a tensor that cannot be sharded.
+        gather: given a share and a tensor of its state, returns that of all ranks; collective. own_part: its inverse.
+        Both raise ValueError for a tensor that cannot be sharded.
         """
         optimizer.register_state_dict_post_hook(partial(_map_state, gather))
         optimizer.register_load_state_dict_pre_hook(partial(_map_state, own_part))
@@ -150,8 +150,8 @@ def _changes(make: MakeOptimizer, numbers: torch.Tensor, shape: tuple[int, ...])
 class ShareGradient(torch.Tensor):
     """A rank's share of a gradient: a norm is that of all shares, and GradScaler sees infinities of any rank.
 
-    torch's `clip_grad_norm_` and `torch.amp.GradScaler` therefore do on every rank what they do in one process, and are
-    collective. All other functions see this rank's share alone.
+    torch's `clip_grad_norm_` and GradScaler therefore work as in one process, and are collective. All other functions
+    see this rank's share alone.
     """
 
     group: dist.ProcessGroup
@@ -187,7 +187,6 @@ class ShareGradient(torch.Tensor):
 
 
 def _combined(norm: torch.Tensor, order: float, group: dist.ProcessGroup) -> torch.Tensor:
-    """Return the norm over all ranks; collective. norm: of this rank's part, ()."""
     if not order > 0:
         raise ValueError(
             f"norm of order {order}: the order must be greater than 0 for gradients that are sharded among ranks"
@@ -212,8 +211,8 @@ _VALUES = ("data", "T", "mT", "H", "mH", "real", "imag")  # properties that are 
 class Withheld(torch.Tensor):
     """A tensor whose values are elsewhere: reading or changing them raises ShardingError.
 
-    With None in place of a gradient, torch's `clip_grad_norm_` would silently skip it. Where Python is not asked, as in
-    autograd's C++ code, the values are nan.
+    With None in place of a gradient, torch's `clip_grad_norm_` would silently skip it. In autograd's C++ code, which is
+    not asked, the values are nan.
 
     bring_back: a function that brings the values, called only within a backward pass, which all ranks take alike.
     """

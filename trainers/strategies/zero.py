@@ -33,8 +33,8 @@ FORGOTTEN = (
 class ShardedWeights:
     """Parameters of one dtype, moved into one vector, of which each rank has an equal share.
 
-    home: the vector. share: this rank's part of it. share_gradient: the mean gradient of the share.
-    gradients: where gradients lie before they are reduced, if that memory is kept; `keeps_gradients` takes it at once.
+    home: the vector. share: this rank's part of it. share_gradient: its mean gradient. gradients: where gradients lie
+    before they are reduced, if `keeps_gradients`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ShardedWeights:
         return FlatVector(shapes, self.parameters[0], multiple_of=self.group.size(), group=group)
 
     def own_share(self, vector: torch.Tensor) -> torch.Tensor:
-        """Return this rank's share of a vector that is as long as that of the parameters."""
+        """Return this rank's share of a vector of all parameters."""
         return vector.view(self.group.size(), -1)[self.group.rank()]
 
     @property
@@ -130,13 +130,10 @@ def _require_shape(tensor: torch.Tensor, shape: torch.Size) -> None:
 class Zero1(Sharded):
     """Reduce-scatter the gradients, step the own share, all-gather the parameters: the bytes of an all-reduce.
 
-    The model's parameters lie in one vector for each dtype, and so do the gradients, whose memory is kept. The
-    optimizer sees this rank's share of a vector as a single parameter. It must therefore work element by element, as
-    SGD, Adam and AdamW do, with the same options for all: `optimizer` tries that, and refuses others. A parameter
-    without a gradient counts as one with zeros. After a synchronised backward pass a rank has the mean gradients of its
-    share, and none at the parameters.
-
-    weights: the vectors.
+    The parameters lie in one vector for each dtype, of which the optimizer sees this rank's share as a single
+    parameter. It must therefore work element by element, with the same options for all parameters; others are refused.
+    A missing gradient counts as zeros. After a synchronised backward pass a rank has the mean gradients of its share,
+    and none at the parameters.
 
     Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 5.1.
     """
@@ -157,7 +154,7 @@ class Zero1(Sharded):
         return [ShardedWeights(some, self.group, keeps_gradients=True) for some in by_dtype(self.parameters)]
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        """Make the optimizer of this rank's shares. Raises ValueError if it cannot step shares of the parameters."""
+        """Make the optimizer of this rank's shares. Raises ValueError if it cannot step shares."""
         shares = [weights.share for weights in self.weights]
         check_shardable(make, self.parameters, shares, self.name)
         of_share = {id(weights.share): weights for weights in self.weights}
@@ -171,7 +168,7 @@ class Zero1(Sharded):
         return optimizer  # type: ignore[no-any-return]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of the shares, and those of the parameters, from which they are made."""
+        """Forget the gradients of shares and parameters."""
         for weights in self.weights:
             weights.share.grad = None
         for parameter in self.parameters:

@@ -24,8 +24,8 @@ _outer_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 class LayerWeights(ShardedWeights):
     """The parameters of one dtype that the forward pass of a module needs; in between a rank keeps its share alone.
 
-    number: of these weights. stays: whether they stay from a forward pass to the end of its backward pass, as those of
-    the whole model do. is_whole: whether the parameters are there. missing: those whose gradients are still to come.
+    stays: whether they stay from a forward pass to the end of its backward pass, as those of the whole model do.
+    is_whole: whether the parameters are there. missing: those whose gradients are still to come.
     """
 
     def __init__(
@@ -51,10 +51,7 @@ class LayerWeights(ShardedWeights):
 
     @torch.no_grad()
     def release(self, hold: bool) -> None:
-        """Keep the share alone, with what was written to the parameters. Graphs that read the vector keep it alive.
-
-        hold: a graph may read the parameters themselves, which keep their values for it.
-        """
+        """Keep the share alone, with changes to the parameters. hold: keep the values, which a graph may read."""
         if not self.are_home:
             raise ShardingError(MOVED)
         self.share.copy_(self.own_share(self.home.vector))
@@ -70,12 +67,11 @@ class Zero3(Zero1):
     """`Zero1` whose ranks all-gather a layer's parameters before its forward and its backward pass, and then free them.
 
     Autograd saves for the backward pass where to find a parameter: whatever reads it gathers its layer. When all
-    gradients of a layer are there, and another layer begins, they are reduce-scattered. An all-gather is therefore
-    added to the bytes of an all-reduce, and a rank holds whole parameters of one layer at a time, and those that belong
-    to no layer (see `layers_of`). Nothing is gathered ahead, to keep the code short; torch's fully_shard does that.
+    gradients of a layer are there, and another layer begins, they are reduce-scattered. A rank holds whole parameters
+    of one layer at a time, and those that belong to no layer (see `layers_of`). Nothing is gathered ahead.
 
-    Between passes the model's parameters are withheld; `unshard` gathers them. Ranks must use the same layers, which
-    they compare at the end of a backward pass.
+    Between passes the model's parameters are withheld. Ranks must use the same layers, which they compare at the end of
+    a backward pass.
 
     Source: as `Zero1`, 5.3.
     """
@@ -108,7 +104,6 @@ class Zero3(Zero1):
         ]
 
     def _withhold_parameters(self) -> None:
-        """Prepare the parameters for the time in which they have no values."""
         names = {parameter: name for name, parameter in self.module.named_parameters()}
         for layer in self._layers:
             for parameter in layer.parameters:
@@ -177,7 +172,6 @@ class Zero3(Zero1):
             layer.release(hold)
 
     def _save(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Return the function from which autograd gets a saved tensor."""
         layer = self._homes.get(tensor.untyped_storage().data_ptr()) if tensor.layout is torch.strided else None
         if layer is None or tensor.dtype != layer.share.dtype or tensor.is_conj():
             return partial(_unchanged, tensor, tensor._version)

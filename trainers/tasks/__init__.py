@@ -1,12 +1,11 @@
-"""The tasks that can be trained. Loading one checks all it is given, and loads no torch (unless a user's does)."""
+"""The tasks that can be trained. Making one checks its options, and loads no torch (unless a user's does)."""
 
 from collections.abc import Iterable
 from typing import Any
 
 from ringsim.suggestions import suggestion
 from trainers.tasks.base import Task, check_seed
-from trainers.tasks.classifier import Mlp, Wine
-from trainers.tasks.docstrings import Docstrings
+from trainers.tasks.classifier import Docstrings, Mlp, Wine
 from trainers.tasks.lm import LanguageModel
 from trainers.tasks.user import load_user_task
 
@@ -19,9 +18,8 @@ TASK_NAMES = tuple(TASKS)
 def load_task(name: str, seed: int, **options: Any) -> Task:
     """Return the task called `name`, one of TASK_NAMES or a user's own, `MODULE:FUNCTION`.
 
-    The user's function is called with seed=seed and the options. seed: of whatever is drawn to make the data.
-
-    Raises ValueError, in one line, for a name, seed or option that will not do, and for data that cannot be had.
+    The user's function is called with seed=seed and the options. Raises ValueError, in one line, for wrong arguments
+    and data that cannot be read.
     """
     check_seed(seed)
     if ":" in name:
@@ -40,7 +38,7 @@ def load_task(name: str, seed: int, **options: Any) -> Task:
 def require_option(name: str, option: str, others: Iterable[str] = ()) -> None:
     """Raise ValueError if the task called `name` is ours and has no such option.
 
-    others: what stands beside its options, such as --strategy, and may have been meant.
+    others: other options, such as --strategy, that may have been meant.
     """
     task = TASKS.get(name)
     if task is not None and option not in task.options:

@@ -1,10 +1,10 @@
 """`Task`: what is trained, on which data, with which loss; `ModelConfig`: the shape of the transformer.
 
-The training loop knows no more of a task than this. Bad values are refused here, before torch is loaded.
+Bad values are refused here, before torch is loaded.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-MAX_PARAMETERS = 10**9  # more would not be a tiny transformer, and would not fit into a laptop's memory
+MAX_PARAMETERS = 10**9  # more would not fit into a laptop's memory
 MAX_TOKENS_PER_BATCH = 2**22
 NUM_BYTE_VALUES = 256
 Config = dict[str, int | float | str]
@@ -25,58 +25,51 @@ Tokens = npt.NDArray[np.uint8] | npt.NDArray[np.int64]
 
 
 class Task(Protocol):
-    """A model with its data and its optimizer, to be trained.
+    """A model with its data and its optimizer; an object with all these parts is a Task, whatever its class.
 
-    Building one checks its input and raises ValueError. Every rank builds its own: of the same seed, the same. The
-    values may be plain attributes; an object with all these parts is a Task, whatever its class.
+    Every rank makes its own, which must be the same for the same seed. Values may be plain attributes.
     """
 
     @property
     def name(self) -> str:
-        """The name in reports and messages."""
+        """The name, for reports and messages."""
 
     @property
     def num_samples(self) -> int:
-        """How many samples of training data there are."""
+        """The number of training samples."""
 
     @property
     def global_batch_size(self) -> int:
-        """Samples per step of all ranks together, unless the user gives a batch size per rank."""
+        """The default number of samples per step, of all ranks together."""
 
     @property
     def epochs(self) -> int:
-        """How many times each sample is seen, unless the user says otherwise."""
+        """The default number of epochs."""
 
     def model(self) -> "nn.Module":
         """Return a new model on the CPU, its weights drawn from torch's global generator."""
 
     def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
-        """Make the optimizer of these parameters, which may be a part of the model's."""
+        """Return an optimizer of these parameters, which may be some of the model's."""
 
     def batch(self, indices: npt.NDArray[np.int64]) -> Any:
-        """Return these training samples as the model and the loss want them.
-
-        CPU tensors, or a tuple, list or dict of them.
-        """
+        """Return these training samples: CPU tensors, or a tuple, list or dict of them."""
 
     def loss(self, model: Callable[..., Any], batch: Any) -> "Tensor":
-        """Return the mean over the samples of the batch, which is where the model is."""
+        """Return the mean loss over the samples of the batch, which is on the model's device."""
 
     def evaluate(self, model: "nn.Module") -> dict[str, float]:
-        """Figures on held-out data, by name; called in eval mode and without gradients, wherever the model is."""
+        """Return figures on held-out data, by name; called in eval mode and without gradients, on any device."""
 
     def show(self, model: "nn.Module") -> str:
-        """Return what a user should see of the trained model, "" if nothing; called as `evaluate` is."""
+        """Return a text about the trained model for the user, or ""; called as `evaluate` is."""
 
     def config(self) -> Config:
-        """All that decides what is trained; to resume a run it must be what it was."""
+        """Return all settings that determine the training; a run resumes only with the same ones."""
 
 
 class SeededTask:
-    """The parts that our own tasks have in common: a seed, a learning rate, and one of torch's optimizers.
-
-    options: what can be asked for besides the seed. optimizer_name: of the class in torch.optim.
-    """
+    """The parts that our own tasks have in common. optimizer_name: of the class in torch.optim."""
 
     name: str
     options: tuple[str, ...] = ("learning_rate",)
@@ -102,18 +95,20 @@ class SeededTask:
 
 
 def evaluate(task: Task, model: "nn.Module") -> dict[str, float | None]:
-    """Return the task's figures on held-out data; None for one that is not finite, which JSON does not have."""
+    """Return the task's figures on held-out data; None for one that is not finite."""
     with evaluating(model):
         figures = task.evaluate(model)
     return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
 
+def format_figures(figures: Mapping[str, float | None]) -> str:
+    """Format figures on held-out data; nan for one that is not finite."""
+    return ", ".join(f"{name} {'nan' if value is None else f'{value:.4f}'}" for name, value in figures.items())
+
+
 @contextmanager
 def evaluating(model: "nn.Module") -> "Iterator[torch.device]":
-    """Put `model` into eval mode and record no gradients; afterwards each module of it is in the mode it was in.
-
-    Gives the device of the model, where its input must be.
-    """
+    """Have `model` in eval mode, without gradients, for the block; gives the device of the model."""
     import torch
 
     modes = [(module, module.training) for module in model.modules()]
@@ -130,7 +125,7 @@ def evaluating(model: "nn.Module") -> "Iterator[torch.device]":
 class ModelConfig:
     """The shape of a `TinyTransformer`.
 
-    d_model: numbers per token; d_ff: numbers per token inside an MLP; sequence_length: the most tokens it sees at once.
+    d_model: width; d_ff: width inside an MLP; sequence_length: maximum number of tokens.
 
     Raises ValueError for a size that is too small or does not fit the others.
     """
@@ -171,7 +166,7 @@ def check_seed(seed: int) -> None:
 
 
 def require_at_least(minimum: int, **options: int | None) -> None:
-    """Raise ValueError, naming the option, for a value below `minimum`; None is an option that was not given."""
+    """Raise ValueError, with the option's name, for a value below `minimum`; None is an option that was not given."""
     for name, value in options.items():
         if value is not None and value < minimum:
             raise ValueError(f"`{name}` {value}: must be at least {minimum}")

@@ -1,13 +1,19 @@
-"""`Mlp` and `Wine`: tasks whose model tells classes apart, and what they have in common."""
+"""Tasks whose model tells classes apart: `Mlp`, `Wine`, and `Docstrings`, which sorts text by package."""
 
-from collections.abc import Callable
+import ast
+import hashlib
+import re
+import sysconfig
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ringsim.suggestions import to_install
-from trainers.tasks.base import SeededTask, evaluating
+from trainers.tasks.base import Config, SeededTask, evaluating
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -16,6 +22,14 @@ NUM_TRAIN = 8000
 NUM_TEST = 2000
 DISTANCE = 4.0  # of a cluster's centre from the origin, where the noise has deviation 1 in each direction
 NUM_TEST_WINES = 36  # of the 178 wines, a fifth
+PACKAGES = ("asyncio", "email", "http", "importlib", "logging", "multiprocessing", "unittest", "urllib", "xml")
+VOCABULARY = 4096  # words are hashed; 0 is no word, but what pads a docstring
+MAX_WORDS = 64
+MIN_WORDS = 4
+WORD = re.compile(r"[A-Za-z_]+|[^\sA-Za-z_]")
+TEST_SHARE = 5  # one docstring in so many is for testing
+Definition = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+Words = npt.NDArray[np.int64]
 
 
 class Examples(NamedTuple):
@@ -36,13 +50,10 @@ class Examples(NamedTuple):
 
 
 class Classifier(SeededTask):
-    """A task whose model gives a score for each class, and which minimises the cross entropy.
-
-    A batch is a tuple: what the model is called with, and the labels.
-    """
+    """A task that minimises the cross entropy of classes; a batch is a tuple of the model's inputs and the labels."""
 
     def held_out(self) -> "tuple[Tensor, ...]":
-        """Return the data to test with as a batch."""
+        """Return the test data as a batch."""
         raise NotImplementedError
 
     def loss(self, model: Callable[..., Any], batch: "tuple[Tensor, ...]") -> "Tensor":
@@ -52,7 +63,7 @@ class Classifier(SeededTask):
         return functional.cross_entropy(model(*inputs), labels)
 
     def evaluate(self, model: "nn.Module") -> dict[str, float]:
-        """Return the mean cross entropy in nats, and the share of right answers, on the test data."""
+        """Return the mean cross entropy in nats, and the accuracy, on the test data."""
         from torch.nn import functional
 
         with evaluating(model) as device:
@@ -89,10 +100,7 @@ class Perceptron(Classifier):
 
 
 class Mlp(Perceptron):
-    """Ten classes, each two clusters on opposite sides of the origin: nothing linear can tell them apart.
-
-    The clusters overlap, so that no classifier is always right.
-    """
+    """Ten classes of two overlapping clusters each, on opposite sides of the origin, so that no linear model works."""
 
     name = "mlp"
     global_batch_size = 64
@@ -106,7 +114,7 @@ class Mlp(Perceptron):
 
 
 def draw_examples(seed: int, num_features: int, num_classes: int) -> tuple[Examples, Examples]:
-    """Return data to train on and to test with."""
+    """Return training and test data."""
     rng = np.random.default_rng(seed)
     directions = rng.standard_normal((num_classes, num_features), dtype=np.float32)
     lengths: npt.NDArray[np.float32] = np.linalg.norm(directions, axis=1, keepdims=True)
@@ -120,10 +128,7 @@ def draw_examples(seed: int, num_features: int, num_classes: int) -> tuple[Examp
 
 
 class Wine(Perceptron):
-    """The wine data set that scikit-learn brings with it.
-
-    Raises ValueError if scikit-learn is not installed.
-    """
+    """The wine data set of scikit-learn. Raises ValueError if scikit-learn is not installed."""
 
     name = "wine"
     global_batch_size = 16
@@ -146,12 +151,100 @@ def _load() -> Examples:
 
 
 def split(examples: Examples, seed: int) -> tuple[Examples, Examples]:
-    """Return data to train on and to test with, NUM_TEST_WINES of them, chosen by `seed`.
+    """Return training and test data, NUM_TEST_WINES of them, chosen by `seed`.
 
-    Features have mean 0 and deviation 1 over what is trained on: of the rest nothing is known before the test.
+    Features have mean 0 and deviation 1 over the training data.
     """
     order = np.random.default_rng(seed).permutation(len(examples.labels))
     own = examples.inputs[order[NUM_TEST_WINES:]]
     inputs = ((examples.inputs - own.mean(axis=0)) / own.std(axis=0)).astype(np.float32)
     whole = Examples(inputs, examples.labels.astype(np.int64))
     return whole.chosen(order[NUM_TEST_WINES:]), whole.chosen(order[:NUM_TEST_WINES])
+
+
+class Padded(NamedTuple):
+    """Docstrings of uneven lengths in one tensor.
+
+    words: (batch, longest) int64, 0 after the end of each. mask: the same shape, True where there is a word.
+    labels: (batch,) int64, indices of PACKAGES.
+    """
+
+    words: "Tensor"
+    mask: "Tensor"
+    labels: "Tensor"
+
+
+class Docstrings(Classifier):
+    """From a docstring of the standard library to its package; batches are padded, and the model gets a mask.
+
+    Raises ValueError if Python has no source of its library.
+    """
+
+    name = "docstrings"
+    global_batch_size = 32
+    epochs = 8
+
+    def __init__(self, seed: int, learning_rate: float = 3e-3) -> None:
+        super().__init__(seed, learning_rate)
+        texts = sorted({(text, label) for label, name in enumerate(PACKAGES) for text in docstrings(name)})
+        if not texts:
+            raise ValueError(f"task docstrings: {_library()} has no source of {', '.join(PACKAGES)}")
+        order = np.random.default_rng(seed).permutation(len(texts))
+        self._digest = hashlib.sha256(repr(texts).encode()).hexdigest()
+        self._words = [word_numbers(texts[place][0]) for place in order]
+        self._labels = np.array([texts[place][1] for place in order], dtype=np.int64)
+        num_test = len(texts) // TEST_SHARE
+        self.num_samples = len(texts) - num_test
+        self._test = np.arange(self.num_samples, len(texts))
+
+    def model(self) -> "nn.Module":
+        from trainers.tasks.model import TextClassifier
+
+        return TextClassifier(VOCABULARY, len(PACKAGES))
+
+    def batch(self, indices: npt.NDArray[np.int64]) -> Padded:
+        import torch
+
+        words = pad([self._words[index] for index in indices])
+        return Padded(torch.from_numpy(words), torch.from_numpy(words > 0), torch.from_numpy(self._labels[indices]))
+
+    def held_out(self) -> Padded:
+        return self.batch(self._test)
+
+    def config(self) -> Config:
+        return {**super().config(), "data_sha256": self._digest}  # another version of Python has other docstrings
+
+
+def docstrings(package: str) -> Iterator[str]:
+    """Yield the docstrings of at least MIN_WORDS words in a package of the standard library."""
+    for path in sorted((_library() / package).rglob("*.py")):
+        if "test" in path.parts:
+            continue
+        for text in _of_definitions(ast.parse(path.read_bytes())):
+            if len(WORD.findall(text)) >= MIN_WORDS:
+                yield text
+
+
+def _of_definitions(node: Definition) -> Iterator[str]:
+    yield ast.get_docstring(node) or ""
+    for inner in node.body:
+        if isinstance(inner, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _of_definitions(inner)
+
+
+def word_numbers(text: str) -> Words:
+    """Return the first words of a text as numbers from 1, (at most MAX_WORDS,), the same in every process."""
+    words = WORD.findall(text.lower())[:MAX_WORDS]
+    return np.array([1 + zlib.crc32(word.encode()) % (VOCABULARY - 1) for word in words], dtype=np.int64)
+
+
+def pad(rows: Sequence[Words]) -> Words:
+    """Return the rows with zeros after the end of each, (len(rows), longest)."""
+    padded = np.zeros((len(rows), max(len(row) for row in rows)), dtype=np.int64)
+    for place, row in zip(padded, rows, strict=True):
+        place[: len(row)] = row
+    return padded
+
+
+def _library() -> Path:
+    return Path(sysconfig.get_path("stdlib"))

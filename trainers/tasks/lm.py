@@ -1,6 +1,6 @@
-"""`LanguageModel`: the tiny transformer of the strategy comparison, which learns to tell the next byte of a text.
+"""`LanguageModel`: a tiny transformer that learns to predict the next byte of a text.
 
-Loading and checking is done with NumPy alone: a bad `--data` is reported before torch is loaded.
+Data is loaded and checked with NumPy alone, so that a bad option is reported before torch is loaded.
 """
 
 import hashlib
@@ -35,8 +35,8 @@ def english_text() -> bytes:
 def read_tokens(source: str, config: ModelConfig, seed: int) -> Tokens:
     """Return tokens, shape (num_tokens,).
 
-    source: "topics", `english_text`; "random", drawn uniformly from the vocabulary, so nothing can be learned but
-    that; otherwise the path of a file, whose bytes are the tokens (./random for a file called random).
+    source: "topics", `english_text`; "random", drawn uniformly; otherwise the path of a file, whose bytes are the
+    tokens.
 
     Raises ValueError if the source cannot be read or its bytes do not fit the vocabulary.
     """
@@ -49,14 +49,12 @@ def read_tokens(source: str, config: ModelConfig, seed: int) -> Tokens:
 
 
 class LanguageModel(SeededTask):
-    """Trained on windows of a text which do not overlap, and judged on the tenth of it at its end.
+    """Trained on windows of a text that do not overlap, and evaluated on its last tenth.
 
-    A sample is a window of sequence_length tokens and the one after them, so that every token is predicted once an
-    epoch.
+    A sample is a window of sequence_length tokens and the one after them. data: see `read_tokens`. sizes: see
+    `ModelConfig`.
 
-    data: as for `read_tokens`. sizes: of the model, as ModelConfig has them.
-
-    Raises ValueError as ModelConfig and `read_tokens` do, and for data shorter than two windows.
+    Raises ValueError for sizes or data that do not fit.
     """
 
     name = "lm"
@@ -99,10 +97,7 @@ class LanguageModel(SeededTask):
         return next_token_loss(model, batch)
 
     def evaluate(self, model: "nn.Module") -> dict[str, float]:
-        """Return the mean loss of held-out tokens in nats.
-
-        For a text also in bits, of which an untrained model needs 8.
-        """
+        """Return the mean loss of held-out tokens in nats; for a text also in bits per byte."""
         total = 0.0
         with evaluating(model) as device:
             at_once = max(1, TOKENS_AT_ONCE // self.model_config.sequence_length)
@@ -113,7 +108,7 @@ class LanguageModel(SeededTask):
         return {"loss": loss, "bits_per_byte": loss / math.log(2)} if self.is_text else {"loss": loss}
 
     def show(self, model: "nn.Module") -> str:
-        """Return the end of the text and how the model goes on, drawn by the task's seed; "" for random tokens."""
+        """Return the end of the text and its continuation by the model; "" for random tokens."""
         from trainers.tasks.model import continue_text
 
         if not self.is_text:
@@ -133,6 +128,6 @@ class LanguageModel(SeededTask):
 
 
 def printable(text: bytes) -> str:
-    """Return bytes, which may be no text at all, as text that can be shown; lines stay lines."""
+    """Return bytes as printable text; bytes that are no text are replaced."""
     shown = text.decode(errors="replace")
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in shown)

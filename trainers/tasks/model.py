@@ -14,11 +14,7 @@ TEMPERATURE = 0.8  # a little below 1: fewer slips into what the model itself fi
 
 
 class TinyTransformer(nn.Module):
-    """Tokens and their positions, then pre-norm blocks, then a score for each token that could come next.
-
-    Weights are drawn from torch's global generator: the same `torch.manual_seed` before it on every rank makes them
-    the same on every rank.
-    """
+    """A causal transformer with pre-norm blocks, whose weights are drawn from torch's global generator."""
 
     positions: Tensor
 
@@ -35,10 +31,9 @@ class TinyTransformer(nn.Module):
         self.head = _linear(config.d_model, config.vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of the token that follows each position.
+        """Return the logits of the token after each position, (batch, sequence, vocabulary).
 
-        tokens: (batch, sequence) int64, each below the vocabulary. Returns (batch, sequence, vocabulary).
-        Raises ValueError for a sequence longer than the configured length.
+        tokens: (batch, sequence) int64, each below the vocabulary. Raises ValueError for a sequence that is too long.
         """
         length = tokens.shape[1]
         if length > self.sequence_length:
@@ -49,7 +44,7 @@ class TinyTransformer(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention moves information between positions, the MLP works on each position alone; both add to the stream."""
+    """Attention between positions, and an MLP on each position alone; both add to the stream."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -63,14 +58,14 @@ class Block(nn.Module):
         )
 
     def forward(self, stream: Tensor) -> Tensor:
-        """stream: (batch, sequence, d_model); the result likewise."""
+        """Return the new stream. stream: (batch, sequence, d_model)."""
         stream = stream + self.attention(self.attention_norm(stream))
         added: Tensor = stream + self.mlp(self.mlp_norm(stream))
         return added
 
 
 class CausalSelfAttention(nn.Module):
-    """Each position reads from itself and earlier ones, in several heads at once."""
+    """Causal attention with several heads."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -79,7 +74,7 @@ class CausalSelfAttention(nn.Module):
         self.output = _linear(config.d_model, config.d_model, std=_branch_std(config))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (batch, sequence, d_model); the result likewise."""
+        """Return a tensor of the shape of x: (batch, sequence, d_model)."""
         batch, sequence, d_model = x.shape
         # (batch, sequence, 3 * d_model) -> three of (batch, heads, sequence, d_model / heads)
         split = self.query_key_value(x).view(batch, sequence, 3, self.heads, d_model // self.heads)
@@ -90,10 +85,10 @@ class CausalSelfAttention(nn.Module):
 
 
 def sinusoids(num_positions: int, d_model: int) -> Tensor:
-    """Return what is added to a token to tell where it stands, shape (num_positions, d_model).
+    """Return positional encodings, (num_positions, d_model), with d_model even.
 
-    Sines in the even columns, cosines in the odd ones, of wavelengths from 2 pi to nearly 10,000 * 2 pi positions
-    (Vaswani et al. 2017, section 3.5; d_model even).
+    Sines in the even columns, cosines in the odd ones, with wavelengths from 2 pi to nearly 10,000 * 2 pi positions
+    (Vaswani et al. 2017, section 3.5).
     """
     position = torch.arange(num_positions).unsqueeze(1)
     frequency = torch.exp(torch.arange(0, d_model, 2) * (-math.log(10_000.0) / d_model))
@@ -102,17 +97,16 @@ def sinusoids(num_positions: int, d_model: int) -> Tensor:
 
 
 def next_token_loss(model: Callable[[Tensor], Tensor], windows: Tensor) -> Tensor:
-    """Mean cross entropy, in nats, of each token given those before it.
+    """Return the mean cross entropy, in nats, of each token given those before it.
 
-    model: maps tokens to logits, as `TinyTransformer` does. windows: (batch, sequence_length + 1) int64; the last
-    token of each is only predicted, the first only read.
+    model: maps tokens to logits, as `TinyTransformer`. windows: (batch, sequence_length + 1) int64.
     """
     logits = model(windows[:, :-1])
     return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
 
 def _linear(num_inputs: int, num_outputs: int, std: float = 0.02) -> nn.Linear:
-    """Return a linear layer with weights so small that an untrained model gives every token nearly the same chance."""
+    """Return a linear layer with small weights: an untrained model gives every token nearly the same probability."""
     layer = nn.Linear(num_inputs, num_outputs)
     nn.init.normal_(layer.weight, std=std)
     nn.init.zeros_(layer.bias)
@@ -120,12 +114,12 @@ def _linear(num_inputs: int, num_outputs: int, std: float = 0.02) -> nn.Linear:
 
 
 def _branch_std(config: ModelConfig) -> float:
-    """Scale down the layers that add to the stream, two a block: their sum does not grow with the blocks (GPT-2)."""
+    """Return a smaller deviation for the two layers per block that add to the stream, as in GPT-2."""
     return 0.02 / math.sqrt(2 * config.layers)
 
 
 class TextClassifier(nn.Module):
-    """Texts of uneven lengths: what pads them is seen by no word, and is no part of the mean."""
+    """A classifier of texts of uneven lengths; attention and mean leave out the padding."""
 
     def __init__(self, vocabulary: int, num_classes: int) -> None:
         super().__init__()
@@ -136,7 +130,7 @@ class TextClassifier(nn.Module):
         self.head = nn.Linear(D_MODEL, num_classes)
 
     def forward(self, words: Tensor, mask: Tensor) -> Tensor:
-        """Scores, (batch, num_classes).
+        """Return the scores, (batch, num_classes).
 
         words: (batch, longest) int64, below the vocabulary. mask: the same shape, True where there is a word.
         """
@@ -152,17 +146,16 @@ class TextClassifier(nn.Module):
 def continue_text(
     model: nn.Module, sequence_length: int, prompt: bytes, num_bytes: int, seed: int, temperature: float = TEMPERATURE
 ) -> bytes:
-    """Return the bytes that `model` draws after `prompt`.
+    """Return the bytes that `model` draws after `prompt`, without using torch's global generator.
 
-    sequence_length: the most tokens it can look back at. seed: of the draws, which leave torch's global generator as
-    it is.
+    sequence_length: maximum number of tokens that the model sees.
     """
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.tensor(list(prompt))
     with evaluating(model) as device:
         for _ in range(num_bytes):
             logits = model(tokens[-sequence_length:].unsqueeze(0).to(device))[0, -1, :NUM_BYTE_VALUES]
-            # No numbers come from a model that has diverged, and that too should be shown rather than end in an error.
+            # A model that has diverged gives nan; its text should be shown rather than end in an error.
             likely = torch.softmax(torch.nan_to_num(logits.float().cpu() / temperature), dim=0)
             tokens = torch.cat([tokens, torch.multinomial(likely, 1, generator=generator)])
     return bytes(tokens[len(prompt) :].tolist())

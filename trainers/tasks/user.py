@@ -1,4 +1,4 @@
-"""A user's own task: a function in a Python module, named as `MODULE:FUNCTION`."""
+"""A user's own task: a function in a Python module, `MODULE:FUNCTION`."""
 
 import importlib
 import os
@@ -15,10 +15,7 @@ _PARTS = {name: part for name, part in vars(Task).items() if not name.startswith
 def load_user_task(name: str, seed: int, options: dict[str, Any]) -> Task:
     """Return the task that the user's function returns, called with seed=seed and the options.
 
-    The module may be in the current directory, which is then put first among those that are searched.
-
-    Raises ValueError, in one line, if there is no such module or function, if either raises, and if what is returned
-    is no Task.
+    The module may be in the current directory. Raises ValueError, in one line, for any failure.
     """
     function = _function(name)
     task: Task = _call(name, "it", lambda: function(seed=seed, **options))
@@ -61,7 +58,7 @@ def _module(name: str, module_name: str) -> Any:
 
 
 def _has(task: Task, part: str) -> bool:
-    """Return whether it has its own part: a class that names Task as its base also has those it did not define."""
+    """Return whether the task itself defines a part; a subclass of Task inherits empty ones."""
     if getattr(type(task), part, None) is _PARTS[part]:
         return False
     return hasattr(task, part) if isinstance(_PARTS[part], property) else callable(getattr(task, part, None))
@@ -78,7 +75,7 @@ def _check_values(name: str, task: Task) -> None:
     if not isinstance(config, dict):
         raise ValueError(f"task {name!r}: its config() returned {_kind(config)}, not a dict")
     for key, value in config.items():
-        # A checkpoint holds it, and is read back without running code: so no objects, not even NumPy's numbers.
+        # It is in checkpoints, which are read without running code: no objects, not even NumPy's numbers.
         if type(key) is not str or type(value) not in (int, float, str, bool):
             raise ValueError(f"task {name!r}: its config() has {key!r}: {value!r}; values must be int, float or str")
 

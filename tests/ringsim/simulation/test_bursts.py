@@ -8,7 +8,7 @@ from ringsim.libraries import OURS
 from ringsim.network.spec import Host, Link, Nics, Processor, Spec
 from ringsim.registry import build
 from ringsim.simulation import QueuedCall, time_queue
-from ringsim.simulation.engines.rates import AT_ONCE
+from ringsim.simulation.rates import AT_ONCE
 
 RATE, BURST = 1e6, 1000
 

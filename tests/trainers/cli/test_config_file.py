@@ -11,7 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from tests.refusals import refusal_of
 from trainers.cli.group import main
-from trainers.cli.rank_main import Launch
+from trainers.cli.train import Launch
 
 POINTS = "tests.trainers.points:make_points"
 
@@ -35,7 +35,7 @@ def launched(tmp_path: Path, text: str, *arguments: str, **environment: str) -> 
     """Return the launch that such a file would start, and the number of ranks."""
     file = tmp_path / "run.toml"
     file.write_text(text)
-    with mock.patch("trainers.cli.train._run", return_value=0) as run, mock.patch.dict(os.environ, environment):
+    with mock.patch("trainers.cli.train._start", return_value=0) as run, mock.patch.dict(os.environ, environment):
         done = CliRunner().invoke(main, ["--config", str(file), *arguments])
     assert done.exit_code == 0, done.stderr
     return run.call_args.args[0], run.call_args.args[2]

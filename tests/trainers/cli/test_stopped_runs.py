@@ -16,8 +16,7 @@ from tests.processes import TIMEOUT_S, environment, kill_all
 from tests.trainers.commands import POINTS, command, launch, ranks_below, result_of, start, wait_for_steps
 from trainers.checkpoints.output import CheckpointFolder, read_log
 from trainers.cli.group import resume_command
-from trainers.cli.rank_main import Launch
-from trainers.cli.train import _run
+from trainers.cli.train import Launch, _start
 from trainers.loop.config import TrainConfig
 from trainers.tasks import load_task
 
@@ -63,7 +62,7 @@ def test_after_a_failure_the_command_that_goes_on_is_said(
     for checkpoint, code in (("log", 1), ("checkpoint-20.pt", 1), (again, 1), (again, click.UsageError.exit_code)):
         (tmp_path / checkpoint).touch()
         monkeypatch.setattr("trainers.cli.train.spawn", lambda *_, code=code, **__: code)
-        assert _run(launch, load_task("mlp", 0), 2) == code
+        assert _start(launch, load_task("mlp", 0), 2) == code
         said.append(capfd.readouterr().err.rpartition("\r")[2])
     assert said == snapshot
 

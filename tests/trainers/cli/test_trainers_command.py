@@ -17,7 +17,7 @@ from tests.refusals import refusal_of, refusals_in
 from tests.trainers.commands import POINTS, command, launch, ranks_by_hand, read_until, result_of, start, without_log
 from trainers.checkpoints.output import read_log
 from trainers.cli.group import main
-from trainers.loop.log_line import describe_line
+from trainers.loop.meter import describe_line
 from trainers.strategies import STRATEGIES
 
 MISTAKES = Path(__file__).with_name("mistakes.txt")
@@ -32,7 +32,7 @@ def test_mistakes_are_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_what_is_found_out_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Epochs that are over before the steps; and a finished run, which is not overwritten."""
-    monkeypatch.setattr("trainers.cli.train._run", lambda *_: 0)
+    monkeypatch.setattr("trainers.cli.train._start", lambda *_: 0)
     options = ["--task", "mlp", "--batch-size", "100", "--epochs", "1", "--output", str(tmp_path), "--steps"]
     told = "trainers: --steps 100000: the run ends after 80 steps, with its 1 epoch (--epochs)\n"
     for steps, said in (("2", ""), ("100000", told)):

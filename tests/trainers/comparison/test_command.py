@@ -87,7 +87,7 @@ def test_a_job_leaves_report_pictures_and_checkpoint(job: Job) -> None:
     assert sorted(path.name for path in job.folder.iterdir()) == sorted([*RESULT_NAMES, "comparison.json"])
     contents = read_directory(job.folder)
     assert (list(contents.jobs), list(contents.comparisons)) == (["report.json"], ["comparison.json"])
-    assert format_report(job.report, job.comparison) in first.stdout
+    assert format_report(contents.jobs["report.json"], contents.comparisons["comparison.json"]) in first.stdout
     profile = StepProfile.load(job.folder.parents[1] / "profile.json")
     assert StepProfile.from_dict(job.report["profile"]) == profile
     assert sum(parameter.elements for parameter in profile.parameters) == job.report["num_parameters"]

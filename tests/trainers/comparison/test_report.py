@@ -2,13 +2,14 @@
 
 import json
 from dataclasses import replace
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 from msgspec import structs
 from syrupy.assertion import SnapshotAssertion
 
+from ringsim.measurements import Measurements
+from ringsim.verdict import ComparedTraining, JobReport, TrainingComparison, TrainingRun
 from ringsim.verdict.verdict import Topic
 from tests.ringsim.commands import in_lines
 from tests.ringsim.made_probes import made_measurements
@@ -45,8 +46,8 @@ WHERE = {"machine": "m", "cores": 2, "torch": "t", "OMP_NUM_THREADS": "1", "date
 def test_two_ranks_become_one_row(snapshot: SnapshotAssertion) -> None:
     """Sync as the last to arrive sees it (the shorter), steps as the ranks take on average, tokens of all ranks."""
     result = summarise("ring", PREDICTION, HELD, [FIRST, SECOND], TOKENS)
-    assert in_lines(json.dumps(result)) == snapshot
-    assert not summarise("ring", PREDICTION, HELD, [FIRST, DIFFERING], TOKENS)["parameters_identical"]
+    assert in_lines(json.dumps(result.as_dict())) == snapshot
+    assert not summarise("ring", PREDICTION, HELD, [FIRST, DIFFERING], TOKENS).parameters_identical
 
 
 def test_strategies_are_compared_with_one_process(snapshot: SnapshotAssertion) -> None:
@@ -54,13 +55,8 @@ def test_strategies_are_compared_with_one_process(snapshot: SnapshotAssertion) -
     one = notes([0.0] * 7, [3.0] * 7)
     off = replace(notes([0.6] * 7, [1.5] * 7, 2.25), gradient_difference=1e-7)
     compared = reports.compare_with_one(one, {"ring": [off, off]}, WHERE)
-    report = {
-        "strategies": [summarise("ring", PREDICTION, HELD, [FIRST, DIFFERING], TOKENS)],
-        "measurements": {"provenance": WHERE},
-        "num_ranks": 2,
-        "train": {"batch_size": 5},
-        "num_parameters": 7,
-    }
+    rows = (summarise("ring", PREDICTION, HELD, [FIRST, DIFFERING], TOKENS),)
+    report = JobReport(2, 7, Measurements(2, WHERE), rows, train={"batch_size": 5})
     text = format_report(report, compared)
     assert max(map(len, text.splitlines())) <= 80
     assert text == snapshot
@@ -73,13 +69,13 @@ def test_what_comes_every_few_steps_is_shared_among_them() -> None:
     assert over_periods([0.25, 0.75], 3) == [0.5, 0.5]
     assert over_periods([0.1, 0.4], 1) == [0.1, 0.4]
     result = summarise("local_sgd/7", PREDICTION, HELD, [FIRST, SECOND], TOKENS)
-    assert result["measured_sync_s"] == pytest.approx(1.8 / 7)
-    assert result["step_s"] == pytest.approx(1.5)
+    assert result.measured_sync_s == pytest.approx(1.8 / 7)
+    assert result.step_s == pytest.approx(1.5)
 
 
 def test_the_report_says_in_words_if_the_machine_was_busy() -> None:
     """By the probes in it, as `ringsim calibrate` would; of a quiet machine nothing."""
-    report = made_job(made_measurements(2), [made_strategy("ring", 2, 0.01, 0.1)])
+    report = JobReport.from_dict(made_job(made_measurements(2), [made_strategy("ring", 2, 0.01, 0.1)]))
     with patch("ringsim.calibration.from_probes._RESAMPLED", 4):
         verdict = JobResult(report, None).verdict()
     assert verdict.finding(Topic.BOUND).answer.startswith("The training step is compute-bound")
@@ -93,22 +89,23 @@ LOSSES = [3.0 - 0.01 * step for step in range(50)]
 NAMES = DEFAULT_STRATEGIES.split(",")[1:]
 
 
-def made_report() -> dict[str, Any]:
-    """Return the content of report.json for all strategies, as far as it is drawn."""
+def made_report() -> JobReport:
+    """Return a report of all strategies, as far as it is drawn."""
     results = [{**made_strategy(name, 2, 1e-3, 1e-2), "losses": LOSSES} for name in NAMES]
     for place, result in enumerate(results, 1):
         result["memory_bytes"] = Memory(*(factor * place * 2**20 for factor in range(1, 5)), 2**30)._asdict()
+    results[0]["losses"] = [2 * loss for loss in LOSSES]
     measurements = made_measurements(2)
     where = {"machine": "a $ machine_1", "cores": 2, "torch": "2"}
-    return made_job(structs.replace(measurements, provenance={**measurements.provenance, **where}), results)
+    measurements = structs.replace(measurements, provenance={**measurements.provenance, **where})
+    return JobReport.from_dict(made_job(measurements, results))
 
 
 def test_equal_losses_are_one_line_with_all_names() -> None:
     """That of one process is among them; one that differs has its own line."""
-    content = made_report()
-    content["strategies"][0]["losses"] = [2 * loss for loss in LOSSES]
-    comparison = {"runs": [{"run": {"name": "one_process", "losses": LOSSES}}]}
-    curves = draw_report(content, comparison).axes[1].get_lines()
+    one = TrainingRun("one_process", 1, 1.0, 0.0, tuple(LOSSES))
+    comparison = TrainingComparison((ComparedTraining(one, 1.0, 1.0, 0.0),), {})
+    curves = draw_report(made_report(), comparison).axes[1].get_lines()
     names = [str(curve.get_label()).replace("\n", " ").split(" ≈ ") for curve in curves]
     assert names == [["one_process", *NAMES[1:]], ["none"]]
     assert len({(line.get_color(), line.get_linestyle(), line.get_marker()) for line in curves}) == 2
@@ -116,9 +113,9 @@ def test_equal_losses_are_one_line_with_all_names() -> None:
 
 def test_memory_is_stacked_by_kind() -> None:
     """A row per strategy, whose bar ends at the sum; a dot for its step."""
-    content = made_report()
-    left, right = draw_memory(content).axes
+    report = made_report()
+    left, right = draw_memory(report).axes
     ends = [max(bar.get_x() + bar.get_width() for bar in bars) for bars in zip(*left.containers, strict=True)]
     assert ends == [10.0 * place for place in range(1, 12)]
     (steps,) = [line for line in right.get_lines() if len(line.get_xdata()) == 11]
-    assert list(steps.get_xdata()) == [result["step_s"] for result in content["strategies"]]
+    assert list(steps.get_xdata()) == [result.step_s for result in report.strategies]

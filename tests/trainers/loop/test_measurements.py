@@ -20,8 +20,7 @@ from tests.trainers.points import Points, Ran, Training, config, run
 from trainers.checkpoints.checkpoint import load_checkpoint, seed_alike
 from trainers.checkpoints.output import read_log
 from trainers.loop.config import StepConfig, TrainConfig
-from trainers.loop.log_line import describe_evaluation, describe_line
-from trainers.loop.meter import Meter
+from trainers.loop.meter import Meter, describe_evaluation, describe_line
 from trainers.loop.train_step import StepMoments, StepResult, TrainStep
 from trainers.loop.trainer import Trainer
 

@@ -14,12 +14,22 @@ import torch
 from torch import nn
 
 from tests.refusals import said_by
-from trainers.cli.settings import _as_it_reads
-from trainers.loop.batches import Batches
+from trainers.cli.options import _as_it_reads
+from trainers.loop.config import Batches
 from trainers.tasks import load_task
 from trainers.tasks.base import Task, evaluating
-from trainers.tasks.classifier import NUM_TEST_WINES, Examples, Mlp, split
-from trainers.tasks.docstrings import MAX_WORDS, PACKAGES, Docstrings, docstrings, pad, word_numbers
+from trainers.tasks.classifier import (
+    MAX_WORDS,
+    NUM_TEST_WINES,
+    PACKAGES,
+    Docstrings,
+    Examples,
+    Mlp,
+    docstrings,
+    pad,
+    split,
+    word_numbers,
+)
 from trainers.tasks.model import TextClassifier
 
 
@@ -60,7 +70,7 @@ def test_tasks_are_checked_without_torch() -> None:
     """Making a task, with its data, loads neither torch nor scikit-learn that another one needs."""
     body = """
 import sys
-from trainers.loop.batches import Batches
+from trainers.loop.config import Batches
 from trainers.tasks import load_task
 for name in ("lm", "mlp"):
     Batches(load_task(name, 3).num_samples, 32, 3, 0, 4).share(0)
@@ -177,7 +187,7 @@ def test_words_have_the_same_numbers_in_every_process() -> None:
 
 def test_docstrings_are_those_of_the_source(tmp_path: Path) -> None:
     """Of modules, classes and functions, with at least a few words; those of tests are not; none is an error."""
-    with mock.patch("trainers.tasks.docstrings._library", return_value=tmp_path):
+    with mock.patch("trainers.tasks.classifier._library", return_value=tmp_path):
         assert refusal("docstrings") == f"task docstrings: {tmp_path} has no source of {', '.join(PACKAGES)}"
         (tmp_path / "http" / "test").mkdir(parents=True)
         (tmp_path / "http" / "test" / "b.py").write_text('"""This module is left out."""')
