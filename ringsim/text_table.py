@@ -61,12 +61,12 @@ def records_csv(records: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def load_template(path: Path, filters: dict[str, Any], **settings: Any) -> "Template":
+def load_template(path: Path, filters: Mapping[str, Any] | None = None, **settings: Any) -> "Template":
     """Return the template in a file. filters, settings: of `jinja2.Environment`, where unknown names are errors."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  few commands need it
 
     environment = Environment(loader=FileSystemLoader(path.parent), undefined=StrictUndefined, **settings)
-    environment.filters |= filters
+    environment.filters.update(filters or {})
     return environment.get_template(path.name)
 
 

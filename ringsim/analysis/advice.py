@@ -52,6 +52,14 @@ class Alternative:
     skipped: str = ""
 
     @property
+    def is_algorithm(self) -> bool:
+        return " " not in self.name
+
+    @property
+    def label(self) -> str:
+        return f"algorithm {self.name}" if self.is_algorithm else self.name
+
+    @property
     def sorting_s(self) -> float:
         return math.inf if self.time_s is None else self.time_s
 

@@ -283,8 +283,7 @@ def _simulation(case: Timing, cluster: Cluster, trusted: Collection[str]) -> tup
 def executed_on(network: AnyNetwork, transport: str) -> AnyNetwork:
     """Return the network without shared memory, unless the measured messages used it ("shm").
 
-    The costs of a uniform network hold for any transport. Raises ValueError where shared memory was used and the
-    network does not describe it.
+    Raises ValueError where the network, unless uniform, does not describe the shared memory that was used.
     """
     if transport != "shm":
         return without_shared_memory(network)

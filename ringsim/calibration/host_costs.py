@@ -63,7 +63,6 @@ def calibrate_uniform(measurements: Measurements) -> Network:
 
 
 def _further_s(one: Probe, several: Probe) -> float:
-    """Return the additional time of each further message in flight."""
     return (several.median_s - one.median_s) / (several.in_flight - 1)
 
 
@@ -132,9 +131,8 @@ def processor_of(measurements: Measurements, num_cores: int) -> Processor:
 def _core_s(measurements: Measurements, num_cores: int) -> float:
     """Return how long a message keeps a core from other messages if ranks outnumber cores; else 0.
 
-    With several messages of each rank in flight, some thread is always ready to run. A further message then takes more
-    than the CPU time of its threads, since a core idles until a thread woken by another core runs. It takes no more
-    than a message alone.
+    A further message in flight takes more than the CPU time of its threads, since a core idles until a thread woken by
+    another core runs; it takes no more than a message alone.
     """
     one, *_ = measurements.probes_of("shift", in_flight=1)
     several = [p for p in measurements.probes_of("shift") if p.in_flight > 1 and p.size_bytes == one.size_bytes]
@@ -163,10 +161,10 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
     links_alike: assume equal links between hosts and free links within them, for measurements without pings.
 
     The costs on the cores are those of `calibrate_host`. Bandwidth is the rate of long messages in a shift, which uses
-    both directions at once; where pings show links of different rates, the shift runs at the pace of the slowest, and
-    the others are faster in proportion. The rest of the time of the smallest message is latency. Burst sizes follow
-    from shifts after a pause. Namespaces or containers of one machine share its cores if they have a single rank each;
-    otherwise they get equal parts of the cores, if these can be divided.
+    both directions at once; where pings show different rates, it is that of the slowest link, and the others are faster
+    in proportion. The rest of the time of the smallest message is latency. Burst sizes follow from shifts after a
+    pause. Namespaces or containers of one machine share its cores if they have a single rank each; otherwise they get
+    equal parts, if possible.
 
     Raises ValueError if probes are missing, or the hosts have different numbers of ranks.
     """
@@ -226,7 +224,6 @@ def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
 
 
 def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
-    """Return the link between the ranks of a host."""
     for rank in range(len(rank_hosts.hosts) - 1):
         pings = measurements.probes_of("ping", subject=str(rank))
         if pings and rank_hosts.hosts[rank] == rank_hosts.hosts[rank + 1]:
@@ -235,7 +232,6 @@ def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
 
 
 def _slope(probes: Sequence[Probe]) -> float:
-    """Return the bytes per second between the smallest and the largest probe."""
     if len({probe.size_bytes for probe in probes}) < 2:
         raise ValueError("the measurements have too few sizes of messages: at least two; measure larger ones")
     small, large = probes[0], probes[-1]
@@ -261,9 +257,9 @@ def _with_latency(cluster: Cluster, num_ranks: int, smallest: Probe) -> Cluster:
 def _with_burst(cluster: Cluster, measurements: Measurements) -> Cluster:
     """Return `cluster` with the burst size that explains shifts after a pause; unchanged if a pause changes little.
 
-    The burst is what the link gives in the time that the pause saves. Only the time beyond that of the smallest shift
-    counts, since ranks that pause also fall asleep. The fit uses the shortest message of more than twice its burst: a
-    shorter one may fit into the burst whole, and a longer one says little of it.
+    The burst is what the link gives in the time that the pause saves, beyond that of the smallest shift, since ranks
+    that pause also fall asleep. The fit uses the shortest message of more than twice its burst: a shorter one may fit
+    into the burst whole, and a longer one says little of it.
     """
     probes = measurements.probes_of("shift", warmth="rested")
     busy_s = {probe.size_bytes: probe.median_s for probe in measurements.probes_of("shift", in_flight=1)}
@@ -320,8 +316,8 @@ def _late(
 
     prefix: of both fields; async_: of calls in another thread.
 
-    The excess is reduced if simulated calls would take longer than the probed ones on average: where ranks outnumber
-    cores, the probes of messages already contain waits.
+    The excess is less where simulated calls would otherwise exceed the mean: where ranks outnumber cores, the probes of
+    messages already contain waits.
     """
     late = [time_s for time_s in calls[0].times_s if time_s > LATE * calls[0].median_s] if calls else []
     if not late:
@@ -345,11 +341,11 @@ _NO_COST = 1e12  # bytes a second, where the probes show no cost
 def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemory | None:
     """Return the costs of shared memory; None without its probes.
 
-    While all ranks send chunks that nobody passes on, nobody waits: the smallest take the overheads, larger ones two
-    copies more ("shm/copy"), or a copy and an addition ("shm/add"). While they pass on sums ("shm/shift"), each message
-    takes an addition into another place, and the first a copy. Ranks that outnumber cores take turns. Each is probed
-    with tensors from all over the memory, and with the same ones each time ("/cached"). The smallest message takes the
-    latency longer if it is passed on, and the cost of a call longer if it has its own call ("shm/call").
+    While ranks send chunks that nobody passes on, nobody waits: the smallest take the overheads, larger ones two copies
+    more ("shm/copy"), or a copy and an addition ("shm/add"). While they pass on sums ("shm/shift"), a message takes an
+    addition into another place, and the first a copy. Ranks that outnumber cores take turns. "/cached": the same
+    tensors each time. The smallest message takes the latency longer if passed on, and the cost of a call longer with
+    its own call ("shm/call").
     """
     copies, shifts, calls = (measurements.probes_of(kind, transport="shm") for kind in ("copy", "shift", "call"))
     if not (copies and shifts):
@@ -374,7 +370,6 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
 
 
 def _memory_rates(measurements: Measurements, waiting: float) -> tuple[MemoryRate, ...]:
-    """Return the rates of each size but the smallest, which has overheads only."""
     sizes = [probe.size_bytes for probe in measurements.probes_of("copy", transport="shm")[1:]]
     cold = _bytes_per_s(measurements, "", waiting)
     cached = _bytes_per_s(measurements, "cached", waiting) or cold

@@ -1,8 +1,7 @@
-"""Warnings about a calibration and about predictions from it: each is one line, "" if there is nothing to warn of.
+"""Warnings about a calibration and predictions from it: one line each, "" for none. The sentences are in warnings.j2.
 
-The sentences are in warnings.j2. Warnings refuse nothing: two runs of one setting on a busy cluster may lie as far
-apart as TCP and RDMA, and then both are true and the intervals are wide; and the log of one GPU describes a host whose
-GPUs share one NIC correctly.
+Warnings refuse nothing: two runs of one setting on a busy cluster may lie as far apart as TCP and RDMA, and then both
+are true and the intervals are wide.
 """
 
 import math

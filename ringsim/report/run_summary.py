@@ -1,7 +1,7 @@
 """A simulated collective, and its `Explanation`, as text for people and as JSON."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ringsim.analysis import Explanation, RankUsage, algbw_bytes_per_s, among_most, busbw_bytes_per_s, format_blocked
@@ -73,13 +73,22 @@ def how_timed(result: Mapping[str, Any]) -> str:
     return "; ".join([result["timed"], *result["notes"]])
 
 
-def describe(result: dict[str, Any], explanation: Explanation | None = None, width: int | None = WIDTH) -> str:
-    """Return the summary of `summarise` and the explanation for people. width: in characters; None: any."""
+def describe(
+    result: dict[str, Any],
+    explanation: Explanation | None = None,
+    width: int | None = WIDTH,
+    further: Sequence[tuple[str, str]] = (),
+) -> str:
+    """Return the summary of `summarise`, the explanation and further rows for people.
+
+    width: in characters; None: any.
+    """
     rows = [("timed", how_timed(result))] if result["library"] else []
     rows += [("transfers", f"{result['num_transfers']} in {plural(result['num_steps'], 'step')}"), *_times(result)]
     rows += lines(explanation) if explanation else ()
     if note := uniform_note(result["network"]):
         rows.append(("network", note))
+    rows += further
     title = f"{result['collective']} {result['algorithm']}, {plural(result['num_ranks'], 'rank')}"
     title += ", in order" if result["in_order"] else ""
     indent = "  "

@@ -90,9 +90,9 @@ def all_reduce_s(cluster: Cluster, algorithm: str, num_ranks: int, size_bytes: i
 def attribute(cluster: Cluster, num_ranks: int, size_bytes: int) -> Attribution:
     """Return the bounds of an all_reduce on a ring, by simulations on networks that lack more and more costs.
 
-    First stragglers are removed, so that links and ranks are equal; then the limit of cores; then latency, so that
-    messages and calls cost only their bytes. Each bound gets the time that its removal saves, and bandwidth the rest.
-    Stragglers and cores come first, since they slow every message and every byte.
+    First stragglers are removed, then the limit of cores, then the latency of messages and calls. Each bound gets the
+    time that its removal saves, and bandwidth the rest. Stragglers and cores come first, since they slow every message
+    and byte.
 
     Raises ValueError where the network has no room for the ranks.
 
@@ -246,7 +246,6 @@ def make_forecast(subject: Subject) -> Forecast:
 
 
 def _sizes(last: int) -> list[int]:
-    """Return powers of four from SMALLEST up to the size in question, and that."""
     return [*(size for size in (SMALLEST * 4**power for power in range(MOST_SIZES)) if size < last), last]
 
 

@@ -136,7 +136,7 @@ def synthesize(
         explanation = None if why_not_explained(schedule) else explain(schedule, network, size)
         result = synthesis_dict(synthesis, network, size, search.seed, explanation)
         if picture.path:
-            from ringsim.report.plots.link_figure import draw_links  # noqa: PLC0415  takes most of a second to import
+            from ringsim.report.plots.run_pages import draw_links  # noqa: PLC0415  takes most of a second to import
             from ringsim.report.plots.style import save_figure  # noqa: PLC0415
 
             progress.begin("drawing")

@@ -14,7 +14,7 @@ from ringsim.libraries import OURS
 from ringsim.network import read_network
 from ringsim.network.spec import Failure
 from ringsim.registry import build
-from ringsim.report.placement_report import format_placement, parse_placement, placement_dict
+from ringsim.report.network_table import format_placement, parse_placement, placement_dict
 from tests.ringsim.commands import as_json, printed, run, written
 from tests.ringsim.made_networks import network_of_nics
 

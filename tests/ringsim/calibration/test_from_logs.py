@@ -212,20 +212,6 @@ def test_pat_is_taken_where_it_may_be_and_is_faster() -> None:
     assert time_s(with_pat, *small, NcclSettings(algorithms="ring")) == time_s(network, *small)
 
 
-def test_what_nccl_was_told_to_take_is_what_is_predicted(two_hosts: Cluster) -> None:
-    """NCCL_ALGO and NCCL_PROTO of a log; a setting that leaves nothing, or of single collectives, counts as none."""
-    call = Call("all_reduce", 2**16, 16, 2)
-    free = predict(two_hosts, [call])[0]
-    for settings, taken in (
-        (NcclSettings(algorithms="ring", protocols="simple"), "ring Simple"),
-        (NcclSettings(algorithms="^ring", protocols="ll128"), "tree LL128"),
-    ):
-        seconds, by = predict(two_hosts, [call._replace(settings=settings)])[0]
-        assert (by, seconds > free[0]) == (taken, True)
-    for unknown in ("collnetdirect", "allreduce:tree;allgather:ring"):
-        assert predict(two_hosts, [call._replace(settings=NcclSettings(algorithms=unknown))])[0] == free
-
-
 OFF = "n:1 [0] NCCL INFO 16 coll channels, 0 collnet channels, 0 nvls channels\n"
 ON = "n:1 [0] NCCL INFO 16 coll channels, 0 collnet channels, 16 nvls channels\n"
 
