@@ -257,8 +257,9 @@ def _most_ranks() -> int:
 def say_left_out(network: AnyNetwork) -> None:
     """Say on stderr which parts of a network a prediction does not include, if any."""
     if network.spec.protocols or network.spec.library != Tuning():
+        name = network.name if network.name in preset_names() else network.place
         say(
-            f"{network.name}: this prediction does not include NCCL's protocols and trees ([[protocol]] and [library] "
+            f"{name}: this prediction does not include NCCL's protocols and trees ([[protocol]] and [library] "
             "in the file); ringsim simulate, explain, sweep, plot, animate, ddp --backend nccl and step --device cuda "
             "use them, and ringsim compare for logs"
         )
