@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from ringsim.calibration import nic_warning, one_host_warning
 from ringsim.console import PICTURE, RATE, TIME, Choice, IntRange, Name, Quantity, parse_numbers, say, say_wrote
 from ringsim.libraries import LIBRARY
-from ringsim.network import AnyNetwork, Cluster, Network, Tuning, load_network, preset_names
+from ringsim.network import Network, Tuning, load_network, preset_names
 from ringsim.registry import ALGORITHMS
 from ringsim.schedule import Collective
 from ringsim.units import parse_size, whole_number
@@ -194,10 +194,10 @@ workers_options = together(
 
 def _networks(
     names: tuple[str, ...], latency: float, bandwidth: float, reduce_bandwidth: float | None
-) -> Mapping[str, AnyNetwork]:
+) -> Mapping[str, Network]:
     """Return the networks by the names that the user gave; without any, a uniform one."""
     if not names:
-        return {"uniform": Network(latency, bandwidth, reduce_bandwidth or math.inf)}
+        return {"uniform": Network.uniform(latency, bandwidth, reduce_bandwidth or math.inf)}
     refuse_together("network", "latency", "bandwidth", "reduce_bandwidth")  # a file says all of the network
     loaded = {name: load_network(name) for name in names}
     for network in loaded.values():
@@ -227,7 +227,7 @@ networks_options = together(
 )
 
 
-def _only(networks: Mapping[str, AnyNetwork]) -> AnyNetwork:
+def _only(networks: Mapping[str, Network]) -> Network:
     if len(networks) > 1:
         raise click.UsageError("--network can be given only once", click.get_current_context())
     return next(iter(networks.values()))
@@ -254,7 +254,7 @@ def _most_ranks() -> int:
     return int(max([*(ranks if isinstance(ranks, list) else [ranks]), *scaling]))
 
 
-def say_left_out(network: AnyNetwork) -> None:
+def say_left_out(network: Network) -> None:
     """Say on stderr which parts of a network a prediction does not include, if any."""
     if network.spec.protocols or network.spec.library != Tuning():
         name = network.name if network.name in preset_names() else network.place
@@ -265,17 +265,15 @@ def say_left_out(network: AnyNetwork) -> None:
         )
 
 
-def say_guesses(network: AnyNetwork, num_ranks: int) -> None:
+def say_guesses(network: Network, num_ranks: int) -> None:
     """Say on stderr if a host has, or sends from, more ranks than were measured."""
-    if not isinstance(network, Cluster):
-        return
     per_host = network.spec.ranks_per_host
     nics = nic_warning(network, per_host) if per_host and num_ranks > per_host else ""
     for line in filter(None, [nics, one_host_warning(network, num_ranks)]):
         say(line)
 
 
-def say_contradiction(network: Cluster) -> None:
+def say_contradiction(network: Network) -> None:
     """Say on stderr if the network was calibrated from logs that contradict each other."""
     if "contradictory: " in network.source:
         say(

@@ -11,7 +11,7 @@ from ringsim.analysis import why_not_explained
 from ringsim.cli.options import Decorator, collective_option, is_given, known_algorithms, ranks_option, together
 from ringsim.console import Name, Quantity, say
 from ringsim.libraries import DIRECT, LIBRARIES, LIBRARY, MAX_TRANSFERS, Call, Plan, library_of
-from ringsim.network import AnyNetwork, require_priced
+from ringsim.network import Network
 from ringsim.registry import build, names_file
 from ringsim.report import parse_placement
 from ringsim.schedule import Collective, Schedule, permute_ranks
@@ -26,7 +26,7 @@ class PlannedRun(NamedTuple):
     """
 
     schedule: Schedule
-    network: AnyNetwork
+    network: Network
     plan: Plan | None
     too_large: str | None
 
@@ -75,13 +75,13 @@ class Selection:
         schedule = self.placed(build(own.collective, algorithm, own.num_ranks, self.size))
         return replace(self, schedule=schedule, algorithm=algorithm)
 
-    def plan(self, network: AnyNetwork, runtime: Runtime = RULE) -> Plan | None:
+    def plan(self, network: Network, runtime: Runtime = RULE) -> Plan | None:
         """Return how the library of the network sends the schedule; None for one rank, or without a library.
 
         Raises ValueError if the library's choice is unknown, and for a network on which messages take no time.
         """
         num_ranks, collective = self.schedule.num_ranks, self.schedule.collective
-        require_priced(network, num_ranks)
+        network.require_priced(num_ranks)
         library = LIBRARIES[LIBRARY] if self.algorithm == LIBRARY else library_of(network)
         if self.algorithm != LIBRARY and (self.algorithm or num_ranks == 1 or not library.chooses):
             return None if num_ranks == 1 else library.fastest_plan(self.schedule, network, self.size, runtime=runtime)
@@ -92,14 +92,14 @@ class Selection:
             say(f"{network.name}: {library.title} would use {chosen.schedule.algorithm}; --algorithm names another")
         return chosen
 
-    def planned(self, network: AnyNetwork, runtime: Runtime = RULE) -> PlannedRun:
+    def planned(self, network: Network, runtime: Runtime = RULE) -> PlannedRun:
         """Return the run that is simulated, by the library's plan where there is one. Raises ValueError as `plan`."""
         plan = self.plan(network, runtime)
         schedule = plan.schedule if plan else self.schedule
         too_large = why_not_explained(schedule) or (plan.why_by_formula(runtime) if plan else None)
         return PlannedRun(schedule, plan.network if plan and not too_large else network, plan, too_large)
 
-    def drawn(self, network: AnyNetwork) -> tuple[Schedule, AnyNetwork]:
+    def drawn(self, network: Network) -> tuple[Schedule, Network]:
         """Return the schedule of a picture, and the network over the protocol of its library, if it has one.
 
         A line on stderr says which, and that its start is left out.

@@ -15,7 +15,7 @@ from ringsim.cli.inputs import Timings, timings_options
 from ringsim.files import atomic_file, json_text
 from ringsim.libraries import senders_per_host
 from ringsim.measurements import RecordedRun
-from ringsim.network import Cluster, load_network
+from ringsim.network import Network, load_network
 from ringsim.report import format_comparison, report_page, write_trace
 from ringsim.text_table import records_csv, wrap_text
 from ringsim.verdict import KINDS, MEASURE, Finding, judge, read_directory
@@ -82,7 +82,7 @@ def compare(
         sys.exit(ABOVE)
 
 
-def _say_guesses(comparison: calibration.Comparison, cluster: Cluster) -> None:
+def _say_guesses(comparison: calibration.Comparison, cluster: Network) -> None:
     """Say on stderr which predictions are guesses."""
     options.say_contradiction(cluster)
     predicted = [compared.case.call for compared in comparison.cases if compared.predicted_s is not None]
@@ -121,7 +121,7 @@ def _report(comparison: calibration.Comparison, text: str, told: str, output: Pa
 
 
 def _report_runs(
-    runs: Sequence[RecordedRun], cluster: Cluster, output: Path, trusted: Sequence[str], style: str | None
+    runs: Sequence[RecordedRun], cluster: Network, output: Path, trusted: Sequence[str], style: str | None
 ) -> list[Path]:
     """Write a trace of all recorded runs beside their simulations, and a picture of each; say which have none."""
     from ringsim.report.plots import save_plot  # noqa: PLC0415  as above

@@ -10,7 +10,7 @@ from ringsim import console, report, training_step
 from ringsim.cli import options
 from ringsim.cli.commands.step import StepOutput, output_options
 from ringsim.libraries import LIBRARIES, LIBRARY, library_of
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.training_step import BucketCaps, DdpConfig, StepProfile
 from ringsim.units import decimal_number
 
@@ -39,7 +39,7 @@ def _profile(profile_file: Path | None, layers_file: Path | None) -> StepProfile
 class DdpJob:
     """The ranks of a job and their network, other numbers of ranks that show its scaling, and its backend, if given."""
 
-    network: AnyNetwork
+    network: Network
     ranks: int
     scaling: list[int] | None
     backend: str | None

@@ -12,7 +12,7 @@ from ringsim.calibration import RECORD_NOTE, compare_run
 from ringsim.cli import options
 from ringsim.cli.selection import Selection, library_options
 from ringsim.measurements import Measurements, RecordedRun
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.report import animation_page
 from ringsim.schedule import Schedule
 
@@ -34,7 +34,7 @@ def _default_path(schedule: Schedule, names: str, suffix: str) -> Path:
     help="Write the picture to this file: PNG, PDF or SVG, by its suffix [default: the name of the algorithm].",
 )
 @options.style_option
-def plot(selection: Selection, network: AnyNetwork, output: Path | None, style: str | None) -> None:
+def plot(selection: Selection, network: Network, output: Path | None, style: str | None) -> None:
     """Draw the lanes of all ranks, the chunk grid, time against size, and who sends to whom."""
     schedule, network = selection.drawn(network)
     path = output or _default_path(schedule, schedule.algorithm, ".png")
@@ -65,7 +65,7 @@ def plot(selection: Selection, network: AnyNetwork, output: Path | None, style: 
 )
 def animate(
     selection: Selection,
-    network: AnyNetwork,
+    network: Network,
     compared: str | None,
     measured: Path | None,
     trusted: tuple[str, ...],

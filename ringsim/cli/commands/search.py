@@ -12,7 +12,7 @@ from ringsim.analysis import BOUNDED, default_budget, explain, find_placement, w
 from ringsim.cli import options
 from ringsim.cli.options import together
 from ringsim.cli.selection import Selection, unplaced_options
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.report import format_placement, format_synthesis, placement_dict, synthesis_dict
 from ringsim.schedule import Collective
 from ringsim.synthesis import DEFAULT_SECONDS, SearchOptions, SearchState
@@ -40,7 +40,7 @@ MAX_SECONDS = 7 * 24 * 3600.0
 @option("-o", "--output", type=console.OUTPUT, help="Write the JSON object, which --order reads, to this file.")
 def order(
     selection: Selection,
-    network: AnyNetwork,
+    network: Network,
     output: Path | None,
     wide: bool,
     as_json: bool,
@@ -108,7 +108,7 @@ class Workload(NamedTuple):
 @option("-o", "--output", "written", type=console.OUTPUT, help="Write the schedule to this file as MSCCL XML.")
 def synthesize(
     workload: Workload,
-    network: AnyNetwork,
+    network: Network,
     search: SearchOptions,
     wide: bool,
     as_json: bool,

@@ -9,7 +9,7 @@ from ringsim.analysis import advise, bound_of, walk_through
 from ringsim.analysis import explain as explain_run
 from ringsim.cli.options import network_options, size_option
 from ringsim.cli.selection import Selection, library_options
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.report import (
     describe,
     format_walkthrough,
@@ -41,7 +41,7 @@ from ringsim.text_table import WIDTH, wrap_text
 @console.json_option
 def simulate(
     selection: Selection,
-    network: AnyNetwork,
+    network: Network,
     in_order: bool,
     per_rank: bool,
     trace: Path | None,
@@ -80,7 +80,7 @@ def simulate(
 @size_option
 @console.wide_option
 @console.json_option
-def explain(selection: Selection, network: AnyNetwork, wide: bool, as_json: bool) -> None:
+def explain(selection: Selection, network: Network, wide: bool, as_json: bool) -> None:
     """Explain a collective step by step: who sends which chunk and why, what it costs, and what would help.
 
     What would help is found by simulating it: better links, ranks and hosts one at a time, and all other algorithms at

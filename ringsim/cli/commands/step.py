@@ -12,7 +12,7 @@ from ringsim.cli import options
 from ringsim.cli.recorder import Recordings
 from ringsim.files import atomic_file, naming_place
 from ringsim.libraries import library_of
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.traces import Device, ProgramTrace
 from ringsim.training_step import Computing, Roofline, StepSimulation, TracePrediction, TraceScaling
 from ringsim.units import parse_flops
@@ -71,7 +71,7 @@ def output_options(several: str) -> options.Decorator:
 class Calls:
     """The network that carries the calls of a program, and the algorithm of all-reduces in place of the library's."""
 
-    network: AnyNetwork
+    network: Network
     algorithm: str | None
     trusted: tuple[str, ...]
 
@@ -99,7 +99,7 @@ class Computer:
         if self.compute_scale is not None and self.measured_step is not None:
             raise click.UsageError("--compute-scale and --measured-step exclude each other")
 
-    def computing(self, file: Path, trace: ProgramTrace, network: AnyNetwork) -> Computing:
+    def computing(self, file: Path, trace: ProgramTrace, network: Network) -> Computing:
         """Return where and how fast the computations of the trace take place. Raises UsageError if it has no times."""
         device = self.device or (Device.CUDA if library_of(network).chooses else trace.device)
         roofline = self._roofline()
@@ -246,7 +246,7 @@ def _predicted(recordings: Recordings, computer: Computer, calls: Calls) -> list
     return predictions
 
 
-def _say_other_hosts(trace: ProgramTrace, network: AnyNetwork) -> None:
+def _say_other_hosts(trace: ProgramTrace, network: Network) -> None:
     """Say on stderr if the network has other hosts than the program was recorded on, where groups may differ."""
     per_host = network.spec.ranks_per_host
     if per_host is not None and min(per_host, trace.num_ranks) != trace.ranks_per_host:

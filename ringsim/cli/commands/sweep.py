@@ -11,7 +11,7 @@ from ringsim import console
 from ringsim.analysis import MAX_TRANSFERS, Sweep, candidates, run_sweep
 from ringsim.cli import options
 from ringsim.libraries import LIBRARY, why_not
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.report import format_sweep, sweep_notes
 from ringsim.schedule import Collective
 from ringsim.text_table import WIDTH
@@ -77,7 +77,7 @@ def _simulated(
     algorithm: Sequence[str],
     ranks: Sequence[int],
     sizes: Sequence[int],
-    networks: Mapping[str, AnyNetwork],
+    networks: Mapping[str, Network],
     max_transfers: float,
     workers: Workers,
 ) -> Sweep:
