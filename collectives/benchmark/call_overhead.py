@@ -1,4 +1,4 @@
-"""`probe_calls`: what calling a collective costs beside its messages, of ours and of torch.distributed's.
+"""`probe_calls`: the cost of calling a collective of ours and of torch.distributed, beside its messages.
 
 A separate module, because `CollectiveCall` itself may have the group probed.
 """
@@ -13,38 +13,39 @@ import torch.distributed as dist
 from collectives.calls import CollectiveCall
 from collectives.probes import ProbeWorkload, Rounds, shift_schedule
 from collectives.runtime import Executor, batch_policy_for_new_groups, have_gloo_threads_batch_policy, transport_in_use
-from ringsim.measurements import ROUNDS_PER_RUN
+from ringsim.measurements import ROUNDS_PER_RUN, ProbeKind
 from ringsim.schedule import Collective
 
 SIZE_BYTES = 64
-WALKED_BYTES = 32 * 2**20  # between two calls: more than the caches of a core hold, as a backward pass touches
+WALKED_BYTES = 32 * 2**20  # between two calls: more than the caches of a core, as in a backward pass
 
 
 @contextmanager
 def probe_calls(group: dist.ProcessGroup) -> Iterator[list[ProbeWorkload]]:
-    """Make process groups of one rank, which last as long as the context; a collective call.
+    """Yield the probes, with a process group of one rank that lasts as long as the context; a collective call.
 
-    "call": every rank sends a message to the next, as in a "shift" but each by its own call; what it takes longer
-    is a call's. "shm/call": the same through shared memory, where all ranks share it. "call/dist": torch's all_reduce
-    of one rank by itself, which sends nothing and is its call alone. "call/cold" and others: a message by one call,
-    after a walk through memory, as a call after a backward pass is; "call/warm": the same without the walk;
-    "call/async": the cold one, asynchronous, so that the group's thread carries it out.
+    "call": every rank sends a message to the next by a call; the time beyond that of a "shift" is the call's.
+    "shm/call": the same through shared memory, where all ranks share it. "call/dist": torch's all_reduce of one rank,
+    which sends nothing. "call/cold" and others: a message by one call after a walk through memory, as after a backward
+    pass; "call/warm": without the walk; "call/async": with the walk, in the group's thread.
     """
-    # This group's thread should have the policy that those of the other groups have.
+    # The thread of this group gets the policy of the other groups.
     with batch_policy_for_new_groups() if have_gloo_threads_batch_policy() else nullcontext():
         own = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
     assert isinstance(own, dist.ProcessGroup)
     everyone = range(group.size())
-    workloads = [ProbeWorkload("call/dist", SIZE_BYTES, 1, everyone, _repeated(_native(own)))]
+    of_torch = ProbeKind("call", "dist")
+    workloads = [ProbeWorkload(of_torch, SIZE_BYTES, 1, everyone, _repeated(_native(own)))]
     if group.size() > 1:
-        workloads += _cold_and_warm("call/dist", _native(group), everyone)
-    for kind, shares_memory in (("call", False), ("shm/call", True)):
+        workloads += _cold_and_warm(of_torch, _native(group), everyone)
+    for kind, shares_memory in ((ProbeKind("call"), False), (ProbeKind("call", transport="shm"), True)):
         if group.size() > 1 and (not shares_memory or transport_in_use(group) == "shm"):
             call = _ours(group, shares_memory)
             workloads += [ProbeWorkload(kind, SIZE_BYTES, 1, everyone, _repeated(call))]
             workloads += _cold_and_warm(kind, call, everyone)
             in_thread = _ours(group, shares_memory, async_op=True)
-            workloads += [ProbeWorkload(f"{kind}/async", SIZE_BYTES, 1, everyone, in_thread, before=_walk())]
+            asynchronous = kind._replace(warmth="async")
+            workloads += [ProbeWorkload(asynchronous, SIZE_BYTES, 1, everyone, in_thread, before=_walk())]
     try:
         yield workloads
     finally:
@@ -59,10 +60,10 @@ def _repeated(call: Rounds) -> Rounds:
     return rounds
 
 
-def _cold_and_warm(kind: str, call: Rounds, everyone: Sequence[int]) -> list[ProbeWorkload]:
+def _cold_and_warm(kind: ProbeKind, call: Rounds, everyone: Sequence[int]) -> list[ProbeWorkload]:
     return [
-        ProbeWorkload(f"{kind}/{name}", SIZE_BYTES, 1, everyone, call, before=before)
-        for name, before in (("cold", _walk()), ("warm", lambda: None))
+        ProbeWorkload(kind._replace(warmth=warmth), SIZE_BYTES, 1, everyone, call, before=before)
+        for warmth, before in (("cold", _walk()), ("warm", lambda: None))
     ]
 
 
