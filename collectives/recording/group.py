@@ -12,10 +12,11 @@ from torch import Tensor
 from torch._C._distributed_c10d import FakeProcessGroup, HashStore
 from torch.distributed import distributed_c10d
 
-from collectives.calls import FUNCTIONS, Function, check_share, imitate, name_of
+from collectives.calls import FUNCTIONS, Function, RecordedGroup, check_share, imitate, is_lent, name_of, record_group
 from collectives.integrations import NAME as RING
 from collectives.integrations import BackendOptions, RingGroup, carries_out
-from collectives.runtime import RecordedGroup, Recorder, Work, is_lent, record_group
+from collectives.recording.recorder import Recorder
+from collectives.runtime import Work
 from ringsim.schedule import Collective
 from ringsim.traces import Group, TraceCall
 

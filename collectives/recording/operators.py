@@ -16,7 +16,7 @@ from torch.utils.flop_counter import flop_registry
 
 from collectives.calls import name_of
 from collectives.recording.memory import MemoryWatch
-from collectives.runtime import Recorder
+from collectives.recording.recorder import Recorder
 from ringsim.traces import Operator
 
 aten = torch.ops.aten

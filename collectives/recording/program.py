@@ -22,8 +22,8 @@ from torch.distributed import rpc
 from collectives.recording.fake import without_data
 from collectives.recording.group import recording
 from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
+from collectives.recording.recorder import Recorder, StreamMoment
 from collectives.recording.step_counter import EnoughError, StepCounter
-from collectives.runtime import Recorder, StreamMoment
 from ringsim import traces
 from ringsim.measurements import provenance
 

@@ -15,7 +15,7 @@ from torch import multiprocessing
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from collectives.recording.operators import OperatorWatch
-from collectives.runtime import Recorder
+from collectives.recording.recorder import Recorder
 from ringsim.traces import StepMemory, TracedStep
 from ringsim.units import plural
 

@@ -8,7 +8,7 @@ from click import option
 from ringsim import console
 from ringsim.analysis import BOUNDED, explain, why_not_explained
 from ringsim.cli.options import collective_option_of, network_options, ranks_option, size_option, style_option
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.report import format_synthesis, synthesis_dict
 from ringsim.schedule import Collective
 from ringsim.synthesis import DEFAULT_SECONDS, SearchOptions, SearchState
@@ -56,7 +56,7 @@ def _parse_seconds(text: str) -> float:
 def synthesize(
     collective: str,
     ranks: int,
-    network: AnyNetwork,
+    network: Network,
     size: int,
     chunks_per_rank: int | None,
     seconds: float,
