@@ -13,7 +13,7 @@ from ringsim.files import quoted
 from ringsim.libraries import OURS
 from ringsim.limits import available_cores
 from ringsim.measurements import Measurements
-from ringsim.network import AnyNetwork, Cluster, Network, load_network
+from ringsim.network import Network, load_network
 from ringsim.registry import ALGORITHMS, build, build_proved, is_built_in
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import predict_time
@@ -40,16 +40,16 @@ class Chooser:
     """Chooses for one group: once for each collective and power of four, on rank 0, which tells the others."""
 
     def __init__(self, _: dist.ProcessGroup) -> None:
-        self._network: AnyNetwork | None = None
+        self._network: Network | None = None
         self._candidates = {collective: list(names) for collective, names in CANDIDATES.items()}
         self._chosen: dict[tuple[Collective, int], str] = {}
         self._names: runtime.TextAllGather | None = None
 
     @property
-    def network(self) -> AnyNetwork | None:
+    def network(self) -> Network | None:
         return self._network
 
-    def use(self, network: AnyNetwork) -> None:
+    def use(self, network: Network) -> None:
         self._network = network
         self._chosen.clear()
 
@@ -70,12 +70,12 @@ class Chooser:
             self._chosen[key] = self._names.gather(best)[0]
         return self._chosen[key]
 
-    def _probed(self, group: dist.ProcessGroup) -> AnyNetwork:
+    def _probed(self, group: dist.ProcessGroup) -> Network:
         measurements = probe(group, PROBED_BYTES, PROBED_MEMORY_BYTES, blocks=PROBED_BLOCKS, sizes=PROBED_SIZES)
         self._network = _calibrated(measurements, max(int(available_cores()), 1))
         return self._network
 
-    def _best(self, collective: Collective, size_bytes: int, num_ranks: int, network: AnyNetwork) -> str:
+    def _best(self, collective: Collective, size_bytes: int, num_ranks: int, network: Network) -> str:
         names = [*self._candidates[collective], *_of_several_hosts(collective, num_ranks, network)]
         schedules = {name: build(collective, name, num_ranks) for name in names}
         times_s = {name: OURS.predict_call(schedules[name], network, size_bytes) for name in names}
@@ -84,7 +84,7 @@ class Chooser:
         return min(fastest, key=lambda name: predict_time(schedules[name], network, 0, runtime=OURS.runtime))
 
 
-def _calibrated(measurements: Measurements, num_cores: int) -> AnyNetwork:
+def _calibrated(measurements: Measurements, num_cores: int) -> Network:
     """Return one host; hosts with equally many ranks that share network interfaces; or ranks with their own links."""
     if num_hosts(measurements) == 1:
         return calibrate_host(measurements, num_cores)
@@ -94,7 +94,7 @@ def _calibrated(measurements: Measurements, num_cores: int) -> AnyNetwork:
         return calibrate_uniform(measurements)
 
 
-def _of_several_hosts(collective: Collective, num_ranks: int, network: AnyNetwork) -> list[str]:
+def _of_several_hosts(collective: Collective, num_ranks: int, network: Network) -> list[str]:
     """Return the algorithms that can win where several ranks share a host's network interface."""
     per_host = network.spec.ranks_per_host
     if (collective, "hierarchical") not in ALGORITHMS or per_host is None or not 1 < per_host < num_ranks:
@@ -116,21 +116,21 @@ def require_network(group: dist.ProcessGroup) -> None:
         )
 
 
-def use_network(network: AnyNetwork | str | os.PathLike[str], group: dist.ProcessGroup | None = None) -> None:
+def use_network(network: Network | str | os.PathLike[str], group: dist.ProcessGroup | None = None) -> None:
     """Let the algorithm "auto" choose by simulating on `network`, from now on, instead of probing the group first.
 
     network: the same on every rank, all of which call this; or what `ringsim.load_network` takes, a preset or a file.
     group: the default group if None. Raises ValueError if there is no such group or network, or the file is wrong.
 
-        >>> collectives.use_network(ringsim.Network(latency_s=20e-6, bandwidth_bytes_per_s=1e9))
+        >>> collectives.use_network(ringsim.Network.uniform(latency_s=20e-6, bandwidth_bytes_per_s=1e9))
         >>> tensor = torch.ones(3)
         >>> collectives.all_reduce(tensor, algorithm="auto")
         >>> tensor
         tensor([2., 2., 2.])
     """
     chosen = load_network(os.fspath(network)) if isinstance(network, str | os.PathLike) else network
-    if not isinstance(chosen, Network | Cluster):
-        raise ValueError(f"network {quoted(network)}: must be a ringsim.Network, a Cluster, or a preset or FILE.toml")
+    if not isinstance(chosen, Network):
+        raise ValueError(f"network {quoted(network)}: must be a ringsim.Network, or a preset or FILE.toml")
     chooser_of(runtime.resolve(group)).use(chosen)
 
 

@@ -9,7 +9,7 @@ from ringsim import simulation
 from ringsim.analysis.blocked import BlockedRun, find_blocked, last_active_s
 from ringsim.analysis.critical_path import CriticalPath, critical_path
 from ringsim.limits import free_bytes
-from ringsim.network import NONE, AnyNetwork, Floats, Ints, Topology, connection_ends, connection_keys
+from ringsim.network import NONE, Floats, Ints, Network, Topology, connection_ends, connection_keys
 from ringsim.schedule import Bools, Schedule, dependencies, stable_order
 
 MAX_TRANSFERS = 2**21  # which take a few seconds; a ring of 1,024 ranks has not quite as many
@@ -248,7 +248,7 @@ def why_not_explained(schedule: Schedule) -> str | None:
 
 def explain(
     schedule: Schedule,
-    network: AnyNetwork,
+    network: Network,
     size_bytes: int,
     on_progress: simulation.OnProgress = simulation.ignore_progress,
     *,
@@ -262,7 +262,7 @@ def explain(
     6
     """
     timeline = simulation.simulate(schedule, network, size_bytes, runtime=runtime, on_progress=on_progress)
-    topology = simulation.with_in_network_reduction([schedule], runtime.network(network).topology(schedule.num_ranks))
+    topology = simulation.with_in_network_reduction([schedule], runtime.topology(network, schedule.num_ranks))
     chunk_bytes = schedule.chunk_bytes(size_bytes)
     blocked, rows = find_blocked(timeline, topology), dependencies(schedule, in_order=runtime.in_order)
     return Explanation(

@@ -13,7 +13,7 @@ from ringsim.analysis.blocked import BlockedRun, find_blocked
 from ringsim.analysis.graph_layout import GraphLayout, lay_out_graph
 from ringsim.analysis.slow_parts import SlowParts, find_slow_parts
 from ringsim.analysis.walkthrough import describe_phases
-from ringsim.network import AnyNetwork, Topology
+from ringsim.network import Network, Topology
 from ringsim.schedule import Ints, Schedule
 from ringsim.simulation import Seconds, Timeline, closed_form_of, predict_time, simulate
 from ringsim.units import format_size, format_time
@@ -51,7 +51,7 @@ class RunView:
     Raises ValueError for a negative size or more than MAX_RANKS ranks.
 
         >>> from ringsim import Network, RunView, ring_all_reduce
-        >>> view = RunView(ring_all_reduce(4), Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
+        >>> view = RunView(ring_all_reduce(4), Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
         >>> view.phases[0].name, view.sentences[1].partition(", ")[2]
         ('reduce-scatter', 'which adds its contribution: 3 of 4')
         >>> view.by_size.floor_s
@@ -59,13 +59,7 @@ class RunView:
     """
 
     def __init__(
-        self,
-        schedule: Schedule,
-        network: AnyNetwork,
-        size_bytes: int,
-        *,
-        name: str = "",
-        timeline: Timeline | None = None,
+        self, schedule: Schedule, network: Network, size_bytes: int, *, name: str = "", timeline: Timeline | None = None
     ) -> None:
         """Simulate the run, unless its timeline is known."""
         check_few_ranks(schedule.num_ranks)

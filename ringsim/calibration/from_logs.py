@@ -1,4 +1,4 @@
-"""`calibrate_logs`: from the logs of a cluster to a `Cluster` with the protocols of its library.
+"""`calibrate_logs`: from the logs of a cluster to a `Network` with the protocols of its library.
 
 Each time is that of `nccl_model` for the parameters of `log_parameters`; the fit finds the most likely ones given times
 and priors. Parameters that the logs cannot tell apart, such as the start and the hops, keep NCCL's ratio, so the log of
@@ -32,7 +32,7 @@ from ringsim.libraries import (
     times_s,
 )
 from ringsim.measurements import RING_TESTS, TESTS
-from ringsim.network import BANDWIDTHS, CalibratedCells, Calibration, Cluster, Floats, Host, Link, Nics, RingStep, Spec
+from ringsim.network import BANDWIDTHS, CalibratedCells, Calibration, Floats, Host, Link, Network, Nics, RingStep, Spec
 from ringsim.schedule import Bools
 from ringsim.units import plural
 
@@ -46,7 +46,7 @@ _UNDECIDED = 4.0  # of a cost: what is less likely by a factor of less than e sq
 class LogFit:
     """A network, the cases it was fitted to, and the relative error of each."""
 
-    cluster: Cluster
+    cluster: Network
     parameters: tuple[FittedParameter, ...]
     cases: tuple[Timing, ...]
     errors: tuple[float, ...]
@@ -144,7 +144,7 @@ def _fit(layout: LogParameters, cases: Sequence[Timing]) -> _Fitted:
         posterior = fitted(held, posterior.mode)
 
 
-def _cluster(name: str, fitted: _Fitted, cases: Sequence[Timing]) -> Cluster:
+def _cluster(name: str, fitted: _Fitted, cases: Sequence[Timing]) -> Network:
     layout, posterior = fitted.layout, fitted.posterior
     rates = layout.rates(posterior.mode)
     bulk = rates.protocols[-1]
@@ -163,7 +163,7 @@ def _cluster(name: str, fitted: _Fitted, cases: Sequence[Timing]) -> Cluster:
     calls = CallColumns.from_calls([case.call for case in cases])
     noise, latency_noise = noises(posterior.residuals, byte_shares(rates, calls), NOISE)
     senders = None if layout.nics else max(senders_per_host(case.call for case in cases), default=None)
-    cluster = Cluster(
+    cluster = Network(
         name,
         spec,
         f"calibrated by ringsim: {', '.join(devices) or 'a cluster'}",
@@ -215,7 +215,7 @@ FEWEST = 3  # sizes of messages: with fewer the protocols say more
 SHORTEST = 1.5  # times the start: what a shorter time has beside it says little of steps
 
 
-def with_ring_steps(cluster: Cluster, cases: Sequence[Timing]) -> Cluster:
+def with_ring_steps(cluster: Network, cases: Sequence[Timing]) -> Network:
     """Return `cluster` with the ring steps of the shape with most hosts, and among these with most ranks per host.
 
     Shapes with too few sizes are skipped; smaller and larger messages come from the next shapes. Rings are collectives

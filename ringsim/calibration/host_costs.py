@@ -11,21 +11,7 @@ from ringsim.calibration.probe_times import async_call_s, cold_call_s, fit_line,
 from ringsim.files import parsed, values
 from ringsim.libraries import GLOO, OURS, Library
 from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, Measurements, Probe, RankHosts
-from ringsim.network import (
-    AnyNetwork,
-    Cluster,
-    Host,
-    Link,
-    MemoryRate,
-    Network,
-    Nics,
-    Processor,
-    SharedMemory,
-    SharedMemoryNetwork,
-    SlowLink,
-    Spec,
-    without_shared_memory,
-)
+from ringsim.network import Host, Link, MemoryRate, Network, Nics, Processor, SharedMemory, SlowLink, Spec
 from ringsim.schedule import Collective
 from ringsim.simulation import predict_time
 
@@ -43,7 +29,7 @@ def calibrate_uniform(measurements: Measurements) -> Network:
     With one rank the network is free. Raises ValueError when probes are missing.
     """
     if measurements.num_ranks == 1:
-        return Network(latency_s=0.0, bandwidth_bytes_per_s=math.inf)
+        return Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=math.inf)
     single = _need(measurements.probes_of("shift", in_flight=1), "shift probes with one message in flight", 2)
     bursts = _need(
         [p for p in measurements.probes_of("shift") if p.in_flight > 1], "shift probes with several in flight", 1
@@ -54,7 +40,7 @@ def calibrate_uniform(measurements: Measurements) -> Network:
     (smallest,) = _need(same_size, f"shift probes of one message of {bursts[0].size_bytes} bytes", 1)[:1]
     overhead_s = min(max(_further_s(smallest, bursts[0]), 0.0), alpha_s)
     _, reduce_s_per_byte = fit_line(reductions)
-    return Network(
+    return Network.uniform(
         latency_s=alpha_s - overhead_s,
         bandwidth_bytes_per_s=rate(s_per_byte),
         reduce_bytes_per_s=rate(reduce_s_per_byte),
@@ -72,7 +58,7 @@ def _need(probes: list[Probe], things: str, least: int) -> list[Probe]:
     return probes
 
 
-def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
+def calibrate_host(measurements: Measurements, num_cores: int) -> Network:
     """Return the host that reproduces the elapsed times and the CPU times of the probes.
 
     A message occupies cores for `a + b m` at its two ends together, half at each: a is overhead, b copying. An addition
@@ -84,7 +70,7 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
     Raises ValueError when probes are missing.
     """
     processor = processor_of(measurements, num_cores) if measurements.num_ranks > 1 else Processor()
-    cluster = Cluster("host", Spec(Host(cores=num_cores), processor=processor), "one host, calibrated", "measured")
+    cluster = Network("host", Spec(Host(cores=num_cores), processor=processor), "one host, calibrated", "measured")
     if measurements.num_ranks == 1:
         return cluster
     elapsed = measurements.probes_of("shift", in_flight=1)
@@ -141,7 +127,7 @@ def _core_s(measurements: Measurements, num_cores: int) -> float:
     return min(_further_s(one, several[0]), one.median_s) * num_cores / measurements.num_ranks
 
 
-def _with_memory_bandwidth(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Cluster:
+def _with_memory_bandwidth(cluster: Network, num_ranks: int, elapsed: list[Probe]) -> Network:
     """Return `cluster` with the memory bandwidth that explains the longest message, if it is too fast without."""
     smallest, largest, host = elapsed[0], elapsed[-1], cluster.spec.host
     if shift_s(cluster, num_ranks, largest.size_bytes) >= EXPLAINED * largest.median_s:
@@ -155,7 +141,7 @@ ALIKE = 1.25  # rates of links that differ by no more are taken for the same
 LONG = 2**17  # bytes; shorter messages may pass a link faster than it gives for long, out of what it has saved up
 
 
-def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: bool = False) -> Cluster:
+def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: bool = False) -> Network:
     """Return the hosts that reproduce the probes.
 
     links_alike: assume equal links between hosts and free links within them, for measurements without pings.
@@ -202,7 +188,7 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
         processor=processor_of(measurements, num_cores if rank_hosts.one_clock else measurements.num_ranks),
         slow_links=tuple(slow),
     )
-    cluster = Cluster("hosts", spec, "several hosts, calibrated", "measured")
+    cluster = Network("hosts", spec, "several hosts, calibrated", "measured")
     cluster = _with_burst(_with_latency(cluster, measurements.num_ranks, elapsed[0]), measurements)
     return with_late_calls(cluster, measurements)
 
@@ -238,7 +224,7 @@ def _slope(probes: Sequence[Probe]) -> float:
     return (large.size_bytes - small.size_bytes) / max(large.median_s - small.median_s, 1e-12)
 
 
-def _with_latency(cluster: Cluster, num_ranks: int, smallest: Probe) -> Cluster:
+def _with_latency(cluster: Network, num_ranks: int, smallest: Probe) -> Network:
     """Return `cluster` with the latency that explains the smallest shift.
 
     Where ranks share cores, part of the latency overlaps with other work, so it exceeds the missing time.
@@ -254,7 +240,7 @@ def _with_latency(cluster: Cluster, num_ranks: int, smallest: Probe) -> Cluster:
     return cluster
 
 
-def _with_burst(cluster: Cluster, measurements: Measurements) -> Cluster:
+def _with_burst(cluster: Network, measurements: Measurements) -> Network:
     """Return `cluster` with the burst size that explains shifts after a pause; unchanged if a pause changes little.
 
     The burst is what the link gives in the time that the pause saves, beyond that of the smallest shift, since ranks
@@ -279,7 +265,7 @@ def _with_burst(cluster: Cluster, measurements: Measurements) -> Cluster:
     return _with_link(cluster, burst_bytes=round(burst)) if burst >= 1 else cluster
 
 
-def _with_link(cluster: Cluster, **changes: Any) -> Cluster:
+def _with_link(cluster: Network, **changes: Any) -> Network:
     """Return `cluster` with other links between ranks, or between its hosts if it has several."""
     host = cluster.spec.host
     field = "link" if cluster.spec.ranks_per_host is None else "nics"
@@ -289,28 +275,28 @@ def _with_link(cluster: Cluster, **changes: Any) -> Cluster:
 LATE = 2.0  # times the median
 
 
-def with_late_calls(cluster: Cluster, measurements: Measurements) -> Cluster:
+def with_late_calls(cluster: Network, measurements: Measurements) -> Network:
     """Return `cluster` with the late calls among the probed calls after a computation."""
-    over_gloo = without_shared_memory(cluster)
+    over_gloo, num_ranks = OURS.over("gloo"), measurements.num_ranks
     through_memory = measurements.probes_of("call", warmth="async", transport="shm")
     in_thread = through_memory or measurements.probes_of("call", warmth="async")
     of_torch = measurements.probes_of("call", warmth="cold", subject="dist")
     processor = replace(
         cluster.spec.processor,
-        **_late(measurements.num_ranks, measurements.probes_of("call", warmth="cold"), over_gloo, OURS),
-        **_late(measurements.num_ranks, of_torch, over_gloo, GLOO, prefix="torch_"),
-        **_late(measurements.num_ranks, in_thread, cluster if through_memory else over_gloo, OURS, prefix="async_"),
+        **_late(num_ranks, measurements.probes_of("call", warmth="cold"), cluster, over_gloo),
+        **_late(num_ranks, of_torch, cluster, GLOO, prefix="torch_"),
+        **_late(num_ranks, in_thread, cluster, OURS if through_memory else over_gloo, prefix="async_"),
     )
     host = cluster.spec.host
     if host.shared_memory is not None:
         calls = measurements.probes_of("call", warmth="cold", transport="shm")
-        late = _late(measurements.num_ranks, calls, cluster, OURS)
+        late = _late(num_ranks, calls, cluster, OURS)
         host = replace(host, shared_memory=replace(host.shared_memory, **late))
     return cluster.with_spec(host=host, processor=processor)
 
 
 def _late(
-    num_ranks: int, calls: Sequence[Probe], network: AnyNetwork, library: Library, prefix: str = ""
+    num_ranks: int, calls: Sequence[Probe], network: Network, library: Library, prefix: str = ""
 ) -> dict[str, Any]:
     """Return the share of the first probe's calls that took over twice their median, and their mean excess over it.
 
@@ -329,7 +315,7 @@ def _late(
         ring = library.schedule(Collective.ALL_REDUCE, num_ranks, probe.size_bytes)
         simulated_s += predict_time(ring, network, probe.size_bytes, runtime=library.runtime)
     else:
-        simulated_s += shift_s(library.runtime.network(network), num_ranks, probe.size_bytes)
+        simulated_s += shift_s(network, num_ranks, probe.size_bytes, library.runtime)
     lacking_s = statistics.fmean(probe.times_s) - simulated_s
     late_s = min(statistics.fmean(late) - probe.median_s, lacking_s / share)
     return {f"{prefix}late_share": share, f"{prefix}late_s": late_s} if late_s > 0 else {}
@@ -338,7 +324,7 @@ def _late(
 _NO_COST = 1e12  # bytes a second, where the probes show no cost
 
 
-def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemory | None:
+def shared_memory_of(measurements: Measurements, cluster: Network) -> SharedMemory | None:
     """Return the costs of shared memory; None without its probes.
 
     While ranks send chunks that nobody passes on, nobody waits: the smallest take the overheads, larger ones two copies
@@ -364,8 +350,8 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
         cold_call_s=cold_call_s(measurements, transport="shm"),
         rates=_memory_rates(measurements, waiting),
     )
-    network = SharedMemoryNetwork(cluster.with_spec(host=replace(cluster.spec.host, shared_memory=costs)))
-    missing_s = shifts[0].median_s - shift_s(network, measurements.num_ranks, shifts[0].size_bytes)
+    network = cluster.with_spec(host=replace(cluster.spec.host, shared_memory=costs))
+    missing_s = shifts[0].median_s - shift_s(network, measurements.num_ranks, shifts[0].size_bytes, OURS.runtime)
     return replace(costs, latency_s=max(missing_s, 0.0))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ringsim.analysis import RankPlacement
 from ringsim.files import finite_or_none, parse_json, quoted, read_text, values
-from ringsim.network import NONE, AnyNetwork, Cluster, Topology
+from ringsim.network import NONE, Network, Topology
 from ringsim.schedule import Schedule
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.units import format_rate, format_size, format_time, plural, whole_number
@@ -18,7 +18,7 @@ from ringsim.units import format_rate, format_size, format_time, plural, whole_n
 ONE_PORT = "each rank has one full-duplex port"  # on a uniform network
 
 
-def network_summary(cluster: Cluster) -> dict[str, Any]:
+def network_summary(cluster: Network) -> dict[str, Any]:
     """Return a row of the list of networks for JSON; None: no limit."""
     spec = cluster.spec
     return {
@@ -30,7 +30,7 @@ def network_summary(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def format_networks(clusters: Iterable[Cluster], wide: bool = False) -> str:
+def format_networks(clusters: Iterable[Network], wide: bool = False) -> str:
     """Return a row per network; wide: unwrapped, with the source of its numbers below."""
     rows = [("network", "hosts", "ranks", "description")]
     for summary in map(network_summary, clusters):
@@ -40,7 +40,7 @@ def format_networks(clusters: Iterable[Cluster], wide: bool = False) -> str:
     return "\n".join(align_columns(rows, "lrrl", width=None if wide else WIDTH))
 
 
-def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
+def network_details(cluster: Network, num_ranks: int) -> dict[str, Any]:
     """Return a network with its resources and its kinds of paths from rank 0 for JSON."""
     topology = cluster.topology(num_ranks)
     resources = topology.resources
@@ -148,7 +148,7 @@ _MARGIN = 15  # characters before the order
 
 
 def placement_dict(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, placement: RankPlacement, seed: int = 0
+    schedule: Schedule, network: Network, size_bytes: int, placement: RankPlacement, seed: int = 0
 ) -> dict[str, Any]:
     """Return a rank placement with its gain and conditions for JSON; None: a time without end."""
     return {

@@ -41,7 +41,7 @@ def write_trace(
     Raises OSError if it cannot be written, ValueError for more than MAX_TRANSFERS transfers.
 
         >>> from ringsim import Network, ring_all_reduce, simulate, write_trace
-        >>> timeline = simulate(ring_all_reduce(4), Network(1e-5, 1e9), 2**20)
+        >>> timeline = simulate(ring_all_reduce(4), Network.uniform(1e-5, 1e9), 2**20)
         >>> write_trace("ring.json", [("simulated", timeline)])  # for ui.perfetto.dev
     """
     with atomic_file(Path(path)) as file:

@@ -7,7 +7,7 @@ from typing import Any
 from ringsim.analysis import Explanation, RankUsage, algbw_bytes_per_s, among_most, busbw_bytes_per_s, format_blocked
 from ringsim.estimates import INSIDE, NOT_BOUNDED, Estimate, ends_of
 from ringsim.libraries import Plan
-from ringsim.network import AnyNetwork, Floats
+from ringsim.network import Floats, Network
 from ringsim.report.network_table import uniform_note
 from ringsim.report.table import DataTable, TableCell, time_cell
 from ringsim.schedule import Schedule
@@ -18,7 +18,7 @@ from ringsim.units import format_rate, format_size, format_time, plural
 
 def summarise(
     schedule: Schedule,
-    network: AnyNetwork,
+    network: Network,
     size_bytes: int,
     explanation: Explanation | None = None,
     on_progress: OnProgress = ignore_progress,

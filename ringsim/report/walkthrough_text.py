@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ringsim.analysis import Advice, Explanation, NetworkBound
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.report.network_table import uniform_note
 from ringsim.report.run_summary import describe, how_timed, lines, summarise
 from ringsim.synthesis import Synthesis
@@ -93,7 +93,7 @@ def bound_reason(bound: NetworkBound) -> str:
 
 
 def synthesis_dict(
-    synthesis: Synthesis, network: AnyNetwork, size_bytes: int, seed: int, explanation: Explanation | None
+    synthesis: Synthesis, network: Network, size_bytes: int, seed: int, explanation: Explanation | None
 ) -> dict[str, Any]:
     """Return the summary of the fastest schedule and the bound and algorithms beside it, for JSON."""
     return summarise(synthesis.schedule, network, size_bytes, explanation) | {

@@ -10,16 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.network import (
-    AnyNetwork,
-    Ints,
-    SharedMemoryNetwork,
-    Topology,
-    memory_of,
-    require_priced,
-    require_sound,
-    shares_memory,
-)
+from ringsim.network import Ints, Network, SharedMemory, Topology, require_sound
 from ringsim.schedule import MemoryPasses, Schedule, dependencies, memory_passes, require_memory
 from ringsim.simulation.events import run_events
 from ringsim.simulation.fast_path import fast_path, private_rounds
@@ -38,8 +29,8 @@ class Runtime:
     order, and before it sends to another peer than before on a channel it has applied everything that it receives in
     earlier steps. Otherwise all that the rule of execution permits happens as early as it may.
     num_workers: how many collectives a rank works on at once.
-    is_torch: whether calls are those of torch.distributed; those of `collectives` go through shared memory where the
-    network describes it.
+    shares_memory: whether ranks of a host read from each other's memory where the network describes it, as those of
+    `collectives` do. touched_bytes: of memory, from one collective to the next, see `SharedMemoryTopology`.
     in_place: whether a reduce_scatter's output is a part of its input, as in the rows "in place" of a benchmark.
     is_lent: whether tensors lie in memory that the ranks of a host share, as those of `collectives.empty`.
 
@@ -51,22 +42,20 @@ class Runtime:
 
     in_order: bool = False
     num_workers: int = 1
-    is_torch: bool = True
+    shares_memory: bool = False
+    touched_bytes: int | None = None
     in_place: bool = False
     is_lent: bool = False
 
-    def shared_memory(self, network: AnyNetwork, touched_bytes: int | None = None) -> SharedMemoryNetwork | None:
-        """Return the shared memory that messages go through; None if they go over `network` itself.
+    def shared_memory(self, network: Network) -> SharedMemory | None:
+        """Return the costs of messages through shared memory; None if they go over the links of the network."""
+        return network.shared_memory if self.shares_memory else None
 
-        touched_bytes: see `SharedMemoryNetwork`; a network that is one already keeps its own.
-        """
-        if memory := memory_of(network):
-            return memory
-        return None if self.is_torch or not shares_memory(network) else SharedMemoryNetwork(network, touched_bytes)
-
-    def network(self, network: AnyNetwork, touched_bytes: int | None = None) -> AnyNetwork:
-        """Return what messages go over: shared memory, or `network` itself."""
-        return self.shared_memory(network, touched_bytes) or network
+    def topology(self, network: Network, num_ranks: int) -> Topology:
+        """Return the topology that messages see, through shared memory if all ranks publish as much as they can."""
+        if self.shared_memory(network) is None:
+            return network.topology(num_ranks)
+        return network.memory_topology(num_ranks, touched_bytes=self.touched_bytes)
 
 
 RULE = Runtime()
@@ -75,7 +64,7 @@ IN_ORDER = Runtime(in_order=True)
 
 def simulate(
     schedule: Schedule,
-    network: AnyNetwork,
+    network: Network,
     size_bytes: int,
     *,
     element_bytes: int = 1,
@@ -101,8 +90,8 @@ def simulate(
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     _require_room(schedule)
-    if memory := runtime.shared_memory(network):
-        portions = portions_of(schedule, memory, sizes, runtime)
+    if runtime.shared_memory(network):
+        portions = portions_of(schedule, network, sizes, runtime)
         if portions.number > 1:
             raise ValueError(
                 f"{schedule}: goes through shared memory in {portions.number} portions, of which there is no timeline; "
@@ -118,7 +107,7 @@ def simulate(
 
 def predict_time(
     schedule: Schedule,
-    network: AnyNetwork,
+    network: Network,
     size_bytes: int,
     *,
     element_bytes: int = 1,
@@ -138,8 +127,8 @@ def predict_time(
         0.042
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
-    if memory := runtime.shared_memory(network):
-        portions = portions_of(schedule, memory, sizes, runtime)
+    if runtime.shared_memory(network):
+        portions = portions_of(schedule, network, sizes, runtime)
         return portions.number * portions.run_one(runtime, on_progress).time_s
     topology = with_in_network_reduction([schedule], sound_topology(network, schedule.num_ranks))
     if path := fast_path(schedule, topology, sizes, in_order=runtime.in_order):
@@ -150,7 +139,7 @@ def predict_time(
 
 
 def lists_more_than(
-    max_transfers: float, schedule: Schedule, network: AnyNetwork, size_bytes: int, *, runtime: Runtime = RULE
+    max_transfers: float, schedule: Schedule, network: Network, size_bytes: int, *, runtime: Runtime = RULE
 ) -> bool:
     """Return whether `predict_time` has to simulate more than `max_transfers` transfers, one by one."""
     if schedule.num_transfers <= max_transfers:
@@ -163,11 +152,11 @@ def lists_more_than(
 
 
 def predict_repeated(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, runtime: Runtime, *, beside_s: float = 0.0
+    schedule: Schedule, network: Network, size_bytes: int, runtime: Runtime, *, beside_s: float = 0.0
 ) -> float:
     """Return the seconds from one execution to the next if each follows the one before, `beside_s` after its end."""
     alone_s = beside_s + predict_time(schedule, network, size_bytes, runtime=runtime)
-    topology = sound_topology(runtime.network(network), schedule.num_ranks)
+    topology = sound_topology(network, schedule.num_ranks, runtime)
     return max(alone_s, _refill_s(schedule, topology, schedule.chunk_bytes(size_bytes)))
 
 
@@ -184,11 +173,12 @@ def _refill_s(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> floa
     return float((taken[:-1] / capacity)[has_burst].max())
 
 
-def sound_topology(network: AnyNetwork, num_ranks: int) -> Topology:
+def sound_topology(network: Network, num_ranks: int, runtime: Runtime = RULE) -> Topology:
     """Return what the engines see of the network. Raises ValueError for costs with which time would not go on."""
-    topology = network.topology(num_ranks)
+    topology = runtime.topology(network, num_ranks)
     require_sound(topology)
-    require_priced(network, num_ranks)
+    if runtime.shared_memory(network) is None:
+        network.require_priced(num_ranks)
     return topology
 
 
@@ -217,18 +207,21 @@ class Portions(NamedTuple):
         return run_events(rows, self.topology, self.chunk_bytes, on_progress, self.copies)
 
 
-def portions_of(schedule: Schedule, network: SharedMemoryNetwork, chunk_bytes: Ints, runtime: Runtime) -> Portions:
+def portions_of(schedule: Schedule, network: Network, chunk_bytes: Ints, runtime: Runtime) -> Portions:
     """Return as few portions as let all that a rank publishes at a time fit into its slot of shared memory.
 
-    chunk_bytes: (num_chunks,), of the whole tensor.
+    network: whose ranks share memory. chunk_bytes: (num_chunks,), of the whole tensor.
     """
+    costs = network.shared_memory
+    assert costs is not None
     passes = _passes(schedule, runtime.in_place, runtime.is_lent)
     longest, most_published = int(chunk_bytes.max(initial=0)), max(passes.most_published, 1)
-    number = max(1, -(-longest // max(network.costs.slot_bytes // most_published, 1)))
+    number = max(1, -(-longest // max(costs.slot_bytes // most_published, 1)))
     sizes = -(-chunk_bytes // number)
-    rate = network.rate(most_published * int(sizes.max(initial=0)))
-    topology = network.topology_at(schedule.num_ranks, rate)
+    published_bytes = most_published * int(sizes.max(initial=0))
+    topology = network.memory_topology(schedule.num_ranks, published_bytes, runtime.touched_bytes)
     require_sound(topology)
+    rate = topology.rate
     # A sum that is written to another buffer takes longer than one in place: by this fraction of the time of a copy.
     longer_s = max(1 / rate.reduce_into_bytes_per_s - 1 / rate.reduce_bytes_per_s, 0.0)
     fraction = longer_s * rate.copy_bytes_per_s if longer_s else 0.0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.network import AnyNetwork, Floats, Topology
+from ringsim.network import Floats, Network, Topology
 from ringsim.schedule import NO_ROW, Dependencies, Schedule, TransferTable, dependencies, require_memory
 from ringsim.simulation.events import EventRun
 from ringsim.simulation.routes import connect, with_in_network_reduction
@@ -37,7 +37,7 @@ class QueuedCall(NamedTuple):
     element_bytes: int = 1
     ready_s: float = 0.0
     call_s: float = 0.0
-    network: AnyNetwork | None = None
+    network: Network | None = None
     is_lent: bool = False
 
 
@@ -48,7 +48,7 @@ class Span(NamedTuple):
     end_s: float
 
 
-def time_queue(calls: Sequence[QueuedCall], network: AnyNetwork, runtime: Runtime) -> list[Span]:
+def time_queue(calls: Sequence[QueuedCall], network: Network, runtime: Runtime) -> list[Span]:
     """Return when each call begins and ends if the workers of every rank take them in their order.
 
     A worker takes the next call when its last one has ended on all ranks. One worker is a stream of NCCL's; Gloo has
@@ -74,9 +74,9 @@ def time_queue(calls: Sequence[QueuedCall], network: AnyNetwork, runtime: Runtim
     ready_s = np.maximum.accumulate([call.ready_s for call in calls]).tolist()  # none before the last
     queue = [call._replace(ready_s=at) for call, at in zip(calls, ready_s, strict=True)]
     for number, call in enumerate(calls):
-        if call.network is not None or runtime.network(network) is not network:
+        if call.network is not None or runtime.shared_memory(network):
             raise ValueError(f"calls[{number}]: network: all calls of a queue share one")
-    topology = sound_topology(network, *num_ranks)
+    topology = sound_topology(network, num_ranks.pop())
     topology = with_in_network_reduction([call.schedule for call in calls], topology)
     num_transfers = sum(call.schedule.num_transfers for call in calls)
     require_memory(f"{len(calls)} collectives of {num_transfers:,} transfers", num_transfers * BYTES_RUN)

@@ -22,7 +22,7 @@ from ringsim.training_step import BucketCaps
 from ringsim.units import decimal_number, parse_rate, parse_size, parse_time
 from tests.refusals import said_by
 
-NETWORK = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
+NETWORK = Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
 RING = partial(algorithm, "ring")
 
 

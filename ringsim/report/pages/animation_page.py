@@ -32,7 +32,7 @@ def animation_page(views: Sequence[analysis.RunView], note: str = "") -> str:
     a schedule that is not correct.
 
         >>> from ringsim import Network, RunView, animation_page, ring_all_reduce
-        >>> view = RunView(ring_all_reduce(4), Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
+        >>> view = RunView(ring_all_reduce(4), Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
         >>> animation_page([view]).startswith("<!DOCTYPE html>")
         True
     """

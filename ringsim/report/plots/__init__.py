@@ -27,7 +27,7 @@ def plot(result: object, *, style: str | None = None) -> Figure:
     Raises TypeError for a result that there is no picture of, ValueError for a style that there is not.
 
         >>> from ringsim import Network, RunView, plot, ring_all_reduce
-        >>> view = RunView(ring_all_reduce(4), Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
+        >>> view = RunView(ring_all_reduce(4), Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
         >>> plot(view, style="dark").savefig("ring.svg")
     """
     with drawing(style):

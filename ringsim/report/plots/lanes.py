@@ -77,7 +77,7 @@ class Lanes:
     @classmethod
     def of_timeline(cls, timeline: Timeline) -> "Lanes":
         """Return the lanes of a timeline, without names of failed resources."""
-        alike = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0).topology(timeline.num_ranks)
+        alike = Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1.0).topology(timeline.num_ranks)
         return cls(timeline, blocked=analysis.find_blocked(timeline, alike))
 
     @classmethod

@@ -27,7 +27,7 @@ from ringsim.analysis import (
     slow_pairs,
 )
 from ringsim.calibration import RECORD_NOTE, ComparedRun
-from ringsim.network import NONE, AnyNetwork, Ints
+from ringsim.network import NONE, Ints, Network
 from ringsim.report.network_table import named_network
 from ringsim.report.plots.charts import (
     SIZES,
@@ -284,7 +284,7 @@ _SHARES = (5, 1)  # of the width: over time, and in all
 _COLOURS = colormaps["turbo"]
 
 
-def draw_links(schedule: Schedule, network: AnyNetwork, size_bytes: int, explanation: Explanation) -> Figure:
+def draw_links(schedule: Schedule, network: Network, size_bytes: int, explanation: Explanation) -> Figure:
     """Draw a row for each of the most used links; messages that share one have a part of it each."""
     usage = explanation.links
     order = np.argsort(-usage.utilisation, kind="stable")[:MAX_LINKS]
@@ -304,9 +304,7 @@ def draw_links(schedule: Schedule, network: AnyNetwork, size_bytes: int, explana
     return figure
 
 
-def _draw_link_times(
-    axes: Axes, schedule: Schedule, network: AnyNetwork, explanation: Explanation, links: Ints
-) -> None:
+def _draw_link_times(axes: Axes, schedule: Schedule, network: Network, explanation: Explanation, links: Ints) -> None:
     timeline, usage = explanation.timeline, explanation.links
     scale, unit = time_unit(timeline.until_s)
     row_of_link = np.full(len(usage.utilisation) + 1, NONE)
@@ -325,7 +323,7 @@ def _draw_link_times(
     axes.grid(visible=False, axis="y")
 
 
-def _rows_of_transfers(network: AnyNetwork, explanation: Explanation, row_of_link: Ints) -> tuple[Ints, Ints]:
+def _rows_of_transfers(network: Network, explanation: Explanation, row_of_link: Ints) -> tuple[Ints, Ints]:
     """Return transfers and their rows, one pair for each link of a transfer."""
     timeline, usage = explanation.timeline, explanation.links
     paths = network.topology(timeline.num_ranks).paths(timeline.src.astype(np.int64), timeline.dst.astype(np.int64))

@@ -18,7 +18,7 @@ from ringsim import Collective, Network, RunView, Sweep, run_sweep
 from ringsim.analysis import pack_sends, waiting_times
 from ringsim.calibration import ComparedCase, Comparison, Timing
 from ringsim.libraries import Call
-from ringsim.network import AnyNetwork, load_network, read_network
+from ringsim.network import load_network, read_network
 from ringsim.registry import build
 from ringsim.report.plots import save_plot
 from ringsim.report.plots.charts import Curve, Labels, draw_curves, draw_loss_curves, set_axis, strided
@@ -30,7 +30,7 @@ from ringsim.report.plots.sweep_figure import draw_sweep
 from ringsim.units import format_time
 from tests.ringsim.report.described import describe
 
-NETWORK = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=4e9)
+NETWORK = Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=4e9)
 NIC = '[host]\nranks = 1\n[host.nic]\nlatency = "5us"\nbandwidth = "1GB/s"\n'
 SLOW = '[[slow_rank]]\nrank = 2\nslowdown = 3\n[[slow_link]]\nlink = "host1.nic0.out"\nslowdown = 4\n'
 FAILING = '[[failure]]\nlink = "host0.nic0.out"\nat = "300us"\n'
@@ -41,7 +41,7 @@ HOSTS = '[[hosts]]\nname = "a"\nranks = [0, 2]\n[[hosts]]\nname = "b"\nranks = [
 def view_of(
     num_ranks: int,
     algorithm: str = "ring",
-    network: AnyNetwork | str = NETWORK,
+    network: Network | str = NETWORK,
     collective: Collective = Collective.ALL_REDUCE,
     size_bytes: int = 2**20,
 ) -> RunView:
@@ -56,7 +56,7 @@ VIEWS = {
     "chunks alone": view_of(16),
     "no names": view_of(17, "direct"),
     "all_gather": view_of(4, collective=Collective.ALL_GATHER),
-    "no time to reduce": view_of(4, network=Network(1e-5, 1e9), collective=Collective.REDUCE_SCATTER),
+    "no time to reduce": view_of(4, network=Network.uniform(1e-5, 1e9), collective=Collective.REDUCE_SCATTER),
     "tree": view_of(4, "binomial_tree"),
     "rows": view_of(8, "parameter_server"),
     "torus": view_of(6, "torus"),
@@ -72,7 +72,7 @@ ONE, BOTH = {"one": 1e-5}, {"one": 1e-5, "two": 1e-3}  # networks by their laten
 
 def sweep_of(names: list[str], ranks: list[int], sizes: list[int], latencies_s: dict[str, float] = ONE) -> Sweep:
     """A sweep in which whatever has more than 10,000 transfers is skipped, if it has more than 256 ranks."""
-    networks = {name: Network(latency_s, 1e9) for name, latency_s in latencies_s.items()}
+    networks = {name: Network.uniform(latency_s, 1e9) for name, latency_s in latencies_s.items()}
     return run_sweep(Collective.ALL_REDUCE, names, ranks, sizes, networks, max_transfers=1e4)
 
 
@@ -86,7 +86,7 @@ SWEEPS = {
     "one size": lambda: sweep_of(["ring", "direct"], [4], [8]),
     "many ranks": lambda: sweep_of(["ring"], [2, 4, 8, 16], [1 << 10]),
     "skipped": lambda: sweep_of(["direct"], [4, 1000], [1 << 10]),
-    "no time": lambda: run_sweep(Collective.ALL_REDUCE, ["ring"], [4], [8], {"free": Network(0.0, math.inf)}),
+    "no time": lambda: run_sweep(Collective.ALL_REDUCE, ["ring"], [4], [8], {"free": Network.uniform(0.0, math.inf)}),
 }
 
 
@@ -143,7 +143,7 @@ CROWDED = {
     "hosts": view_of(16, "hierarchical", load_network("dgx-h100-cluster")),
     "direct": view_of(40, "direct"),
     # A tree in segments has three phases, of which each overlaps the next: each has a line.
-    "tree": view_of(4, "nccl_tree", Network(1e-5, 1.25e9), size_bytes=2**21),
+    "tree": view_of(4, "nccl_tree", Network.uniform(1e-5, 1.25e9), size_bytes=2**21),
 }
 
 
@@ -186,7 +186,7 @@ def drawn_intervals(axes: Axes, label: str) -> list[tuple[int, float, float]]:
 
 def test_lanes_show_the_busy_intervals_of_the_timeline() -> None:
     """Each bar of a lane begins and ends with its transfer: sends on the sender, reductions on the receiver."""
-    view, axes = view_of(3, network=Network(2.0, 1.0, 4.0), size_bytes=24), Figure().subplots()
+    view, axes = view_of(3, network=Network.uniform(2.0, 1.0, 4.0), size_bytes=24), Figure().subplots()
     draw_lanes(axes, Lanes.of_view(view), "heading")
     timeline = view.timeline
     for label, rank, begin, end, rows in (
@@ -206,7 +206,7 @@ def test_lanes_show_the_busy_intervals_of_the_timeline() -> None:
 )
 def test_what_is_sent_at_the_same_time_lies_in_rows(algorithm: str, num_ranks: int, most: int) -> None:
     """In a row of a lane no two sendings overlap, and there are no more rows than are sent at any one time."""
-    timeline = view_of(num_ranks, algorithm, Network(2.0, 1.0, 4.0), size_bytes=8 * num_ranks).timeline
+    timeline = view_of(num_ranks, algorithm, Network.uniform(2.0, 1.0, 4.0), size_bytes=8 * num_ranks).timeline
     row, num_rows = pack_sends(timeline)
     assert num_rows.max() == row.max() + 1 == most
     for rank in range(num_ranks):

@@ -101,7 +101,7 @@ def test_series_are_all_different() -> None:
     assert len({style.colour for style, _ in series[:18]}) == 18
 
 
-NETWORK = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
+NETWORK = Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
 
 
 def test_settings_are_as_before_afterwards() -> None:

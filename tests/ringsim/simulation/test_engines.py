@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Cluster, Network, Schedule, load_network, merge, permute_ranks, predict_time, ring_all_reduce, split
+from ringsim import Network, Schedule, load_network, merge, permute_ranks, predict_time, ring_all_reduce, split
 from ringsim.network import Topology, read_network
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective, Ints, dependencies
@@ -83,7 +83,7 @@ def test_every_engine_gives_the_times_of_plain_python(case: str, data: st.DataOb
         np.testing.assert_allclose(by_event, plain, rtol=1e-9, atol=1e-12)
 
 
-def cluster(text: str) -> Cluster:
+def cluster(text: str) -> Network:
     """Of a network file with this text."""
     return read_network(text, "my.toml")
 
@@ -91,7 +91,7 @@ def cluster(text: str) -> Cluster:
 PRIVATE = '[host]\nranks = 2\nlink.bandwidth = "3GB/s"\nnic = { bandwidth = "1GB/s", latency = "1us", count = 2 }\n'
 ONE_NIC = '[host]\nranks = 2\nnic.bandwidth = "1GB/s"\n'
 FAILING = '[[failure]]\nlink = "host0.nic0.out"\nat = "1s"\n'
-STAR, LINK = load_network("docs/networks/star.toml"), Network(2e-6, 1.25e9)  # the same from NIC to NIC
+STAR, LINK = load_network("docs/networks/star.toml"), Network.uniform(2e-6, 1.25e9)  # the same from NIC to NIC
 
 
 @every_algorithm
@@ -99,7 +99,7 @@ def test_every_algorithm_on_its_engine(collective: Collective, algorithm: str) -
     """Rings round by round; a star is timed as a uniform network is."""
     for num_ranks in (1, 2, 6, 8):
         schedule = build(collective, algorithm, num_ranks)
-        for network in (Network(1e-5, 1e9, 4e9, 1e-6, 2e-6), cluster(PRIVATE)):
+        for network in (Network.uniform(1e-5, 1e9, 4e9, 1e-6, 2e-6), cluster(PRIVATE)):
             rounds = private_rounds(schedule, network.topology(num_ranks), schedule.chunk_bytes(10**6 + 7))
             assert rounds or num_ranks == 1 or algorithm not in ("ring", "gloo_ring") or collective.has_root
             if rounds:
@@ -119,14 +119,14 @@ SHARED = [
     (cluster("[host]\nranks = 2\ncores = 64\n"), "ring", True),
     (cluster("[host]\n" + FAILING), "ring", False),  # all are on one host
     (cluster("[host]\nranks = 2\n" + FAILING), "ring", True),
-    *((Network(1e-5, 1e9), *row) for row in (("gloo_ring", False), ("ring/4", False), ("direct", True))),
-    (Network(1e-5, np.inf), "direct", False),
-    (Network(1e-5, 1e9), "multi_ring", True),
+    *((Network.uniform(1e-5, 1e9), *row) for row in (("gloo_ring", False), ("ring/4", False), ("direct", True))),
+    (Network.uniform(1e-5, np.inf), "direct", False),
+    (Network.uniform(1e-5, 1e9), "multi_ring", True),
 ]
 
 
 @pytest.mark.parametrize(("network", "algorithm", "expected"), SHARED)
-def test_what_is_shared(network: Cluster | Network, algorithm: str, expected: bool) -> None:
+def test_what_is_shared(network: Network | Network, algorithm: str, expected: bool) -> None:
     """It depends on who sends to whom, not only on the topology."""
     assert has_contention(build(Collective.ALL_REDUCE, algorithm, 8), network.topology(8)) is expected
 
@@ -159,7 +159,7 @@ def by_round(schedule: Schedule, topology: Topology, sizes: Ints) -> Timeline:
 
 
 ENGINES = {
-    "by round": (by_round, "ring", Network(1e-5, 1e9)),
+    "by round": (by_round, "ring", Network.uniform(1e-5, 1e9)),
     "by event": (by_event, "hierarchical", cluster('[host]\nranks = 8\nnic.bandwidth = "1GB/s"\n')),
 }
 
@@ -183,10 +183,10 @@ def test_what_there_is_no_memory_for_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(memory_module, "free_bytes", lambda: 1e6)
     costs = cluster("[host]\nranks = 2\ncores = 1\nlink.latency = '1us'\nnic.latency = '1us'\n")
     told = r"^the times of 130,560 transfers: would take .* is free: use fewer ranks$"
-    for call, network in ((simulate, Network(1e-5, 1e9)), (predict_time, costs)):
+    for call, network in ((simulate, Network.uniform(1e-5, 1e9)), (predict_time, costs)):
         with pytest.raises(ValueError, match=told):
             call(ring_all_reduce(256), network, 1000)
-    assert predict_time(ring_all_reduce(256), Network(1e-5, 1e9), 1000) > 0
+    assert predict_time(ring_all_reduce(256), Network.uniform(1e-5, 1e9), 1000) > 0
     assert np.isfinite(predict_time(ring_all_reduce(8), costs, 1000))
 
 
@@ -200,7 +200,7 @@ IMPOSSIBLE = [
 class Altered:
     """A network on whose topology a column has another value."""
 
-    def __init__(self, cluster: Cluster, column: str, value: float) -> None:
+    def __init__(self, cluster: Network, column: str, value: float) -> None:
         self._cluster, self._column, self._value = cluster, column, value
 
     def topology(self, num_ranks: int) -> Topology:
@@ -216,8 +216,8 @@ class Altered:
         old = getattr(columns, self._column, None)
         return columns if old is None else replace(columns, **{self._column: np.full(old.shape, self._value)})
 
-    def as_dict(self) -> dict[str, Any]:
-        return self._cluster.as_dict()
+    def require_priced(self, num_ranks: int) -> None:
+        self._cluster.require_priced(num_ranks)
 
 
 @pytest.mark.timeout(60)

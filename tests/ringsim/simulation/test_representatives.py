@@ -17,7 +17,7 @@ from ringsim.algorithms import (
     ring_all_gather,
     ring_all_reduce,
 )
-from ringsim.network import AnyNetwork, Cluster, Host, Link, Network, Nics, Processor, Spec
+from ringsim.network import Host, Link, Network, Nics, Processor, Spec
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Schedule, dependencies, merge, on_groups, permute_ranks, then, verify
 from ringsim.schedule.collective import Collective
@@ -34,7 +34,7 @@ Key = tuple[Collective, str]
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> tuple[Cluster, int, int]:
+def clusters(draw: st.DrawFn) -> tuple[Network, int, int]:
     """A cluster, its ranks, and the ranks that a schedule takes for those of a host, which may be others."""
     per_host, num_hosts = draw(st.integers(1, 4)), draw(st.integers(1, 3))
     rate, seconds = st.floats(1e8, 1e11), st.floats(0, 1e-4)
@@ -47,17 +47,17 @@ def clusters(draw: st.DrawFn) -> tuple[Cluster, int, int]:
     spec = Spec(host=host, ranks_per_host=per_host, processor=processor)
     num_ranks = per_host * num_hosts
     divisors = [number for number in range(1, num_ranks + 1) if num_ranks % number == 0]
-    return Cluster("drawn", spec), num_ranks, draw(st.sampled_from(divisors))
+    return Network("drawn", spec), num_ranks, draw(st.sampled_from(divisors))
 
 
-def time_of_few(schedule: Schedule, network: AnyNetwork, chunk_bytes: int) -> float | None:
+def time_of_few(schedule: Schedule, network: Network, chunk_bytes: int) -> float | None:
     """By representatives; None if there are none."""
     topology = with_in_network_reduction([schedule], network.topology(schedule.num_ranks))
     few = representatives(schedule, topology, chunk_bytes)
     return few and few.time_s()
 
 
-def time_of_all(schedule: Schedule, network: AnyNetwork, chunk_bytes: int) -> float:
+def time_of_all(schedule: Schedule, network: Network, chunk_bytes: int) -> float:
     """By every transfer."""
     topology = with_in_network_reduction([schedule], network.topology(schedule.num_ranks))
     sizes = np.full(schedule.num_chunks, chunk_bytes)
@@ -66,7 +66,7 @@ def time_of_all(schedule: Schedule, network: AnyNetwork, chunk_bytes: int) -> fl
 
 @settings(max_examples=settings.default.max_examples // 2)
 @given(clusters(), st.sampled_from(RINGS + TREES), st.integers(1, 3), st.integers(0, 10**7))
-def test_any_cluster(drawn: tuple[Cluster, int, int], made_by: type, segments: int, chunk_bytes: int) -> None:
+def test_any_cluster(drawn: tuple[Network, int, int], made_by: type, segments: int, chunk_bytes: int) -> None:
     """No class of ranks is taken for another, with any hosts, NICs, costs and sizes, and any place of rings and trees.
 
     Trees have no representatives where the rails are not alike.
@@ -80,7 +80,7 @@ def test_any_cluster(drawn: tuple[Cluster, int, int], made_by: type, segments: i
 
 
 @given(clusters(), st.sampled_from(list(ALGORITHMS)), st.booleans(), st.integers(0, 10**7))
-def test_any_algorithm(drawn: tuple[Cluster, int, int], key: Key, moved: bool, chunk_bytes: int) -> None:
+def test_any_algorithm(drawn: tuple[Network, int, int], key: Key, moved: bool, chunk_bytes: int) -> None:
     """Also with ranks in other places and on two groups of ranks: a relay passes on what the steps say."""
     network, num_ranks, _ = drawn
     schedule = build(*key, num_ranks)
@@ -99,7 +99,7 @@ def test_any_algorithm(drawn: tuple[Cluster, int, int], key: Key, moved: bool, c
 @pytest.mark.parametrize(
     ("make", "network"), [(nccl_ring_all_reduce, H100), (nccl_tree_all_reduce, A100), (nvls_all_reduce, H100)]
 )
-def test_one_host_stands_for_all_or_one_rail(make: type, network: Cluster) -> None:
+def test_one_host_stands_for_all_or_one_rail(make: type, network: Network) -> None:
     """On hosts of 8: one of all transfers of a ring round is left, one of 8 of a tree; the time is the same."""
     num_ranks = 32
     schedule = make(num_ranks, ranks_per_host=8)
@@ -129,7 +129,10 @@ def test_unlike_hosts_are_told_apart(make: type) -> None:
 
 def test_ports_of_a_uniform_network() -> None:
     """Two rings that share the ports of all ranks: one connection of each is left, at the time of all."""
-    network, schedule = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6), build(Collective.ALL_REDUCE, "bidirectional_ring", 9)
+    network, schedule = (
+        Network.uniform(1e-5, 1e9, 4e9, 1e-6, 2e-6),
+        build(Collective.ALL_REDUCE, "bidirectional_ring", 9),
+    )
     few = representatives(schedule, network.topology(9), 10**5)
     assert few is not None
     assert few.num_listed == 16

@@ -13,7 +13,7 @@ from ringsim.report.colours import contributor_colours
 from ringsim.report.pages import page
 from tests.ringsim.made_networks import DEAD_LINK, SLOW_LINK, SLOW_RANK, made_network, network_of_nics
 
-NETWORK = Network(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
+NETWORK = Network.uniform(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
 MEGABYTE = 10**6
 
 
