@@ -16,7 +16,7 @@ from ringsim.measurements import TESTS
 from ringsim.network import Network
 from ringsim.registry import base_name, build
 from ringsim.schedule import Collective, Schedule, same_transfers
-from ringsim.simulation import RULE
+from ringsim.simulation import RULE, Runtime
 
 # The algorithm of the formulas by which NCCL's schedules are timed, and a single ring, which stands for one of NCCL's.
 _IN_FORMULAS = {"ring": "ring", "nccl_ring": "ring", "nccl_tree": "tree", "nvls": "in_switch"}
@@ -28,7 +28,7 @@ class _Nccl(Library):
     __slots__ = ()
 
     def why_unknown(self, network: Network, call: Call) -> str:
-        """Return why nobody can tell what it takes for a call; "" if `choose` can."""
+        """Return why its choice for a call is not known; "" if `choose` can tell."""
         spec = network.spec
         link = spec.host.link if call.num_nodes == 1 else spec.host.nics
         if not spec.protocols:
@@ -41,15 +41,24 @@ class _Nccl(Library):
             return "it does not describe hosts that are all alike, with bandwidths of links and NICs: name an algorithm"
         return ""
 
-    def _chosen(self, network: Network, call: Call) -> Plan:
-        """Return its rings, trees or in-network reduction; what goes between two ranks only (DIRECT) goes straight."""
+    def choose(
+        self, network: Network, call: Call, max_transfers: float = MAX_TRANSFERS, runtime: Runtime = RULE
+    ) -> Plan:
+        """Return the ring, tree or in-network reduction that is over first; DIRECT collectives go straight."""
+        if why := self.why_unknown(network, call):
+            raise self._refusal(network, why)
+        plan = self._fastest_of_formulas(network, call)
+        plan.require_known(max_transfers, runtime)
+        return plan
+
+    def _fastest_of_formulas(self, network: Network, call: Call) -> Plan:
         if (collective := Collective(call.collective)) in DIRECT:
             schedule = build(collective, "direct", call.num_ranks, call.size_bytes)
-            return Plan(schedule, call.size_bytes, network.spec.protocols[-1], network)
+            return Plan(self.title, schedule, call.size_bytes, network.spec.protocols[-1], network)
         taken = _fastest(formulas(network, call))
         expected = intervals(network, [call]) if taken.time_s > 0 else []
         within = expected[0].map(lambda end_s: end_s / taken.time_s) if expected else None
-        return Plan(taken.schedule, call.size_bytes, taken.protocol, network, taken, within)
+        return Plan(self.title, taken.schedule, call.size_bytes, taken.protocol, network, taken, within)
 
     def plans(
         self, schedule: Schedule, network: Network, size_bytes: int, per_host: RanksPerHost, measured: Network
@@ -67,7 +76,8 @@ class _Nccl(Library):
         elif schedule.num_transfers > MAX_TRANSFERS:
             name = _fastest(known.values()).protocol.name if known else ""
             protocols = tuple(protocol for protocol in protocols if protocol.name == name) or protocols[-1:]
-        return [Plan(schedule, size_bytes, protocol, network, known.get(protocol.name)) for protocol in protocols]
+        own = self.title, schedule, size_bytes
+        return [Plan(*own, protocol, network, known.get(protocol.name)) for protocol in protocols]
 
     def _formulas(
         self, schedule: Schedule, network: Network, size_bytes: int, per_host: RanksPerHost

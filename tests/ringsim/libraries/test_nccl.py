@@ -213,7 +213,7 @@ def test_too_large_all_to_alls(per_host: int, num_nics: int, monkeypatch: pytest
     for n, time_s in simulated.items():
         assert choose(network, call, n, n * 2**16).known_s == pytest.approx(time_s)
     slow = network.with_spec(slow_links=(SlowLink("rank0.in", slowdown=2.0),))
-    assert Plan(build(call, "direct", 8), 8, slow.spec.protocols[-1], slow).known_s is None
+    assert Plan("NCCL", build(call, "direct", 8), 8, slow.spec.protocols[-1], slow).known_s is None
 
 
 @pytest.mark.parametrize("collective", [Collective.BROADCAST, Collective.REDUCE])
