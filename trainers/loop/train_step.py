@@ -22,7 +22,6 @@ from collectives.runtime import CollectiveError, name_first_to_fail, naming_fail
 from trainers.checkpoints.checkpoint import Checkpoint, seed_alike, seed_apart
 from trainers.data_parallel import DataParallel
 from trainers.loop.config import ScheduledRates, Share, StepConfig
-from trainers.strategies.base import MakeOptimizer, parameters_of
 from trainers.strategies.ddp import Ddp
 from trainers.strategies.fsdp import Fsdp
 from trainers.tasks.base import Task
@@ -268,8 +267,7 @@ class TrainStep:
     def load(self, checkpoint: Checkpoint) -> None:
         """Load the states of model, optimizer and strategy; collective. Raises what torch does if they do not fit.
 
-        Raises ValueError for the state of another optimizer, which torch would load, and for a tensor of another shape
-        than the optimizer itself makes.
+        Raises ValueError for the state of another optimizer, which torch would load.
         """
         self.model.load_state_dict(checkpoint.model_state)
         self.optimizer.load_state_dict(checkpoint.optimizer_state)
@@ -277,12 +275,6 @@ class TrainStep:
         for own, group in zip(self._options, self.optimizer.param_groups, strict=True):
             if differing := sorted(own ^ group.keys()):
                 raise ValueError(f"its optimizer has other options: {', '.join(differing)}")
-        parameters = parameters_of(self.optimizer)
-        for index, form in enumerate(optimizer_forms(self.task.optimizer, parameters)):
-            state = self.optimizer.state.get(parameters[index], {})
-            for name in form.keys() & state.keys():
-                if (shape := tuple(state[name].shape)) != form[name]:
-                    raise ValueError(f"its optimizer state {index}, {name}: is of shape {shape}, must be {form[name]}")
 
     def _forward(self, share: Share) -> tuple[float, Tensor]:
         """Take the part of a step before gradients are averaged; return this rank's loss and the last part's."""
@@ -312,23 +304,6 @@ class TrainStep:
     def _backward(self, loss: Tensor) -> None:
         with span("backward and synchronise"), naming_failures("synchronising the gradients failed"):
             torch.autograd.backward(loss)
-
-
-def optimizer_forms(make: MakeOptimizer, parameters: Sequence[Tensor]) -> list[dict[str, tuple[int, ...]]]:
-    """Return the shapes of the tensors that an optimizer keeps for each parameter, from a step on the meta device.
-
-    Scalars, such as counts of steps, are left out. [] for an optimizer that cannot take such a step.
-    """
-    like = [nn.Parameter(torch.empty(p.shape, dtype=p.dtype, device="meta")) for p in parameters]
-    try:
-        optimizer = make(like)
-        for parameter in like:
-            parameter.grad = torch.empty_like(parameter)
-        optimizer.step()
-    except Exception:  # whatever it is that it misses
-        return []
-    states = [optimizer.state.get(parameter, {}) for parameter in like]
-    return [{name: tuple(v.shape) for name, v in state.items() if torch.is_tensor(v) and v.dim()} for state in states]
 
 
 class GradientClock:

@@ -57,12 +57,6 @@ def never_synchronised(parallel: DataParallel, optimizer: torch.optim.Optimizer)
     optimizer.step()
 
 
-def added(_: DataParallel, optimizer: torch.optim.Optimizer) -> None:
-    """A group of parameters that the strategy does not know."""
-    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
-    optimizer.step()
-
-
 def moved(parallel: DataParallel, optimizer: torch.optim.Optimizer) -> None:
     """Into memory that is not gathered into."""
     parallel.double().float()
@@ -155,7 +149,6 @@ MISUSES: list[tuple[Use, tuple[str, ...]]] = [
     (by_hand, ("zero1", BUCKETS)),
     (own_clipping, ("zero1", "zero3", "fsdp")),
     (never_synchronised, ("zero1", "zero3", "fsdp")),
-    (added, ("zero1", "zero3")),
     (moved, ("zero1",)),
     (forgotten_by_hand, (BUCKETS,)),
     (from_before_a_step, (BUCKETS, "zero3")),
