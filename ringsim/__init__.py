@@ -43,7 +43,7 @@ from ringsim.simulation import Runtime, Timeline, closed_form_s, predict_time, s
 from ringsim.workers import WorkerError, Workers
 
 if TYPE_CHECKING:
-    from ringsim.report.plots.plot import plot
+    from ringsim.report.plots import plot
 
 __all__ = [
     "ALGORITHMS",
@@ -109,7 +109,7 @@ register()
 def __getattr__(name: str) -> Any:
     """Matplotlib takes most of a second to import, so what draws is imported when it is first asked for."""
     if name == "plot":
-        from ringsim.report.plots.plot import plot  # noqa: PLC0415
+        from ringsim.report.plots import plot  # noqa: PLC0415
 
         return plot
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,7 +21,7 @@ import collectives
 from ringsim import Network, Schedule, Transfer, simulate, verify
 from ringsim.analysis import ChunkStates
 from ringsim.console import OneLineCommand
-from ringsim.report.contributor_colours import contributor_colours
+from ringsim.report.colours import contributor_colours
 from ringsim.report.plots.chunk_grid import draw_cells, name_cells
 from ringsim.report.plots.lanes import Lanes, draw_bars, set_time_axis
 from ringsim.report.plots.style import palette, save_figure

@@ -49,7 +49,7 @@ NAMED = {"algorithm", "algorithms", "network", "names", "name", "strategy", "str
 PROGRAM = re.compile(r"(?<![\w/.])(?:-m ([\w.]+)|((?:scripts|examples)/\w+\.py))")
 FILLERS = {"each", "found", "what"}
 # Importing all of these at once would load torch or matplotlib where a command only checks its options.
-BY_MODULE = ("trainers.", "collectives.benchmark.", "ringsim.report.plots.", "ringsim.cli.")
+BY_MODULE = ("trainers.", "collectives.benchmark.", "ringsim.report.plots", "ringsim.cli.")
 USED_BY_NAME = {"collectives.calls", "ringsim.algorithms", "ringsim.cli", "trainers.strategies", "trainers.tasks"}
 LAZILY = "collectives/__init__.py"  # FSDP2's part of torch takes a second to import
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from collectives.probes import Blocks
 from collectives.probes.timing import CALLS_PER_BLOCK
 from ringsim.cli import main
-from ringsim.measurements.measurements import Measurements
+from ringsim.measurements.measurements import Measurements, ProbeKind
 
 # Of the probes, which take half a minute; how good they are is not asked.
 SHORT = Blocks(turns=1, number=2, least_s=1e-3)
@@ -61,7 +61,7 @@ def test_from_measuring_to_comparing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     # Half of them were made after the collectives.
     blocks = 2 * SHORT.turns * SHORT.number
     for probe in measurements.probes:
-        calls = CALLS_PER_BLOCK if probe.kind.removesuffix("_cpu").endswith(("/cold", "/warm", "/async")) else 1
+        calls = CALLS_PER_BLOCK if ProbeKind.read(probe.kind).warmth in ("cold", "warm", "async") else 1
         assert len(probe.times_s) == blocks * calls, probe.kind
     assert measurements.provenance["calm_polling"] is True
     monkeypatch.setattr("ringsim.calibration.from_probes._RESAMPLED", DRAWS)

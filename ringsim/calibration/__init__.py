@@ -3,6 +3,8 @@
 from ringsim.calibration.comparison import (
     RECORD_NOTE,
     ComparedCase,
+    ComparedCell,
+    ComparedCells,
     ComparedRun,
     Comparison,
     compare,
@@ -10,19 +12,11 @@ from ringsim.calibration.comparison import (
     compare_measurements,
     compare_run,
 )
-from ringsim.calibration.doubts import (
-    contradiction_line,
-    doubt_line,
-    nic_line,
-    one_host_line,
-    settings_line,
-    undecided_line,
-)
 from ringsim.calibration.from_logs import LogFit, calibrate_logs
 from ringsim.calibration.from_probes import (
     ProbeFit,
     ProbeModel,
-    busy_line,
+    busy_warning,
     calibrate,
     fitted_cluster,
     fitting_model,
@@ -30,5 +24,12 @@ from ringsim.calibration.from_probes import (
     probe_noise,
     with_interval,
 )
-from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate_uniform
+from ringsim.calibration.host_costs import calibrate_host, calibrate_hosts, calibrate_uniform
 from ringsim.calibration.timings import MISFIT, FittedParameter, Timing, cases_of_measurements, cases_of_tables
+from ringsim.calibration.warnings import (
+    contradiction_warning,
+    nic_warning,
+    one_host_warning,
+    settings_warning,
+    undetermined_warning,
+)

@@ -1,4 +1,4 @@
-"""`Comparison` and `ComparedRun`: measured times and recorded runs beside those that a network file alone predicts."""
+"""`Comparison` and `ComparedRun`: measured times and recorded runs beside what a network file alone predicts."""
 
 import math
 import statistics
@@ -13,8 +13,19 @@ from ringsim.analysis import RunView
 from ringsim.calibration.from_probes import num_hosts
 from ringsim.calibration.timings import Timing, cases_of_measurements, repeated
 from ringsim.estimates import Estimate, ends_of
+from ringsim.files import OpenRecord, encode, values
 from ringsim.libraries import GLOO, OURS, SimulatedDraws, copy_s, intervals, predict
-from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, RING_TESTS, TORCH, Measurements, RecordedRun, p95
+from ringsim.measurements import (
+    OPENMPI,
+    PLAIN_RING,
+    RAW_SOCKETS,
+    RING_TESTS,
+    TORCH,
+    Measurements,
+    RecordedRun,
+    busbw_factor,
+    p95,
+)
 from ringsim.network import AnyNetwork, Calibration, Cluster, shares_memory, uniform_of, without_shared_memory
 from ringsim.registry import build_recorded
 from ringsim.schedule import Collective, Schedule, dependencies
@@ -35,11 +46,45 @@ _WITHOUT_SCHEDULE = {
 Expectation = tuple[float | None, str, Estimate | None]
 
 
+class ComparedCell(OpenRecord, frozen=True, kw_only=True):
+    """A measured collective and its prediction, if any: a cell of compare.json.
+
+    predicted_low_s, predicted_high_s: ends of the interval of the measured time. error: predicted over measured less 1.
+    spread: 10th to 90th percentile of the measured times, over the median.
+    """
+
+    collective: values.Name
+    algorithm: values.Name
+    size_bytes: values.Whole
+    num_ranks: values.NumRanks
+    num_nodes: values.NumRanks | None = None
+    predicted_s: values.Seconds | None = None
+    predicted_low_s: float | None = None
+    predicted_high_s: float | None = None
+    measured_s: values.Duration
+    error: values.Number | None = None
+    spread: values.Number
+    used_in_calibration: bool = False
+    predicted_by: str = ""
+
+    @property
+    def busbw_bytes_per_s(self) -> float:
+        """Bus bandwidth of the measured time, as nccl-tests define it."""
+        return busbw_factor(self.collective, self.num_ranks) * self.size_bytes / self.measured_s
+
+
+class ComparedCells(OpenRecord, frozen=True):
+    """The part of compare.json that a report reads. network: its name."""
+
+    network: values.Text
+    cells: tuple[ComparedCell, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ComparedCase:
     """A measured case and its prediction.
 
-    predicted_s: None where there is no prediction; `how` says why, otherwise by which algorithm and protocol.
+    predicted_s: None where nothing is predicted; `how` says why, otherwise by which algorithm and protocol.
     interval: of the measured time, see `intervals`; None where it is not known.
     """
 
@@ -61,30 +106,32 @@ class ComparedCase:
 
     @property
     def spread(self) -> float:
-        """The measured times from their 10th to their 90th percentile, over the median."""
+        """The 10th to the 90th percentile of the measured times, over the median."""
         low, high = self.case.spread_s
         return (high - low) / self.case.measured_s
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
-        shape = zip(("size_bytes", "num_ranks", "num_nodes"), self.case.call[1:4], strict=True)
-        return {
-            "collective": self.case.call.collective,
-            "algorithm": self.case.algorithm,
-            **dict(shape),
-            "predicted_s": self.predicted_s,
+    @property
+    def cell(self) -> ComparedCell:
+        """Its cell in compare.json."""
+        return ComparedCell(
+            collective=self.case.call.collective,
+            algorithm=self.case.algorithm,
+            size_bytes=self.case.call.size_bytes,
+            num_ranks=self.case.call.num_ranks,
+            num_nodes=self.case.call.num_nodes,
+            predicted_s=self.predicted_s,
             **ends_of(self.interval),
-            "measured_s": self.case.measured_s,
-            "error": self.error,
-            "spread": self.spread,
-            "used_in_calibration": self.used_in_calibration,
-            "predicted_by": self.how,
-        }
+            measured_s=self.case.measured_s,
+            error=self.error,
+            spread=self.spread,
+            used_in_calibration=self.used_in_calibration,
+            predicted_by=self.how,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All cases of one file or several, compared on one network."""
+    """The cases of one or several files, compared on one network."""
 
     network: str
     cases: tuple[ComparedCase, ...]
@@ -96,17 +143,17 @@ class Comparison:
         return f"Comparison({self.network}, {plural(len(self.cases), 'case')}{median})"
 
     def logs(self) -> list[str]:
-        """Return the name of each case's log where several logs have the same case; without any, "" for each case."""
+        """Return the log of each case, or "" for all of them if no two logs have the same case."""
         named = bool(repeated(compared.case for compared in self.cases))
         return [compared.case.file_name if named else "" for compared in self.cases]
 
     @property
     def has_intervals(self) -> bool:
-        """Whether it is known of some prediction how far it may be off."""
+        """Whether any prediction has an interval."""
         return any(compared.interval for compared in self.cases)
 
     def extrapolation(self) -> str:
-        """Return a line on hosts beyond those of the calibration; "" if all are within."""
+        """Return a line on more hosts than were calibrated on; "" if there are none."""
         known = {cells.num_hosts for cells in self.calibration.cells} if self.calibration else set()
         asked = {compared.case.call.num_nodes for compared in self.cases if compared.predicted_s is not None}
         beyond = sorted(number for number in asked if known and number > max(known))
@@ -116,13 +163,13 @@ class Comparison:
         return f"extrapolated: calibrated on {told} {'host' if known == {1} else 'hosts'}, predicted for {wanted}"
 
     def held_out(self) -> list[ComparedCase]:
-        """Return the predicted cases that the network was not fitted to."""
+        """Return the predicted cases to which the network was not fitted."""
         return [case for case in self.cases if case.predicted_s is not None and not case.used_in_calibration]
 
     def summary(self) -> list[dict[str, Any]]:
-        """Return, by size class, held out and used apart, the number of cases, the median and p95 of |error|.
+        """Return the number of cases and the median and p95 of |error|, by size class, held-out cases before others.
 
-        inside: the share of the measured times that lie in their intervals; None where these are not known.
+        inside: share of the measured times that lie in their intervals; None where these are not known.
         """
         rows, predicted = [], [compared for compared in self.cases if compared.error is not None]
         for used, (name, low, high) in product((False, True), SIZE_CLASSES):
@@ -142,18 +189,18 @@ class Comparison:
         """Return the fields for JSON."""
         return {
             "network": self.network,
-            "cells": [compared.as_dict() for compared in self.cases],
+            "cells": [encode(compared.cell) for compared in self.cases],
             "summary": self.summary(),
             "extrapolated": self.extrapolation() or None,
         }
 
 
 def compare(measurements: Measurements, cluster: Cluster, trusted: Collection[str] = ()) -> Comparison:
-    """Return the collectives of `measurements` compared with simulations of the schedules that were executed.
+    """Compare the collectives of `measurements` with simulations of the schedules that were executed.
 
-    trusted: algorithms of Python files that may be run, see `build_recorded`; those of others are not predicted.
+    trusted: algorithms of Python files that may be run, see `build_recorded`; others from files are not predicted.
 
-    Raises ValueError where the network cannot hold what was measured, its results were wrong, or there are none.
+    Raises ValueError where the network has no room for the ranks, results were wrong, or there are no collectives.
 
         >>> from ringsim import Measurements, compare, load_network
         >>> comparison = compare(Measurements.load("measured.json"), load_network("mine.toml"))  # doctest: +SKIP
@@ -164,9 +211,9 @@ def compare(measurements: Measurements, cluster: Cluster, trusted: Collection[st
 
 
 def compare_logs(cases: Sequence[Timing], cluster: Cluster) -> Comparison:
-    """Return cases from logs beside their predictions by the formulas of `nccl_model`.
+    """Compare cases of logs with the formulas of `nccl_model`.
 
-    Raises ValueError where the network cannot hold what was measured, or nothing can be predicted.
+    Raises ValueError where the network has no room for the ranks, or nothing can be predicted.
     """
     calls = [case.call for case in cases if not case.call.why_unknown]
     if not calls:
@@ -184,11 +231,11 @@ def compare_measurements(
     trusted: Collection[str] = (),
     on_progress: Callable[[int], object] = lambda _: None,
 ) -> Comparison:
-    """Return cases of a measurements file beside simulations of the schedules that were executed.
+    """Compare cases of a measurements file with simulations of the schedules that were executed.
 
-    trusted: as of `compare`. on_progress: is told how many cases have been simulated since it was last told.
+    trusted: as in `compare`. on_progress: is called with the number of cases simulated since its last call.
 
-    Raises ValueError where the network cannot hold what was measured, or there are no collectives.
+    Raises ValueError where the network has no room for the ranks, or there are no collectives.
     """
     if not cases:
         raise ValueError("there are no collectives in the measurements: make them with python -m collectives.benchmark")
@@ -208,9 +255,9 @@ def compare_measurements(
 
 
 def _simulation(case: Timing, cluster: Cluster, trusted: Collection[str]) -> tuple[Callable[[Cluster], float], str]:
-    """Return the seconds of the case on a network such as `cluster`, and by what it is predicted.
+    """Return a function from a network to the simulated seconds of the case, and the name of the prediction.
 
-    Raises ValueError or OSError, which says why, where there is no prediction.
+    Raises ValueError or OSError with the reason where there is no prediction.
     """
     if case.algorithm in _WITHOUT_SCHEDULE:
         raise ValueError(_WITHOUT_SCHEDULE[case.algorithm])
@@ -234,10 +281,10 @@ def _simulation(case: Timing, cluster: Cluster, trusted: Collection[str]) -> tup
 
 
 def executed_on(network: AnyNetwork, transport: str) -> AnyNetwork:
-    """Return the network without shared memory, unless what was measured went through it ("shm").
+    """Return the network without shared memory, unless the measured messages used it ("shm").
 
-    The costs of a uniform network hold whatever messages go through. Raises ValueError where another network says
-    nothing of shared memory, though it was used.
+    The costs of a uniform network hold for any transport. Raises ValueError where shared memory was used and the
+    network does not describe it.
     """
     if transport != "shm":
         return without_shared_memory(network)
@@ -263,10 +310,10 @@ RECORD_NOTE = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComparedRun:
-    """A run as predicted and as measured: row i, in the order of the record, is one transfer in both timelines.
+    """A predicted and a measured run: row i of both timelines is the same transfer, in the order of the record.
 
-    In both a transfer starts when it is issued; in `measured` it leaves, arrives and begins to be applied when it is
-    applied, see `RECORD_NOTE`.
+    A transfer starts when it is issued. In `measured` it leaves, arrives and begins to be applied when it is applied,
+    see `RECORD_NOTE`.
     """
 
     run: RecordedRun
@@ -278,7 +325,7 @@ class ComparedRun:
 
     @property
     def views(self) -> tuple[RunView, RunView]:
-        """Both sides, the prediction first."""
+        """The prediction and the measurement."""
         return self.predicted, self.measured
 
     @property
@@ -288,11 +335,11 @@ class ComparedRun:
 
 
 def compare_run(run: RecordedRun, network: AnyNetwork, trusted: Collection[str] = ()) -> ComparedRun:
-    """Simulate the schedule that was recorded over the transport of the run, all ranks beginning at 0.
+    """Simulate the recorded schedule over the transport of the run, with all ranks beginning at 0.
 
-    trusted: algorithms of Python files that may be run, see `build_recorded`.
+    trusted: as in `compare`.
 
-    Raises ValueError, which names the run, where there is no such schedule here, or it is another than was recorded, or
+    Raises ValueError, which names the run, where the schedule is unknown here, differs from the recorded transfers, or
     does not end on this network.
     """
     try:
@@ -323,9 +370,9 @@ def compare_run(run: RecordedRun, network: AnyNetwork, trusted: Collection[str] 
 
 
 def issued_s(schedule: Schedule, timeline: Timeline) -> Seconds:
-    """Return when each transfer could have been handed to the network by its sender, as a record says: seconds.
+    """Return the seconds at which each sender could have handed its transfer to the network: (num_transfers,).
 
-    It may then have waited for its turn on the link. By rules 1 and 2 of the execution, in order: (num_transfers,).
+    These are rules 1 and 2 of the execution; on the link the transfer may then wait.
     """
     ready = np.append(timeline.applied_s, 0.0)[dependencies(schedule, in_order=OURS.runtime.in_order).data_dependency]
     latest: dict[tuple[int, int], float] = {}

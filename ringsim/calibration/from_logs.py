@@ -1,13 +1,13 @@
 """`calibrate_logs`: from the logs of a cluster to a `Cluster` with the protocols of its library.
 
-Each time is what `nccl_model` says for the parameters of `log_parameters`; they are the most likely ones given the
-times and what is known before. So a log of one node count gives a network for others: what it cannot tell apart, such
-as the start and the hops, keeps the ratio that NCCL has, and a parameter that changes no time is NCCL's. What a ring
-within a host needs to fill, of which NCCL's model says nothing, is believed as it is on other clusters.
+Each time is that of `nccl_model` for the parameters of `log_parameters`. The fit finds the most likely parameters given
+the times and prior beliefs, so the log of one number of hosts gives a network for others: parameters that it cannot
+tell apart, such as the start and the hops, keep NCCL's ratio, and a parameter that changes no time keeps NCCL's value.
+NCCL's model does not describe how a ring within a host fills; its prior comes from other clusters.
 
-`with_ring_steps`: a ring across hosts goes at the pace of its slowest link, and NCCL takes protocol and chunk by the
-bytes of a rank, not by what is the fastest. So times over sizes have steps and bends that start, latency and bandwidth
-do not have; on more hosts they are at the same bytes of a rank. Within a host, and for trees, that does not hold.
+`with_ring_steps`: a ring across hosts runs at the pace of its slowest link, and NCCL chooses protocol and chunk by the
+bytes of a rank, not by speed. Times over sizes therefore have steps and bends that start, latency and bandwidth cannot
+express; on more hosts they are at the same bytes per rank. This does not hold within a host, nor for trees.
 """
 
 import math
@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from ringsim.calibration.doubts import contradiction_line, nic_line
 from ringsim.calibration.log_parameters import ANY, LogParameters, Posterior, assumptions, fit
 from ringsim.calibration.timings import FittedParameter, Timing, repeated
+from ringsim.calibration.warnings import contradiction_warning, implausible_warning, nic_warning, settings_warning
 from ringsim.libraries import (
     CallColumns,
     byte_shares,
@@ -45,19 +45,29 @@ _UNDECIDED = 4.0  # of a cost: what is less likely by a factor of less than e sq
 
 @dataclass(frozen=True, slots=True)
 class LogFit:
-    """A network, the cases it was fitted to, and how well it reproduces them."""
+    """A network, the cases it was fitted to, and the relative error of each."""
 
     cluster: Cluster
     parameters: tuple[FittedParameter, ...]
     cases: tuple[Timing, ...]
     errors: tuple[float, ...]
 
+    @property
+    def warnings(self) -> dict[str, str]:
+        """One line of each kind of warning, "" for none."""
+        return {
+            "contradictory": contradiction_warning(self.cases),
+            "guessed_nics": nic_warning(self.cluster, self.cluster.spec.ranks_per_host or 0),
+            "implausible": implausible_warning(self.parameters),
+            "not_followed": settings_warning(self.cluster, [case.call for case in self.cases]),
+        }
+
 
 def calibrate_logs(cases: Sequence[Timing], name: str, nics: Nics | None = None) -> LogFit:
-    """Fit a network to all cases that there is a formula for.
+    """Fit a network to all cases that have a formula.
 
-    nics: of each host, if they are known. Their bandwidth is a belief: the times of several hosts say what is reached
-    of it, and the latencies need not make up for the difference.
+    nics: of each host, if known. Their bandwidth is a prior: the times of several hosts show which share of it is
+    reached, and latencies need not make up for the difference.
     Raises ValueError if too little was measured.
 
         >>> from pathlib import Path
@@ -83,7 +93,7 @@ def calibrate_logs(cases: Sequence[Timing], name: str, nics: Nics | None = None)
 
 
 def _each_log_alone(cases: Sequence[Timing]) -> Iterator[list[Timing]]:
-    """Yield, for each log that others repeat, the cases without those others': logs may contradict each other."""
+    """Yield, for each log whose cases other logs repeat, all cases without those repetitions."""
     groups = repeated(cases)
     for file in sorted({case.file for some in groups for case in some}):
         others = {id(case) for some in groups if file in {case.file for case in some} for case in some}
@@ -91,9 +101,9 @@ def _each_log_alone(cases: Sequence[Timing]) -> Iterator[list[Timing]]:
 
 
 class _Fitted(NamedTuple):
-    """A posterior under an assumption, and what is known of its parameters.
+    """A posterior under an assumption.
 
-    told: (num_times, num_parameters), whether the time depends on the parameter. others: what other starts led to.
+    told: (num_times, num_parameters), whether the time depends on the parameter. others: optima from other starts.
     """
 
     layout: LogParameters
@@ -104,10 +114,10 @@ class _Fitted(NamedTuple):
 
 
 def _fit(layout: LogParameters, cases: Sequence[Timing]) -> _Fitted:
-    """Fit the parameters that some time depends on; the others are held at NCCL's values, until none is left to hold.
+    """Fit the parameters on which some time depends, and hold the others at NCCL's values.
 
-    A time depends on a parameter also if another protocol would be the fastest with NCCL's value of it: then small
-    changes of the parameter change nothing, and yet the times keep it from being NCCL's.
+    A time also depends on a parameter if another protocol would be the fastest with NCCL's value of it: small changes
+    then change nothing, and yet the time rules out NCCL's value.
     """
     calls = CallColumns.from_calls([case.call for case in cases])
     log_times = np.log([case.calibrated_s for case in cases])
@@ -169,12 +179,12 @@ def _cluster(name: str, fitted: _Fitted, cases: Sequence[Timing]) -> Cluster:
             draws=draw_ratios(posterior.covariance),
         ),
     )
-    doubts = "; ".join(filter(None, (contradiction_line(cases), nic_line(cluster, per_host))))
-    return replace(cluster, source=f"{cluster.source}; {doubts}") if doubts else cluster
+    warnings = filter(None, (contradiction_warning(cases), nic_warning(cluster, per_host)))
+    return replace(cluster, source="; ".join([cluster.source, *warnings]))
 
 
 def calibrated_cells(cases: Sequence[Timing]) -> tuple[CalibratedCells, ...]:
-    """Return the cases without their times, those together that differ in size alone."""
+    """Return the cases without their times, grouped by all but the size."""
     alike: dict[tuple[str, str, int, int], list[Timing]] = {}
     for case in cases:
         alike.setdefault(case.group, []).append(case)
@@ -186,10 +196,10 @@ def calibrated_cells(cases: Sequence[Timing]) -> tuple[CalibratedCells, ...]:
 
 
 def _parameters(fitted: _Fitted, modes: Sequence[Floats], cases: Sequence[Timing]) -> tuple[FittedParameter, ...]:
-    """Return the parameters that the times determine, and those on which the prediction rests all the same.
+    """Return the parameters that the times determine, and others that predictions use.
 
-    modes: what the logs say one at a time, where several have the same collective, and what is hardly less likely; no
-    interval is narrower.
+    modes: the optima of single logs where logs repeat each other, and optima that are nearly as likely; every interval
+    contains them.
     """
     posterior, parameters = fitted.posterior, []
     for index, name in enumerate(fitted.layout.names):
@@ -208,11 +218,10 @@ SHORTEST = 1.5  # times the start: what a shorter time has beside it says little
 
 
 def with_ring_steps(cluster: Cluster, cases: Sequence[Timing]) -> Cluster:
-    """Return `cluster` with the steps of the rings of most hosts, and of these of most ranks of a host.
+    """Return `cluster` with the ring steps of the shape with most hosts, and among these with most ranks per host.
 
-    Where so few sizes of these are rings that they do not tell, the next ones count, as they do for smaller and larger
-    messages. Rings are the collectives that have no other algorithm, and those for which the formulas of `cluster`
-    choose it.
+    A shape with too few sizes is passed over; smaller and larger messages come from the next shapes. Rings are the
+    collectives that have no other algorithm, and those for which the formulas of `cluster` choose a ring.
     """
     across = [case for case in cases if case.call.num_nodes > 1 and _may_be_ring(case)]
     if not across:
@@ -241,11 +250,10 @@ def with_ring_steps(cluster: Cluster, cases: Sequence[Timing]) -> Cluster:
 
 
 def _nondecreasing(seconds: Mapping[int, Sequence[float]]) -> dict[int, float]:
-    """Return the step of each message, none shorter than that of a smaller one, as close as may be to those measured.
+    """Return the step time of each message, nondecreasing in its bytes and close to the measurements.
 
-    More bytes do not pass faster: where it was measured so, the messages share the median of their times (the isotonic
-    regression of the logarithms by least absolute deviations, by pooling adjacent violators), as one disturbed time
-    that is many times too long must not lift the others.
+    Messages whose times decrease share the median of their times: isotonic regression of the logarithms by least
+    absolute deviations, by pooling adjacent violators, so that one disturbed time does not lift the others.
     """
     pools: list[tuple[list[int], list[float]]] = []
     for message, times in sorted(seconds.items()):
@@ -257,11 +265,11 @@ def _nondecreasing(seconds: Mapping[int, Sequence[float]]) -> dict[int, float]:
 
 
 def _median_s(times: Sequence[float]) -> float:
-    """Return the median of the times, by their logarithms."""
+    """Return the median of the logarithms of the times, as a time."""
     return math.exp(statistics.median(map(math.log, times)))
 
 
 def _may_be_ring(case: Timing) -> bool:
-    """Return whether it is a ring, or NCCL's choice; other libraries have algorithms that no formula here describes."""
+    """Return whether it is a ring or NCCL's choice; the algorithms of other libraries have no formula here."""
     call = case.call
     return case.algorithm in ("nccl", "ring") and call.collective in RING_TESTS and call.settings.groups == 1

@@ -1,8 +1,7 @@
-"""`calibrate`: a measurements file to a `Cluster`, each parameter with an interval, and how well it fits.
+"""`calibrate`: from the probes of a measurements file to a `Cluster`, with an interval for each parameter.
 
-The fits are `calibrate_uniform` and `calibrate_host`; intervals come from fitting again to blocks drawn anew from each
-probe's own (bootstrap), so they say what another run would have found, not whether the model is right. `ProbeNoise`
-says whether the probes lie close enough together for predictions made from them.
+Intervals come from fits to blocks drawn anew from those of each probe (bootstrap): they say what another run would
+give, not whether the model is right. `ProbeNoise` says whether the probes scatter too much for predictions.
 """
 
 import math
@@ -15,9 +14,10 @@ from functools import partial
 import numpy as np
 from msgspec import structs
 
-from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate_uniform
+from ringsim.calibration.host_costs import calibrate_host, calibrate_hosts, calibrate_uniform
 from ringsim.calibration.probe_times import exchange_s, shift_s
 from ringsim.calibration.timings import MISFIT
+from ringsim.calibration.warnings import warning_line
 from ringsim.estimates import Estimate
 from ringsim.files import parsed, values
 from ringsim.libraries import NUM_DRAWS, noises, rounded_ratios
@@ -36,7 +36,6 @@ from ringsim.network import (
     value_of,
     with_free_bytes,
 )
-from ringsim.units import format_size, format_time
 
 _RESAMPLED = 200
 _SEED = 0
@@ -45,7 +44,7 @@ _SEED = 0
 class ProbeModel(Enum):
     """The kinds of networks that can be fitted to probes.
 
-    host: the ranks share one host's cores; hosts: some share one; network: all links alike, cores left out.
+    host: the ranks share the cores of one host; hosts: of several; network: all links are alike, without cores.
     """
 
     HOST = "host"
@@ -57,11 +56,9 @@ class ProbeModel(Enum):
 class ProbeFit:
     """A network fitted to probes, with an interval for each parameter.
 
-    parameters: in SI units; 95 % of the bootstrap's fits lie between the ends of each.
-
-    probes: of each parameter, the kinds of probes it comes from. residuals: of each probe sent one message at a time,
-    predicted over measured less 1. draws: the networks of the bootstrap, from which anything predicted gets its
-    interval.
+    parameters: in SI units; 95 % of the bootstrap's fits lie between the ends.
+    probes: the kinds of probes behind each parameter. residuals: of each shift with one message in flight, predicted
+    over measured less 1. draws: the networks of the bootstrap, which give predictions their intervals.
     """
 
     cluster: Cluster
@@ -111,10 +108,10 @@ _SHARED_MEMORY_PROBES = {
 def calibrate(
     measurements: Measurements, name: str = "calibrated", model: ProbeModel | None = None, file: str = "probes"
 ) -> ProbeFit:
-    """Fit a network to the probes of `measurements`; its collectives are not looked at.
+    """Fit a network to the probes of `measurements`; its collectives are not used.
 
-    model: what the ranks share; as they noted where they were if None.
-    file: what the network shall say that it was calibrated from.
+    model: None to choose it by the recorded hosts of the ranks.
+    file: name of the source in the network file.
 
     Raises ValueError where the probes are too few.
 
@@ -143,10 +140,7 @@ def calibrate(
 
 
 def num_hosts(measurements: Measurements) -> int:
-    """Return the number of hosts as the ranks noted it.
-
-    Without that it is --nnodes of the command in the provenance, or 1.
-    """
+    """Return the recorded number of hosts, else --nnodes of the command in the provenance, else 1."""
     if rank_hosts := RankHosts.from_measurements(measurements):
         return rank_hosts.num_hosts
     match = re.search(r"--nnodes[ =]([1-9][0-9]{0,5})\b", str(measurements.provenance.get("command", "")))
@@ -154,7 +148,7 @@ def num_hosts(measurements: Measurements) -> int:
 
 
 def fitting_model(measurements: Measurements) -> ProbeModel:
-    """Return the model for ranks on one host, or on several, as these were."""
+    """Return the model for the number of hosts of the measurements."""
     if num_hosts(measurements) == 1:
         return ProbeModel.HOST
     return ProbeModel.HOSTS if RankHosts.from_measurements(measurements) else ProbeModel.NETWORK
@@ -197,9 +191,9 @@ def _values(cluster: Cluster, model: ProbeModel) -> dict[str, float]:
 
 
 def probe_calibration(file: str, cluster: Cluster, draws: Sequence[Cluster], measurements: Measurements) -> Calibration:
-    """Return what the network file says of a fit to the probes of `measurements`.
+    """Return the calibration to write to the network file.
 
-    draws: fits to probes drawn anew, of which the first few are kept.
+    draws: fits to probes drawn anew; the first few are kept.
     """
     fitted = quantities(cluster.spec)
     drawn = [quantities(draw.spec) for draw in draws[:NUM_DRAWS]]
@@ -218,7 +212,7 @@ def probe_calibration(file: str, cluster: Cluster, draws: Sequence[Cluster], mea
 
 
 def _log_ratio(drawn: float | None, fitted: float) -> float:
-    """Return 0 where one of them says that there is no such cost, or no limit: then other parameters make up for it."""
+    """Return 0 where one value means no cost or no limit: other parameters then make up for it."""
     return math.log(drawn / fitted) if drawn and fitted and math.isfinite(drawn) and math.isfinite(fitted) else 0.0
 
 
@@ -234,17 +228,17 @@ def _noises(cluster: Cluster, measurements: Measurements) -> tuple[float, float]
 
 
 def _message_probes(measurements: Measurements, is_shared: bool) -> Iterator[tuple[Probe, Callable[[Cluster], float]]]:
-    """Yield the probes of which each block is a round of messages, and how long that is in a simulation.
+    """Yield the probes whose blocks are rounds of messages, and a function from a network to the simulated seconds.
 
-    is_shared: whether the network says what messages through shared memory cost.
+    is_shared: whether the network describes shared memory.
     """
     num_ranks = measurements.num_ranks
     for probe in measurements.probes_of("shift", in_flight=1):
         yield probe, partial(shift_s, num_ranks=num_ranks, size_bytes=probe.size_bytes)
     for num_pairs in range(1, num_ranks // 2 + 1):
-        for probe in measurements.probes_of(f"exchange/{num_pairs}", in_flight=1):
+        for probe in measurements.probes_of("exchange", in_flight=1, subject=str(num_pairs)):
             yield probe, partial(exchange_s, num_ranks=num_ranks, num_pairs=num_pairs, size_bytes=probe.size_bytes)
-    for probe in measurements.probes_of("shm/shift") if is_shared else []:
+    for probe in measurements.probes_of("shift", transport="shm") if is_shared else []:
         yield probe, partial(_shared_shift_s, num_ranks=num_ranks, size_bytes=probe.size_bytes)
 
 
@@ -258,9 +252,9 @@ TOO_WIDE = MISFIT
 
 
 def with_interval(fit: ProbeFit, predict: Callable[[Cluster], float], num_draws: int | None = None) -> Estimate:
-    """Return the prediction for the fitted network; 95 % of those from probes drawn anew lie between its ends.
+    """Return a prediction for the fitted network with its interval of 95 % over the bootstrap's networks.
 
-    num_draws: use only the first `num_draws` of these networks, for predictions that take long; None: all.
+    num_draws: use only the first `num_draws` networks, for slow predictions; None: all.
     """
     times = [predict(draw) for draw in fit.draws[:num_draws]]
     time_s = predict(fit.cluster)
@@ -270,9 +264,9 @@ def with_interval(fit: ProbeFit, predict: Callable[[Cluster], float], num_draws:
 
 @dataclass(frozen=True, slots=True)
 class ProbeNoise:
-    """How far the probes of messages let a predicted round of a ring vary.
+    """How much the noise of the probes moves a predicted round of a ring.
 
-    probe: that of whose size the round varies most. predicted: that round, of which a ring is a series.
+    probe: the one whose round varies most. predicted: that round.
     """
 
     probe: Probe
@@ -280,29 +274,24 @@ class ProbeNoise:
 
     @property
     def too_wide(self) -> bool:
-        """Return whether predictions may be off by more than `TOO_WIDE` through noise alone."""
+        """Return whether noise alone may move predictions by more than `TOO_WIDE`."""
         return self.largest_error > TOO_WIDE
 
     @property
     def largest_error(self) -> float:
-        """Return the larger of both errors of the prediction in size."""
+        """Return the larger error of the prediction, as a magnitude."""
         return max(map(abs, self.predicted.off_by))
 
     def line(self) -> str:
-        """Return one line for the user: how far the probes lie apart, and what to expect of predictions."""
-        low_s, high_s = p10_p90(self.probe.times_s)
-        low, high = self.predicted.off_by
-        return (
-            f"this machine was busy: a message of {format_size(self.probe.size_bytes)} took {format_time(low_s)} to "
-            f"{format_time(high_s)}; measure again; from the noise of the probes alone predictions may be off by "
-            f"{low:+.0%} to {high:+.0%}"
-        )
+        """Return the warning of a busy machine."""
+        (low_s, high_s), (low, high) = p10_p90(self.probe.times_s), self.predicted.off_by
+        return warning_line("busy", size_bytes=self.probe.size_bytes, low_s=low_s, high_s=high_s, low=low, high=high)
 
 
 def probe_noise(measurements: Measurements, fit: ProbeFit) -> ProbeNoise | None:
-    """Return how noisy the probes are to which `fit` was fitted; None where no messages were probed, as on one rank.
+    """Return the noise of the shortest or the longest message, whichever is more; None if no messages were probed.
 
-    Short messages show the noise of latency, long ones that of bandwidth: the worse of both counts.
+    Short messages show the noise of latency, long ones that of bandwidth.
     """
     probes = measurements.probes_of("shift", in_flight=1)
     if not probes or measurements.num_ranks == 1:
@@ -315,7 +304,7 @@ def probe_noise(measurements: Measurements, fit: ProbeFit) -> ProbeNoise | None:
     return max(map(noise_of, (probes[0], probes[-1])), key=lambda noise: noise.largest_error)
 
 
-def busy_line(measurements: Measurements, fit: ProbeFit) -> str:
-    """Return the line of a noise that is too wide for predictions; "" if it is not."""
+def busy_warning(measurements: Measurements, fit: ProbeFit) -> str:
+    """Warn of probes that scatter too much for predictions."""
     noise = probe_noise(measurements, fit)
     return noise.line() if noise and noise.too_wide else ""

@@ -1,8 +1,7 @@
-"""`LogParameters`: what a fit to logs may change, what is believed of it before, and what it means.
+"""`LogParameters`: the parameters of a fit to logs, their priors and their meaning; `fit` finds their posterior.
 
-What is known before is NCCL's own model (version 2.30, src/graph/tuning.cc): its latencies and shares of the bandwidth,
-each believed only up to a factor. Bandwidths of links and NICs come from the times alone. `fit` finds the parameters
-from data that are too few for them, with what is known beforehand.
+Priors are NCCL's own model (version 2.30, src/graph/tuning.cc): its latencies and shares of the bandwidth, each within
+a factor. Bandwidths of links and NICs come from the times alone.
 """
 
 import math
@@ -41,9 +40,9 @@ _LATENCIES, _BANDWIDTHS = 1.0, math.log(2)  # of starts elsewhere than at what i
 
 
 class Assumption(NamedTuple):
-    """The facts about a cluster that are no numbers to fit; the likeliest ones are taken.
+    """The facts about a cluster that are not fitted numbers; the likeliest combination is chosen.
 
-    num_nics: of a host; 0: as many as it has ranks. two_host_passes: as of a `Tuning`. adds: whether switches add up.
+    num_nics: of a host; 0: one per rank. two_host_passes: as in `Tuning`. adds: whether switches reduce.
     """
 
     num_nics: int
@@ -52,10 +51,10 @@ class Assumption(NamedTuple):
 
 
 def assumptions(cases: Sequence[Timing], nics: Nics | None) -> list[Assumption]:
-    """Return all that the cases can tell apart, what is believed without them first.
+    """Return all assumptions that the cases can tell apart, the default first.
 
-    A host has a NIC for each rank, unless cases with several numbers of ranks for each host say otherwise. An
-    all_reduce alone does not tell a fast algorithm from fast links: only beside what is a ring it does.
+    A host has a NIC per rank, unless cases with several numbers of ranks per host say otherwise. An all_reduce alone
+    does not tell a fast algorithm from fast links; a ring beside it does.
     """
     rings = [case for case in cases if case.call.collective in RING_TESTS]
     across = [case for case in rings if case.call.num_nodes > 1]
@@ -73,7 +72,7 @@ def assumptions(cases: Sequence[Timing], nics: Nics | None) -> list[Assumption]:
 
 
 class LogParameters:
-    """The parameters that there are, in their order, and what they mean under an assumption."""
+    """The parameters in their order, and their meaning under an assumption."""
 
     def __init__(self, cases: Sequence[Timing], nics: Nics | None, assumption: Assumption) -> None:
         self.nics = nics
@@ -95,19 +94,19 @@ class LogParameters:
         return np.log(values), np.array([*off, _TREE, _TREE_HOPS, _MESSAGE_START, _MESSAGE, _FILL])
 
     def starts(self, prior: Floats) -> list[Floats]:
-        """Return where to look for the likeliest parameters: near the prior, and where latency or bandwidth is more."""
+        """Return starting points of the search: the prior, and with more latency or more bandwidth."""
         latencies = np.array([name.endswith("latency") for name in self.names])
         bandwidths = np.array([name in BANDWIDTHS for name in self.names])
         return [prior, prior + _LATENCIES * latencies, prior + _BANDWIDTHS * bandwidths]
 
     def _fastest(self, calls: CallColumns, log_times: Floats, num_nodes: int) -> float:
-        """Return a first guess of a bandwidth: the bytes of a link or NIC over the time, where that is most."""
+        """Return a first guess of a bandwidth: the largest rate of bytes per link or NIC."""
         where = calls.nodes == 1 if num_nodes == 1 else calls.nodes > 1
         used = np.where(calls.nodes == 1, 1, np.minimum(calls.senders, self.assumption.num_nics or math.inf))
         return float((calls.size / used / np.exp(log_times))[where].max()) if where.any() else 1e9
 
     def rates(self, logarithms: Floats) -> Rates:
-        """Return the rates that these parameters stand for; no share of a bandwidth is more than all of it."""
+        """Return the rates for these parameters; a share of a bandwidth is at most 1."""
         values = np.exp(logarithms).tolist()
         link, nic = values[:2]
         last = dict(zip(OF_THE_LIBRARY, values[-len(OF_THE_LIBRARY) :], strict=True))
@@ -148,12 +147,12 @@ Model = Callable[[Floats], Floats]  # logarithms of the parameters -> logarithms
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Posterior:
-    """The distribution of the logarithms of parameters after the fit.
+    """The distribution of the logarithms of the parameters after the fit.
 
-    mode, covariance: (num_parameters,) and as often its square, the most likely values and how far they may be off.
+    mode, covariance: (num_parameters,) and (num_parameters, num_parameters).
     residuals: (num_times,), logarithm of predicted over measured.
-    influence: (num_times, num_parameters), by how much the logarithm of each time changes with each parameter.
-    cost: the less, the likelier; 2 more are a likelihood that is less by a factor of e.
+    influence: (num_times, num_parameters), derivative of the logarithm of each time.
+    cost: -2 log posterior density, plus a constant.
     """
 
     mode: Floats
@@ -164,17 +163,17 @@ class Posterior:
 
     @property
     def deviation(self) -> Floats:
-        """How far each may be off by itself, (num_parameters,)."""
+        """The standard deviation of each parameter, (num_parameters,)."""
         return np.sqrt(np.diag(self.covariance))
 
 
 def fit(
     model: Model, log_times: Floats, prior: Floats, prior_deviation: Floats, noise: float, held: Bools, start: Floats
 ) -> Posterior:
-    """Return the mode of the posterior near `start` (Levenberg-Marquardt), and its width there (Laplace's).
+    """Return the mode of the posterior near `start` (Levenberg-Marquardt), and its width there (Laplace).
 
-    noise: of a logarithm of a time. Where the residuals are larger than that, the deviations grow with them.
-    held: (num_parameters,), those that stay at the prior; their deviations say all the same how far they may be off.
+    noise: standard deviation of the logarithm of a time; larger residuals widen the posterior.
+    held: (num_parameters,), parameters that stay at the prior and keep their deviations.
     """
     mode, belief = np.where(held, prior, start), 1 / prior_deviation**2
     weight = np.where(held, _HELD, belief)
@@ -201,7 +200,7 @@ def fit(
 
 
 def _deviation_of(residuals: Floats) -> float:
-    """Return the deviation of the normal distribution that has their median."""
+    """Return the deviation of the normal distribution with the same median of magnitudes."""
     return float(np.median(np.abs(residuals))) / 0.6745
 
 
@@ -218,7 +217,7 @@ def _around(model: Model, at: Floats, log_times: Floats, noise: float) -> tuple[
 def _descend(
     cost: Callable[[Floats], float], at: Floats, gradient: Floats, curvature: Floats, damping: float, least: float
 ) -> tuple[Floats | None, float, float]:
-    """Return a step that goes down, its cost, and the damping to begin with next time; no step if there is none."""
+    """Return a step that lowers the cost, that cost, and the next damping; None if there is no such step."""
     while damping < _GIVE_UP:
         step: Floats = np.asarray(
             np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient), np.float64

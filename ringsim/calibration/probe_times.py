@@ -1,4 +1,4 @@
-"""The times of probes: a shift by simulation, a line through sizes, and a call after a computation."""
+"""The times of probes: simulated shifts and exchanges, lines through sizes, and calls after a computation."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from ringsim.simulation import IN_ORDER, predict_repeated, predict_time
 def shift_s(network: AnyNetwork, num_ranks: int, size_bytes: int, *, rested: bool = False) -> float:
     """Return the simulated seconds of a round in which every rank sends `size_bytes` to its right neighbour.
 
-    rested: after a pause, and not after another round.
+    rested: after a pause instead of another round.
     """
     step = ring_all_gather(num_ranks).steps[0]
     predict = predict_time if rested else predict_repeated
@@ -23,35 +23,41 @@ def shift_s(network: AnyNetwork, num_ranks: int, size_bytes: int, *, rested: boo
 
 
 def exchange_s(network: AnyNetwork, num_ranks: int, num_pairs: int, size_bytes: int) -> float:
-    """Return the simulated seconds of a round in which pairs of neighbours send each other `size_bytes` at once."""
+    """Return the simulated seconds of a round in which pairs of neighbours exchange `size_bytes`."""
     src = np.arange(2 * num_pairs)
     exchange = _round(num_ranks, src, src ^ 1)
     return predict_repeated(exchange, network, num_ranks * size_bytes, runtime=IN_ORDER)
 
 
 def _round(num_ranks: int, src: Ints, dst: Ints) -> Schedule:
-    """Return one step in which ranks send the chunk of their number."""
+    """Return a schedule of one step in which each rank sends the chunk of its number."""
     columns = [(src, dst, src, np.zeros(len(src), bool))]
     return Schedule.from_columns(Collective.ALL_GATHER, "round", num_ranks, num_ranks, columns)
 
 
-def cold_call_s(measurements: Measurements, kind: str) -> float:
-    """Return what a call of that kind ("call", "call/dist", "shm/call") takes longer after a walk through memory.
+def cold_call_s(measurements: Measurements, subject: str = "", transport: str = "") -> float:
+    """Return the additional time of a call after a walk through memory; 0 without such probes.
 
-    A computation leaves neither the code of a call nor its data in the caches, and its threads asleep. 0 if there are
-    no such probes.
+    A computation evicts the code and data of a call from the caches, and its threads sleep.
+
+    subject, transport: of the `ProbeKind` of these calls.
     """
-    cold, warm = (measurements.probes_of(f"{kind}/{state}") for state in ("cold", "warm"))
+    cold, warm = (
+        measurements.probes_of("call", subject=subject, transport=transport, warmth=warmth)
+        for warmth in ("cold", "warm")
+    )
     return max(cold[0].median_s - warm[0].median_s, 0.0) if cold and warm else 0.0
 
 
 def async_call_s(measurements: Measurements) -> float:
-    """Return what a call of ours takes longer, after a walk through memory, if its group's thread carries it out.
+    """Return the additional time of our call after a walk through memory if the group's thread executes it.
 
-    Where ranks share memory, calls go through that. 0 if there are no such probes.
+    Shared memory comes first, as calls prefer it. 0 without such probes.
     """
-    for kind in ("shm/call", "call"):
-        cold, in_thread = (measurements.probes_of(f"{kind}/{state}") for state in ("cold", "async"))
+    for transport in ("shm", ""):
+        cold, in_thread = (
+            measurements.probes_of("call", warmth=warmth, transport=transport) for warmth in ("cold", "async")
+        )
         if cold and in_thread:
             return max(in_thread[0].median_s - cold[0].median_s, 0.0)
     return 0.0
@@ -71,5 +77,5 @@ def fit_line(probes: Sequence[Probe]) -> tuple[float, float]:
 
 
 def rate(s_per_byte: float) -> float:
-    """Return bytes per second, infinite where the times do not grow with the size as far as the probes can tell."""
+    """Return bytes per second; infinite where the times do not grow with the size."""
     return 1 / s_per_byte if s_per_byte > 0 else math.inf

@@ -1,4 +1,4 @@
-"""`Timing`: the times that were measured of one collective, size and cluster, whatever it was read from."""
+"""`Timing`: the measured times of one collective of one size on the same ranks, from any source."""
 
 import hashlib
 import statistics
@@ -30,14 +30,13 @@ class Timing:
     """All times of one collective of one size on the same ranks.
 
     algorithm: one of `ringsim algorithms`, "dist" and the like; "ring" where a library was forced to it, or has nothing
-    else, see `_has_ring_alone`; otherwise the benchmark's name.
+    else (`_has_ring_alone`); otherwise the benchmark's name.
     times_s: of each run or iteration, out of place and in place.
-    in_place_s: those of them that were in place; empty if it is not known.
-    spread_s: the 10th and the 90th percentile of times_s, or what the benchmark printed of its repetitions.
-    device: what each rank runs on, empty if it is not known.
-    transport: "shm" if its chunks went through shared memory; "" if they did not, or it is not known.
-    rows: a digest of each row of a log that is among them, by which a network file knows it again; empty if they are
-    not of logs.
+    in_place_s: the times in place; empty if not known.
+    spread_s: 10th and 90th percentile of times_s, or the benchmark's own figures.
+    device: of each rank, empty if not known.
+    transport: "shm" if chunks went through shared memory; "" if not, or not known.
+    rows: digests of the rows of a log, by which a network file recognises its calibration; empty for measurements.
     """
 
     call: Call
@@ -52,7 +51,7 @@ class Timing:
 
     @property
     def group(self) -> tuple[str, str, int, int]:
-        """Collective, algorithm, ranks and hosts, which timings share that differ in size alone."""
+        """Collective, algorithm, ranks and hosts: all but the size."""
         return self.call.collective, self.algorithm, self.call.num_ranks, self.call.num_nodes
 
     @property
@@ -67,23 +66,22 @@ class Timing:
 
     @property
     def calibrated_s(self) -> float:
-        """The time to fit a network to: in place for all_gather and reduce_scatter, which spares the library a copy."""
+        """The time to fit to: in place for all_gather and reduce_scatter, which spares the library a copy."""
         spared = self.in_place_s if self.call.collective in RING_TESTS[1:] else ()
         return statistics.median(spared or self.times_s)
 
     @property
     def may_use_switch(self) -> bool:
-        """Whether NCCL may have used NVSwitches that reduce, as far as the GPU's name and NCCL's settings tell."""
+        """Whether NCCL may have used NVSwitches that reduce, by the GPU's name and NCCL's settings."""
         return bool(self.call.settings.uses_switch) and _may_hang_on_switch(self.device)
 
 
 @dataclass(frozen=True, slots=True)
 class FittedParameter(Estimate):
-    """A parameter of the network that was fitted.
+    """A fitted parameter of the network, in SI units.
 
-    value: in SI units; the true one lies between the ends with a probability of 95 %, and whichever of several logs of
-    the same collective one believes.
-    seen_in: the cases whose times depend on it; none: it is as it was believed to be before.
+    Its interval of 95 % contains the fits to single logs where logs repeat each other.
+    seen_in: the cases whose times depend on it; none: it keeps its prior.
     """
 
     name: str
@@ -91,7 +89,7 @@ class FittedParameter(Estimate):
 
 
 def repeated(cases: Iterable[Timing]) -> list[list[Timing]]:
-    """Return the cases that differ in their file alone, together; those that no other file has are left out."""
+    """Return the groups of cases that differ in their file alone, where there are several."""
     alike: dict[tuple[Call, str], list[Timing]] = {}
     for case in cases:
         alike.setdefault((case.call, case.algorithm), []).append(case)
@@ -99,10 +97,10 @@ def repeated(cases: Iterable[Timing]) -> list[list[Timing]]:
 
 
 def cases_of_tables(tables: Iterable[LogTable], known: NcclSettings = NOT_KNOWN) -> list[Timing]:
-    """Return a case for each collective, algorithm, size, number of ranks and hosts, and file, of all runs in it.
+    """Return a case for each collective, algorithm, size, number of ranks and hosts, and file.
 
-    known: settings of NCCL that the user gives, for logs that do not name them.
-    Times of several files are not put together: they may be of different settings, see `contradiction_line`.
+    known: settings of NCCL for logs that do not contain them.
+    Times of several files stay apart: their settings may differ, see `contradiction_warning`.
     """
     rows_by_case: dict[_Key, list[tuple[LogTable, LogRow]]] = {}
     for table in tables:
@@ -131,10 +129,10 @@ def _may_hang_on_switch(device: str) -> bool:
 
 
 def _has_ring_alone(table: LogTable, settings: NcclSettings) -> bool:
-    """Return whether NCCL can have taken nothing but a ring, as far as is known.
+    """Return whether NCCL can have used nothing but a ring, as far as is known.
 
-    all_gather and reduce_scatter have PAT from version 2.23 on between hosts of one GPU, and NVLS within a host whose
-    switches add. (CollNet, which they have as well, needs a plug-in and its own switches.)
+    all_gather and reduce_scatter also have PAT from version 2.23 on between hosts of one GPU, and NVLS within a host
+    whose switches reduce. (CollNet needs a plug-in and its own switches.)
     """
     if table.benchmark != "nccl-tests" or table.test not in RING_TESTS[1:]:
         return False
@@ -165,7 +163,7 @@ def _digest(key: _Key, row: LogRow) -> str:
 
 
 def cases_of_measurements(measurements: Measurements, num_nodes: int, file: str) -> list[Timing]:
-    """Return a case for each competitor's times; where all ranks have one clock, less the arrival skew.
+    """Return a case for each competitor's times, without the arrival skew where all ranks have one clock.
 
     Raises ValueError for times of wrong results.
     """
@@ -179,7 +177,7 @@ def cases_of_measurements(measurements: Measurements, num_nodes: int, file: str)
                 f"{file}: collectives[{index}]: wrong is {times.wrong}: its results were wrong, so the times say "
                 f"nothing; find out why, and measure again"
             )
-        seconds = times.together_s if one_clock else times.times_s
+        seconds = times.times_without_skew_s if one_clock else times.times_s
         call = Call(times.collective.value, times.size_bytes, times.num_ranks, num_nodes)
         in_place_s = seconds if times.in_place else ()
         own = transport if times.algorithm != TORCH else ""

@@ -12,7 +12,7 @@ import click
 from click import option
 from click.core import ParameterSource
 
-from ringsim.calibration import nic_line, one_host_line
+from ringsim.calibration import nic_warning, one_host_warning
 from ringsim.console import RATE, TIME, Choice, IntRange, Name, Quantity
 from ringsim.libraries import DIRECT, LIBRARIES, LIBRARY, MAX_TRANSFERS, Call, Plan, library_of
 from ringsim.network import AnyNetwork, Cluster, Network, Tuning, load_network, preset_names, require_priced
@@ -254,8 +254,8 @@ def say_guesses(network: AnyNetwork, num_ranks: int) -> None:
     if not isinstance(network, Cluster):
         return
     per_host = network.spec.ranks_per_host
-    nics = nic_line(network, per_host) if per_host and num_ranks > per_host else ""
-    for line in filter(None, [nics, one_host_line(network, num_ranks)]):
+    nics = nic_warning(network, per_host) if per_host and num_ranks > per_host else ""
+    for line in filter(None, [nics, one_host_warning(network, num_ranks)]):
         click.echo(line, err=True)
 
 

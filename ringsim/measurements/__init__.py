@@ -1,9 +1,7 @@
 """Measurements by this project or by other benchmarks, and where they come from."""
 
-from ringsim.measurements.logs.lines import LogRow, LogShape, LogTable
-from ringsim.measurements.logs.nccl_rows import busbw_factor
-from ringsim.measurements.logs.nccl_settings import NCCL_ALGORITHMS, NCCL_PROTOCOLS, NOT_KNOWN, NcclSettings
-from ringsim.measurements.logs.reader import read_logs
+from ringsim.measurements.log_lines import LogRow, LogShape, LogTable
+from ringsim.measurements.log_reader import read_logs
 from ringsim.measurements.measurements import (
     CHAIN_TESTS,
     MESSAGE_TESTS,
@@ -27,4 +25,6 @@ from ringsim.measurements.measurements import (
     p95,
     pooled,
 )
+from ringsim.measurements.nccl_settings import NCCL_ALGORITHMS, NCCL_PROTOCOLS, NOT_KNOWN, NcclSettings
+from ringsim.measurements.nccl_tests import busbw_factor
 from ringsim.measurements.provenance import RankHosts, provenance

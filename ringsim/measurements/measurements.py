@@ -1,9 +1,11 @@
-"""The measurements of one machine: probes, times of collectives, and recorded runs, with the file that holds them."""
+"""The measurements of one machine, and their file: probes, times of collectives, and recorded runs."""
 
+import re
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Self
+from functools import cache
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -27,20 +29,19 @@ TESTS = (*RING_TESTS, *CHAIN_TESTS, *MESSAGE_TESTS)  # all that there is a formu
 
 
 class CollectiveTimes(Record, frozen=True):
-    """The times of one collective of one size, done many times by one competitor.
+    """The times of one collective of one size, repeated by one competitor.
 
     algorithm: one of `ringsim algorithms`, a user's own, TORCH, RAW_SOCKETS, PLAIN_RING or OPENMPI.
     size_bytes: of the whole tensor: the input of reduce_scatter, the output of all_gather.
-    dtype, op: by torch's names, such as float32 and sum; op is none where nothing is reduced.
-    in_place: False if the result went to another memory than the input, copying included.
-    wrong: elements, over all ranks, that were not what they must be; None if there is nothing to look at.
-    calls: how many of them one after the other make an iteration.
-    times_s: of each iteration, the slowest rank's time from its start to its end, over `calls`.
-    arrival_skew_s: of each iteration, how long the slowest rank was at it before the last rank began, over `calls`: so
-    long it may have waited for a peer and not for the collective. Only right where all ranks have one clock, as on one
-    host. In files its key is "late_s".
-    positions: of each iteration, how many competitors had their turn in it before.
-    rank_medians_s: of each rank, its own median times.
+    dtype, op: torch's names, such as float32 and sum; op is none without a reduction.
+    in_place: False if the result went to other memory than the input, copying included.
+    wrong: wrong elements over all ranks; None if unchecked.
+    calls: in an iteration, one after the other.
+    times_s: per call, of each iteration: the slowest rank's time from its start to its end.
+    arrival_skew_s: per call, of each iteration: how long the slowest rank had been in it before the last rank began,
+    and may have waited for that rank. Only right with one clock, as on one host. Its key in files is "late_s".
+    positions: of each iteration, the number of competitors before this one.
+    rank_medians_s: median time of each rank.
     """
 
     collective: Collective
@@ -70,8 +71,8 @@ class CollectiveTimes(Record, frozen=True):
         return statistics.median(self.times_s)
 
     @property
-    def together_s(self) -> tuple[float, ...]:
-        """The times from when the last rank began, `times_s` less the arrival skew, so without waiting for it."""
+    def times_without_skew_s(self) -> tuple[float, ...]:
+        """Durations measured from the arrival of the last rank."""
         return tuple(
             time_s - skew_s if skew_s < time_s else time_s
             for time_s, skew_s in zip(self.times_s, self.arrival_skew_s, strict=True)
@@ -84,14 +85,14 @@ class CollectiveTimes(Record, frozen=True):
 
     @property
     def cell(self) -> tuple[Collective, int, str, str, int, bool]:
-        """The task that all competitors were given alike: the times of one cell can be compared."""
+        """The task, which is the same for all competitors: times of one cell can be compared."""
         return self.collective, self.size_bytes, self.dtype, self.op, self.num_ranks, self.in_place
 
 
 def p10_p90(times_s: Sequence[float]) -> tuple[float, float]:
-    """Return the 10th and the 90th percentile, between which lie four runs of five, as np.percentile interpolates.
+    """Return the 10th and the 90th percentile, interpolated as by np.percentile.
 
-    Raises ValueError if there is no time at all.
+    Raises ValueError without times.
     """
     if not len(times_s):
         raise ValueError("no times: at least one is needed")
@@ -100,10 +101,9 @@ def p10_p90(times_s: Sequence[float]) -> tuple[float, float]:
 
 
 def p95(errors: Sequence[float]) -> float:
-    """Return the 95th percentile: the smallest of the errors that at least 95 % of them do not exceed.
+    """Return the 95th percentile: the smallest error that at least 95 % of the errors do not exceed.
 
-    It is not interpolated, so of fewer than 20 errors it is the largest: a table that says "95 % below" must not show
-    less. Raises ValueError if there is no error at all.
+    It is not interpolated: "95 % below" must not show less than that. Raises ValueError without errors.
     """
     if not len(errors):
         raise ValueError("no errors: at least one is needed")
@@ -115,25 +115,55 @@ ROUNDS_PER_RUN = 8  # of a probe; even, so that what goes out in a ping-pong com
 SLOT_BYTES, TOUCHED_BYTES = "shared_memory_slot_bytes", "shared_memory_touched_bytes"
 
 
-class Probe(Record, frozen=True):
-    """The times of one small experiment, done on all ranks at once.
+_PROBE_KIND = re.compile(
+    r"(?:(?P<transport>shm)/)?(?P<pattern>[a-z]+)(?:/(?P<subject>(?!rested|cached|cold|warm|async)\w+?))?"
+    r"(?:/(?P<warmth>rested|cached|cold|warm|async))?(?:_(?P<clock>cpu))?"
+)
 
-    kind: "shift": every rank sends `in_flight` messages of `size_bytes` to its right neighbour while it receives as
-    many from its left one, and waits for all; "shift/rested": one such round after a pause, until each rank knows that
-    all have finished it; "ping/R": ranks R and R + 1 send each other a message alternately while the others are idle;
-    "exchange/K": K pairs of neighbours send each other a message simultaneously; "reduce": every rank adds what its
-    left neighbour has sent, in float32, and sends the sum on as in a shift, of which only the addition is timed
-    ("reduce/bfloat16" and others: in that dtype); "fresh": every rank copies `size_bytes` into memory that it has not
-    written before; "call": a shift in which each message is sent by a separate call, as collectives are; "call/dist":
-    every rank calls torch's all_reduce on a group that consists of this rank only. Through shared memory: "shm/shift":
-    every rank passes to its right neighbour the sum of a chunk and of the chunk that it has just received; "shm/copy",
-    "shm/add": every rank sends ROUNDS_PER_RUN of its chunks, which the neighbour copies or adds; "shm/call": as "call".
-    Suffixes: "/cached": with the same chunks in each run; "/cold": one call after walking through memory; "/warm": one
-    call without such a walk; "/async": one after such a walk, carried out by a thread of the group; "_cpu": CPU
-    seconds of all threads of a rank (of the adding thread, for additions) instead of elapsed seconds.
+
+class ProbeKind(NamedTuple):
+    """The experiment of a probe, which all ranks do at once; in files text such as "shm/call/cold_cpu".
+
+    pattern, through torch.distributed:
+        shift: every rank sends `in_flight` messages to its right neighbour while it receives as many from its left
+        one, and waits for all; ping: ranks R and R + 1 send each other a message alternately; exchange: K pairs of
+        neighbours send each other a message; reduce: every rank adds a received message and sends the sum on, of which
+        only the addition is timed; fresh: every rank copies into memory that it has not written before; call: a shift
+        in which every message has its own call, or (subject dist) an all_reduce of torch on a group of one rank.
+    pattern, through shared memory (transport shm):
+        shift: every rank passes on the sum of a chunk and of the chunk that it has received; copy, add: every rank
+        sends ROUNDS_PER_RUN of its chunks, which the neighbour copies or adds; call: as above.
+    subject: R of a ping, K of an exchange, the dtype of a reduction other than float32, or dist.
+    warmth: rested: one round after a pause; cached: the same chunks in each run; cold, warm, async: one call after a
+    walk through memory, without it, or after it in the thread of the group.
+    clock: cpu for the CPU seconds of all threads of a rank (for additions, of the adding one); "" for elapsed time.
+    """
+
+    pattern: str
+    subject: str = ""
+    warmth: str = ""
+    transport: str = ""
+    clock: str = ""
+
+    @classmethod
+    @cache
+    def read(cls, text: str) -> Self:
+        """Return the kind of this text; an unknown text is a pattern.
+
+        >>> ProbeKind.read("shm/call/cold")
+        ProbeKind(pattern='call', subject='', warmth='cold', transport='shm', clock='')
+        """
+        match = _PROBE_KIND.fullmatch(text)
+        return cls(**match.groupdict(default="")) if match else cls(text)
+
+
+class Probe(Record, frozen=True):
+    """The times of one small experiment.
+
+    kind: the text of a `ProbeKind`. size_bytes: of a message, or of what is added or copied.
     times_s: seconds per round, at least one value; each is the mean over the ranks that take part and over a block of
-    rounds without a pause, as a collective is also a sum over steps. Cold, warm and asynchronous calls are timed
-    individually, so that calls that wait for a core can be told from the others.
+    rounds without a pause, as a collective is also a sum over steps. Cold, warm and asynchronous calls are timed one by
+    one, so that calls that wait for a core stand out.
     """
 
     kind: values.Name
@@ -153,16 +183,16 @@ TRANSFER = ("step", "src", "dst", "chunk", "issued_s", "applied_s")  # a value e
 class RecordedRun(Record, frozen=True):
     """The times at which each transfer of one run was issued by its sender and applied by its receiver.
 
-    All times are seconds on one clock, 0 when the last rank began; who began earlier may have sent before 0.
+    All times are seconds on one clock, 0 when the last rank began; earlier ranks may have sent before 0.
 
     algorithm: one of `ringsim algorithms` or a user's own.
-    size_bytes, element_bytes: of the whole tensor and of one of its elements, as they travel.
-    runs_s: how long every run took, of which this is the middle one: from when the last rank began to the last end.
-    begin_s, end_s: when each rank began and was done, (num_ranks,).
-    step, src, dst, chunk: of each transfer, (num_transfers,), in the order of these columns.
+    size_bytes, element_bytes: of the whole tensor and of an element, as sent.
+    runs_s: duration of every run, from the last begin to the last end; the recorded run is the median one.
+    begin_s, end_s: (num_ranks,).
+    step, src, dst, chunk: (num_transfers,), in lexicographic order.
     issued_s: when the sender handed it to the transport; applied_s: when the receiver had added or copied it.
-    clock_error_s: by how much the clocks of two ranks may differ: 0 but in older files, of ranks on several machines.
-    transport: "shm" for shared memory between all ranks, "gloo" for torch.distributed, "auto" for some each way.
+    clock_error_s: the largest difference of two clocks: 0 but in older files, of ranks on several machines.
+    transport: "shm" for shared memory between all ranks, "gloo" for torch.distributed, "auto" for both.
     """
 
     collective: Collective
@@ -211,7 +241,7 @@ class RecordedRun(Record, frozen=True):
 
     @property
     def time_s(self) -> float:
-        """The seconds from when the last rank began to the last application, as `Timeline.time_s` of a simulation."""
+        """The seconds from the last begin to the last application, as `Timeline.time_s` of a simulation."""
         return max(self.applied_s, default=0.0)
 
     @property
@@ -225,13 +255,11 @@ class RecordedRun(Record, frozen=True):
 
 
 class Measurements(JsonFile, frozen=True):
-    """The timings of one process group of `num_ranks` ranks, and the machine, versions and command behind them.
+    """The timings of one process group of `num_ranks` ranks, with machine, versions and command.
 
-    runs: single runs, transfer by transfer; a file without them has none.
-
-        >>> from ringsim import Measurements
-        >>> Measurements(2, provenance={}).as_dict()["format"]
-        'ringsim-measurements'
+    >>> from ringsim import Measurements
+    >>> Measurements(2, provenance={}).as_dict()["format"]
+    'ringsim-measurements'
     """
 
     num_ranks: values.NumRanks
@@ -257,14 +285,18 @@ class Measurements(JsonFile, frozen=True):
         machine = self.provenance.get("machine")
         return f"Measurements({', '.join([f'{self.num_ranks} ranks', *parts])}{f', {machine}' if machine else ''})"
 
-    def probes_of(self, kind: str, in_flight: int | None = None) -> list[Probe]:
-        """Return the probes of a kind, sorted by size; in_flight: only those with this number of messages in flight."""
-        wanted = [p for p in self.probes if p.kind == kind and in_flight in (None, p.in_flight)]
+    def probes_of(self, pattern: str, in_flight: int | None = None, **fields: str) -> list[Probe]:
+        """Return the probes of a kind, sorted by size.
+
+        in_flight: only those with this number of messages in flight. fields: of `ProbeKind`, the others are empty.
+        """
+        kind = ProbeKind(pattern, **fields)
+        wanted = [p for p in self.probes if ProbeKind.read(p.kind) == kind and in_flight in (None, p.in_flight)]
         return sorted(wanted, key=lambda probe: probe.size_bytes)
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """Return what `as_dict` gave, of older versions too. Raises ValueError, in one line, for anything else."""
+        """Return what `as_dict` gave, also of older versions. Raises ValueError for anything else."""
         body, version = cls.FORMAT.read(data)
         if version < cls.FORMAT.version and isinstance(body.get("collectives"), list):
             body["collectives"] = [_as_of_now(times) for times in body["collectives"]]
@@ -276,9 +308,9 @@ class Measurements(JsonFile, frozen=True):
 
 
 def pooled(turns: Sequence[Measurements]) -> Measurements:
-    """Return the probes of several turns, which have measured the same, as one; with the provenance of the first.
+    """Return the probes of several turns as one, with the provenance of the first.
 
-    Raises ValueError if they have not probed the same.
+    Raises ValueError if the turns have not probed the same.
     """
     probes = []
     for same in zip(*(turn.probes for turn in turns), strict=True):
@@ -289,7 +321,7 @@ def pooled(turns: Sequence[Measurements]) -> Measurements:
 
 
 def _as_of_now(times: Any) -> Any:
-    """Return the times of a collective in an older version, as this one would have written them."""
+    """Return the times of a collective in an older version as this version writes them."""
     if not isinstance(times, dict) or not isinstance(times.get("times_s"), list):
         return times
     return {**times, "calls": 1, "late_s": [0.0] * len(times["times_s"])}

@@ -1,4 +1,4 @@
-"""Where a figure comes from: machine, versions, date, command, and which ranks share a host."""
+"""The provenance of a figure: machine, versions, date, command, and the hosts of the ranks."""
 
 import datetime
 import os
@@ -18,7 +18,7 @@ FROM_PYTHON = "from Python"
 
 
 def provenance() -> dict[str, Any]:
-    """Return what a reader must know to judge a figure, for JSON."""
+    """Return the facts needed to judge a figure, for JSON."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": _command(),
@@ -34,7 +34,7 @@ def provenance() -> dict[str, Any]:
 def _command() -> str:
     """Return the command line of this process; FROM_PYTHON in an interactive session or a notebook.
 
-    It begins with the name of the script, or with `-m package` for a package, whose script is always __main__.py.
+    It begins with the script's name, or with `-m package`, whose script is always __main__.py.
     """
     program = Path(sys.argv[0]).name if sys.argv else ""
     if program in ("", "-", "-c") or program.startswith("ipykernel"):
@@ -56,9 +56,9 @@ def _processor() -> str:
 
 @dataclass(frozen=True, slots=True)
 class RankHosts:
-    """The hosts of the ranks, (num_ranks,) each, numbered from 0 as they first come in the order of the ranks.
+    """The hosts of the ranks, (num_ranks,) each, numbered from 0 in order of appearance.
 
-    hosts: what has its own network interfaces: a computer, or a network namespace or container on one.
+    hosts: a computer, or a network namespace or container with its own interfaces.
     physical_hosts: the computer whose cores and clock the rank shares; the key in files is "machines".
     """
 
@@ -67,7 +67,7 @@ class RankHosts:
 
     @classmethod
     def from_measurements(cls, measurements: Measurements) -> Self | None:
-        """Return what the ranks noted; None if they did not. Raises ValueError for what cannot be."""
+        """Return the recorded hosts; None if there are none. Raises ValueError for impossible ones."""
         noted = {name: measurements.provenance.get(name) for name in ("machines", "hosts")}
         if None in noted.values():
             return None
@@ -79,7 +79,7 @@ class RankHosts:
 
     @property
     def num_hosts(self) -> int:
-        """The number of hosts, at least one."""
+        """The number of hosts."""
         return max(self.hosts) + 1
 
     @property
@@ -91,7 +91,7 @@ class RankHosts:
     def ranks_per_host(self) -> int:
         """The number of ranks of every host; the last may have fewer.
 
-        Raises ValueError unless the others have as many, one host's after the other's.
+        Raises ValueError unless the others have equally many, in order.
         """
         num_ranks = self.hosts.count(0)
         if list(self.hosts) != [rank // num_ranks for rank in range(len(self.hosts))]:
@@ -99,12 +99,12 @@ class RankHosts:
         return num_ranks
 
     def right_of(self, rank: int) -> int:
-        """Return the neighbour to which a rank sends in a ring."""
+        """Return the right neighbour of a rank in a ring."""
         return (rank + 1) % len(self.hosts)
 
 
 def _numbers(name: str, value: object, num_ranks: int) -> tuple[int, ...]:
-    """Return a number for each rank, counted from 0 as they first come."""
+    """Return a number per rank, counted from 0 in order of appearance."""
     if not isinstance(value, list | tuple) or len(value) != num_ranks:
         raise refusal(name, value, f"must be a list of {num_ranks} numbers, one for each rank")
     known = 0

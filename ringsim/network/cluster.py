@@ -16,7 +16,7 @@ from ringsim.network.topology import Topology
 class CalibratedCells(Record, frozen=True):
     """The sizes at which one collective was timed on a number of ranks and hosts.
 
-    rows: a digest of each timing that was used, as in `TimedCase.rows`; empty in files of older versions.
+    rows: a digest of each timing that was used, as in `Timing.rows`; empty in files of older versions.
     """
 
     collective: values.Name

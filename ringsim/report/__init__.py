@@ -4,8 +4,7 @@ from ringsim.report.calibration_table import fit_dict, format_comparison, format
 from ringsim.report.network_table import format_network_details, format_networks, network_details, network_summary
 from ringsim.report.notebook import register
 from ringsim.report.pages.animation_page import animation_page
-from ringsim.report.pages.report_page import report_page
-from ringsim.report.pages.step_page import step_page
+from ringsim.report.pages.report_page import report_page, step_page
 from ringsim.report.perfetto import trace_lines, write_step_trace, write_trace
 from ringsim.report.placement_report import format_placement, parse_placement, placement_dict
 from ringsim.report.run_summary import describe, ranks_as_dicts, ranks_table, summarise

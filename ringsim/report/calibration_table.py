@@ -1,4 +1,4 @@
-"""A calibration and a comparison as text: parameters with their intervals, and predictions beside what was measured."""
+"""Calibrations and comparisons as text: parameters with intervals, and predictions beside measurements."""
 
 import math
 import statistics
@@ -17,9 +17,9 @@ _SHOWN_MISFITS = 5
 
 
 def format_fit(fit: calibration.LogFit, wide: bool = False) -> str:
-    """Return the table of parameters of a fit to logs, and how well it reproduces them.
+    """Return the parameters of a fit to logs, and its residuals.
 
-    wide: with the collectives, ranks and sizes in which each parameter was seen, instead of their number.
+    wide: with the collectives, ranks and sizes behind each parameter instead of their number.
     """
     width = None if wide else WIDTH
     rows = [("parameter", "value", "95 % interval", "seen in")]
@@ -36,14 +36,14 @@ def format_fit(fit: calibration.LogFit, wide: bool = False) -> str:
     shares_hosts = any(case.call.num_ranks > case.call.num_nodes for case in fit.cases)
     if shares_hosts and math.isinf(fit.cluster.spec.host.link.bandwidth_bytes_per_s):
         notes.append("no log of one host alone: within a host a byte takes no time on this network; add such a log")
-    notes += filter(None, [calibration.undecided_line(fit.parameters, fit.cases)])
+    notes += filter(None, [calibration.undetermined_warning(fit.parameters, fit.cases)])
     return "\n".join([*align_columns(rows, width=width), *(wrap_text(note, width, "  ") for note in notes)])
 
 
 def _residuals(fitted: str, errors: Sequence[tuple[str, float]]) -> list[str]:
-    """Return how well a network reproduces what it was `fitted` to, and on what it does not reproduce, if anything.
+    """Return lines on the residuals of a fit.
 
-    errors: with what they belong to, such as "ring 64 KiB".
+    fitted: the name of the fitted cases. errors: with their cases, such as "ring 64 KiB".
     """
     errors = sorted(errors, key=lambda pair: -abs(pair[1]))
     (worst, error), typical = errors[0], statistics.median(abs(error) for _, error in errors)
@@ -64,7 +64,7 @@ def _shown(name: str, value: float) -> str:
 
 
 def _seen(parameter: calibration.FittedParameter) -> str:
-    """Each collective with its ranks and the range of its sizes; nothing: where the value comes from instead."""
+    """Return each collective with its ranks and the range of its sizes; without any, the source of the prior."""
     if not parameter.seen_in:
         is_elsewhere = parameter.name in ("ring_fill", "message_share")
         return "none: as on other clusters" if is_elsewhere else "none: NCCL's own model"
@@ -83,9 +83,9 @@ def _case(case: calibration.Timing) -> str:
 
 
 def format_probe_fit(fit: calibration.ProbeFit, wide: bool = False) -> str:
-    """Return the table of parameters of a fit to probes, and how well it reproduces them.
+    """Return the parameters of a fit to probes, and its residuals.
 
-    wide: with the probes that each parameter was fitted to.
+    wide: with the probes behind each parameter.
     """
     width = None if wide else WIDTH
     rows: list[tuple[str, ...]] = [("parameter", "value", "95 % interval", *(["probes"] if wide else []))]
@@ -103,7 +103,7 @@ def format_probe_fit(fit: calibration.ProbeFit, wide: bool = False) -> str:
 def fit_dict(fit: calibration.LogFit) -> dict[str, Any]:
     """Return a fit to logs for JSON."""
     return {
-        "undecided": calibration.undecided_line(fit.parameters, fit.cases) or None,
+        "undecided": calibration.undetermined_warning(fit.parameters, fit.cases) or None,
         "parameters": [
             {"name": fitted.name, "value": fitted.value, "low": fitted.low, "high": fitted.high,
              "num_cells": len(fitted.seen_in)}
@@ -146,7 +146,7 @@ _ALIKE = 0.2  # intervals at least as wide show both ends: N % longer is then no
 
 
 def format_comparison(comparison: calibration.Comparison, wide: bool = False) -> str:
-    """Return a row for each case, below the name of its algorithm, then the summary by size class.
+    """Return a row for each case below the name of its algorithm, then the summary by size class.
 
     wide: with the name in every row instead.
     """
@@ -163,13 +163,13 @@ def comparison_table(comparison: calibration.Comparison, most_rows: int | None =
 
 
 def _columns(comparison: calibration.Comparison) -> Sequence[str]:
-    """Return the headings of what `_row` returns, without that of intervals where none are known."""
+    """Return the headings of `_row`."""
     between = ("80 %",) if comparison.has_intervals else ()
     return "size", "ranks", "hosts", "predicted", *between, "measured", "error", "spread", ""
 
 
 def _rows_by_algorithm(comparison: calibration.Comparison) -> Iterator[str]:
-    """Yield the rows of each algorithm, and of each log that others repeat, below its name, aligned as one table."""
+    """Yield the rows of each algorithm, and of each log that others repeat, below its name, as one table."""
     rows = [_row(comparison, compared) for compared in comparison.cases]
     heading, *lines = cells.DataTable(_columns(comparison), rows).lines()
     by_name: dict[str, list[str]] = {}
@@ -194,7 +194,7 @@ def _row(comparison: calibration.Comparison, compared: calibration.ComparedCase)
 
 
 def _width_cell(compared: calibration.ComparedCase) -> cells.TableCell:
-    """Return how far the measured time may lie from the predicted one, with a probability of 80 %."""
+    """Return the distance of the interval's ends from the predicted time."""
     if compared.interval is None or compared.predicted_s is None:
         return cells.NOTHING
     if not compared.interval.is_bounded:
@@ -220,7 +220,7 @@ def _summary(comparison: calibration.Comparison) -> str:
 
 
 def _notes(comparison: calibration.Comparison) -> list[str]:
-    """Return what is not predicted, and why, each once, and what is far from what was calibrated."""
+    """Return each reason for missing predictions once, and the note on extrapolation."""
     missing: dict[tuple[str, str, str], int] = {}
     for compared in comparison.cases:
         if compared.predicted_s is None:

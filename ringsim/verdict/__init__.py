@@ -1,13 +1,15 @@
 """The verdict on a directory of results in plain words: what bounds, what to use, what more ranks would cost."""
 
 from ringsim.verdict.predictions import Attribution
-from ringsim.verdict.records import (
+from ringsim.verdict.run_directory import (
+    KINDS,
     ComparedTraining,
     JobReport,
+    RunDirectory,
     StrategyResult,
     TrainingComparison,
     TrainingRun,
     TrainingSession,
+    read_directory,
 )
-from ringsim.verdict.run_directory import KINDS, RunDirectory, read_directory
 from ringsim.verdict.verdict import MEASURE, Finding, Verdict, judge

@@ -1,8 +1,7 @@
-"""`make_forecast`: what a network fitted to probes predicts: causes, algorithms, DDP's buckets, and twice the ranks.
+"""`make_forecast`: predictions of the network fitted to probes: bounds, algorithms, DDP's buckets, and twice the ranks.
 
-A choice counts as sure if it is better on 95 % of the networks that the bootstrap of the calibration drew, and by more
-than predictions scatter about what was measured. One that is not sure is, as far as the data can tell, no better than
-what one would use anyway.
+A choice is sure if it is better on 95 % of the networks of the calibration's bootstrap, and by more than predictions
+scatter about measurements. A choice that is not sure is, as far as the data tell, no better than the default.
 """
 
 import math
@@ -24,8 +23,7 @@ from ringsim.network import Cluster, with_numbers
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective
 from ringsim.training_step import BucketCaps, DdpConfig, DdpStep, StepProfile, predict_ddp, recommend, sweep_caps
-from ringsim.verdict.records import JobReport
-from ringsim.verdict.run_directory import RunDirectory
+from ringsim.verdict.run_directory import JobReport, RunDirectory
 
 SMALLEST = 2**10  # of the sizes in tables and pictures
 MOST_SIZES = 10
@@ -51,7 +49,7 @@ class Bound(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """The time of an all_reduce on a ring, and the seconds that each bound is charged with; they add up."""
+    """The time of an all_reduce on a ring, and the seconds due to each bound; they add up."""
 
     num_ranks: int
     size_bytes: int
@@ -64,38 +62,37 @@ class Attribution:
 
     @property
     def bound(self) -> Bound:
-        """The bound that is charged with most."""
+        """The bound with the largest share."""
         return max(self.seconds, key=lambda bound: self.seconds[bound])
 
     def share(self, bound: Bound) -> float:
-        """Return the part of the time that a bound is charged with; 0 where no time passes."""
+        """Return the part of the time due to a bound; 0 where no time passes."""
         return self.seconds[bound] / self.time_s if self.time_s > 0 else 0.0
 
     @property
     def shares(self) -> dict[str, float]:
-        """The parts of the time by cause, the largest first, without those that would be shown as nothing."""
+        """The shares by bound, the largest first, without those that round to nothing."""
         bounds = sorted(Bound, key=self.share, reverse=True)
         return {bound.value: self.share(bound) for bound in bounds if self.share(bound) >= 0.005}
 
     @property
     def without_straggler_s(self) -> float:
-        """The time if all links and ranks of a kind were alike."""
+        """The time with equal links and ranks."""
         return self.time_s - self.seconds[Bound.STRAGGLER]
 
 
 def all_reduce_s(cluster: Cluster, algorithm: str, num_ranks: int, size_bytes: int) -> float:
-    """Return the predicted seconds of one of our all_reduce calls. Raises ValueError where there is no room for it."""
+    """Return the predicted seconds of one of our all_reduce calls. Raises ValueError if it does not fit."""
     schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
     return OURS.predict_call(schedule, cluster, size_bytes)
 
 
 def attribute(cluster: Cluster, num_ranks: int, size_bytes: int) -> Attribution:
-    """Return what the time of an all_reduce on a ring is due to: simulate it on networks that lack more and more costs.
+    """Return the bounds of an all_reduce on a ring, by simulations on networks that lack more and more costs.
 
-    First stragglers go, so that links and ranks become like the others; then cores, so that every rank gets one when it
-    needs it; then latency, so that messages and calls cost nothing but their bytes. Each is charged with the time that
-    its going saves, and what is left is bandwidth. Stragglers and too few cores come first, since they make every
-    message and every byte cost more.
+    First stragglers are removed, so that links and ranks are equal; then the limit of cores; then latency, so that
+    messages and calls cost only their bytes. Each bound gets the time that its removal saves, and bandwidth the rest.
+    Stragglers and cores come first, since they slow every message and every byte.
 
     Raises ValueError where the network has no room for the ranks.
 
@@ -128,7 +125,7 @@ _TAKEN_AWAY: dict[Bound, Callable[[Cluster], Cluster]] = {
 class Subject:
     """A file with probes, and the network fitted to them.
 
-    size_bytes: of the all_reduce that the verdict is about. job: the strategy comparison that made them, if one did.
+    size_bytes: of the all_reduce in question. job: the strategy comparison with these probes, if any.
     """
 
     file: str
@@ -141,7 +138,7 @@ class Subject:
 
     @property
     def num_ranks(self) -> int:
-        """The number of ranks that were probed."""
+        """The number of probed ranks."""
         return self.measurements.num_ranks
 
 
@@ -149,8 +146,8 @@ class Subject:
 class AlgorithmChoice:
     """The algorithm for an all_reduce of one size.
 
-    times_s: predicted, of a call with each algorithm that is soon simulated, the fastest first. gain: how many times as
-    fast as the ring the chosen one is, with its interval; None if the ring is chosen, as nothing else is surely faster.
+    times_s: predicted times of a call by algorithm, the fastest first. gain: speed of the chosen algorithm over the
+    ring's, with its interval; None if the ring is chosen.
     """
 
     size_bytes: int
@@ -159,7 +156,7 @@ class AlgorithmChoice:
 
     @property
     def chosen(self) -> str:
-        """The fastest if that is sure, else the ring."""
+        """The fastest algorithm if it is surely faster, else the ring."""
         return next(iter(self.times_s)) if self.gain else BASELINE
 
 
@@ -167,7 +164,7 @@ class AlgorithmChoice:
 class BucketChoice:
     """Steps with each of CAPS_MB, the best of them, and the one with torch's own caps.
 
-    gain: how many times as fast the best is as torch's own, with its interval; None if it is not surely faster.
+    gain: speed of the best over torch's own, with its interval; None if it is not surely faster.
     """
 
     best: DdpStep
@@ -178,7 +175,7 @@ class BucketChoice:
 
 @dataclass(frozen=True, slots=True)
 class ScaledTime:
-    """The predicted times on a number of ranks; step_s: of a step with DDP, None without a profile."""
+    """Predicted times on a number of ranks; step_s: of a step with DDP, None without a profile."""
 
     num_ranks: int
     all_reduce_s: Estimate
@@ -187,7 +184,7 @@ class ScaledTime:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """All that is simulated on the fitted network of a subject; scaled: on its ranks, and on twice as many."""
+    """The predictions for a subject; scaled: on its ranks, and on twice as many."""
 
     attributions: tuple[Attribution, ...]
     algorithms: tuple[AlgorithmChoice, ...]
@@ -196,10 +193,10 @@ class Forecast:
 
 
 def find_subjects(contents: RunDirectory) -> list[Subject]:
-    """Return a subject for each set of probes that a network can be fitted to, the one to go by first.
+    """Return the probes to which a network can be fitted, the main ones first.
 
-    That is the strategy comparison's, since it also knows the training step; of several the latest. What cannot be
-    fitted is added to `contents.refused`.
+    Those of a strategy comparison come first, since it also knows the training step, then the latest. Failed fits are
+    added to `contents.refused`.
     """
     given: list[tuple[str, Measurements, JobReport | None]]
     given = [(file, job.measurements, job) for file, job in contents.jobs.items()]
@@ -230,7 +227,7 @@ def _subject(file: str, measurements: Measurements, job: JobReport | None, conte
 
 
 def make_forecast(subject: Subject) -> Forecast:
-    """Return the predictions for a subject. Raises ValueError for what its network cannot hold."""
+    """Return the predictions for a subject. Raises ValueError if they do not fit its network."""
     ranks, fit, profile = subject.num_ranks, subject.fit, subject.profile
     if ranks > MOST_RANKS:
         raise ValueError(f"{ranks} ranks: a report makes predictions for up to {MOST_RANKS}")
@@ -249,15 +246,15 @@ def make_forecast(subject: Subject) -> Forecast:
 
 
 def _sizes(last: int) -> list[int]:
-    """Return powers of four from SMALLEST up to the size that the verdict is about, and that."""
+    """Return powers of four from SMALLEST up to the size in question, and that."""
     return [*(size for size in (SMALLEST * 4**power for power in range(MOST_SIZES)) if size < last), last]
 
 
 def _least_gain(subject: Subject) -> float:
-    """Return the least factor by which something must be predicted to be faster: a smaller one would not be seen.
+    """Return the least predicted gain that would show in a measurement.
 
-    That is by how much predictions scatter about what was measured (of collectives and strategies, else of the probes),
-    or the blocks of a probe about their median.
+    It is the scatter of predictions about measurements (of collectives and strategies, else of the probes), or that of
+    the blocks of a probe about their median, whichever is larger.
     """
     cases = subject.comparison.cases if subject.comparison else ()
     strategies = subject.job.synchronising if subject.job else ()
@@ -269,10 +266,10 @@ def _least_gain(subject: Subject) -> float:
 
 
 def scatter(ratios: list[float]) -> float:
-    """Return by which factor predictions scatter about what was measured; what is off alike in all does not count.
+    """Return the factor by which predictions scatter about measurements; a common error does not count.
 
-    ratios: predicted over measured times. A comparison of two predictions is as sure as that: errors that they have in
-    common cancel. The median deviation of the logarithms from their median, as a factor; 1 if there is no ratio.
+    It is the median absolute deviation of the logarithms of the ratios (predicted over measured), as a factor: common
+    errors cancel where two predictions are compared. 1 without ratios.
     """
     logs = [math.log(ratio) for ratio in ratios if ratio > 0] or [0.0]
     middle = statistics.median(logs)
@@ -285,12 +282,12 @@ def _choose_algorithm(
     times_s = {name: all_reduce_s(fit.cluster, name, num_ranks, size_bytes) for name in names}
     fastest = min(names, key=lambda name: times_s[name])
 
-    def gain(cluster: Cluster) -> float:
+    def gain_on(cluster: Cluster) -> float:
         return _ratio(*(all_reduce_s(cluster, name, num_ranks, size_bytes) for name in (BASELINE, fastest)))
 
-    is_likely = _ratio(times_s[BASELINE], times_s[fastest]) > least_gain
-    sure = _sure(_with_interval(fit, gain, num_ranks), least_gain) if is_likely else None
-    return AlgorithmChoice(size_bytes, dict(sorted(times_s.items(), key=lambda item: item[1])), sure)
+    by_time = dict(sorted(times_s.items(), key=lambda item: item[1]))
+    gain = _ratio(times_s[BASELINE], times_s[fastest])
+    return AlgorithmChoice(size_bytes, by_time, _sure_gain(gain, gain_on, fit, num_ranks, least_gain))
 
 
 def _choose_buckets(fit: calibration.ProbeFit, profile: StepProfile, num_ranks: int, least_gain: float) -> BucketChoice:
@@ -298,22 +295,30 @@ def _choose_buckets(fit: calibration.ProbeFit, profile: StepProfile, num_ranks: 
     steps = sweep_caps(profile, fit.cluster, num_ranks, config, [BucketCaps.from_mb(cap) for cap in CAPS_MB])
     best, default = recommend(steps), predict_ddp(profile, fit.cluster, num_ranks, config)
 
-    def gain(cluster: Cluster) -> float:
+    def gain_on(cluster: Cluster) -> float:
         drawn = ddp_config(cluster, num_ranks)
         configs = drawn, replace(drawn, caps=best.config.caps)
         return _ratio(*(predict_ddp(profile, cluster, num_ranks, config).step_s for config in configs))
 
-    is_likely = _ratio(default.step_s, best.step_s) > least_gain
-    sure = _sure(_with_interval(fit, gain, num_ranks), least_gain) if is_likely else None
-    return BucketChoice(best, default, tuple(steps), sure)
+    gain = _ratio(default.step_s, best.step_s)
+    return BucketChoice(best, default, tuple(steps), _sure_gain(gain, gain_on, fit, num_ranks, least_gain))
 
 
 def _ratio(slower_s: float, faster_s: float) -> float:
     return slower_s / faster_s if faster_s > 0 else 1.0
 
 
-def _sure(gain: Estimate, least_gain: float) -> Estimate | None:
-    return gain if gain.low > least_gain else None
+def _sure_gain(
+    gain: float, gain_on: Callable[[Cluster], float], fit: calibration.ProbeFit, num_ranks: int, least_gain: float
+) -> Estimate | None:
+    """Return a gain with its interval if both are above the least one; else None.
+
+    gain: on the fitted network. gain_on: on any.
+    """
+    if gain <= least_gain:
+        return None
+    estimate = _with_interval(fit, gain_on, num_ranks)
+    return estimate if estimate.low > least_gain else None
 
 
 def _on_ranks(subject: Subject, num_ranks: int) -> ScaledTime:
@@ -334,6 +339,6 @@ def _with_interval(fit: calibration.ProbeFit, predict: Callable[[Cluster], float
 
 
 def ddp_config(cluster: Cluster, num_ranks: int) -> DdpConfig:
-    """Return torch's DDP on Gloo, copying as fast as a rank adds while all of them do."""
+    """Return torch's DDP on Gloo, copying as fast as a rank adds while all ranks do."""
     s_per_byte = copy_s(cluster, num_ranks, 1.0)
     return DdpConfig(copy_bytes_per_s=1 / s_per_byte if s_per_byte else None)

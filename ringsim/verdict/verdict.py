@@ -1,6 +1,6 @@
-"""`Verdict`: what a directory of measurements, predictions and training runs says, as facts and in plain words.
+"""`Verdict`: the facts in a directory of measurements, predictions and training runs, and answers from them.
 
-The template answers.j2 makes a `Finding` for each topic of the facts.
+The template answers.j2 makes a `Finding` for each topic.
 """
 
 import re
@@ -15,20 +15,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ringsim.calibration import MISFIT, probe_noise
+from ringsim.calibration import MISFIT, ComparedCell, probe_noise
 from ringsim.console import in_one_line
 from ringsim.estimates import Estimate
-from ringsim.files import decode
 from ringsim.measurements import p95
 from ringsim.text_table import load_template
 from ringsim.units import format_rate, format_size, format_time, plural
 from ringsim.verdict.predictions import Forecast, Subject, find_subjects, make_forecast
-from ringsim.verdict.records import NONE, UNIFORM, ComparedCell, JobReport, StrategyResult
-from ringsim.verdict.run_directory import RunDirectory
+from ringsim.verdict.run_directory import NONE, UNIFORM, JobReport, RunDirectory, StrategyResult
 
 
 class Topic(Enum):
-    """The questions that a verdict answers, in the order in which it is asked."""
+    """The questions that a verdict answers, in their order."""
 
     BOUND = "What limits performance?"
     ALGORITHM = "Which algorithm should you use?"
@@ -39,7 +37,7 @@ class Topic(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An answer and its reasons, each a sentence; command: what to run where the data do not suffice, else empty."""
+    """An answer and its reasons, a sentence each; command: the one to run where the data do not suffice."""
 
     topic: Topic
     answer: str
@@ -50,7 +48,7 @@ class Finding:
 def findings_from(facts: Mapping[str, Any]) -> tuple[Finding, ...]:
     """Return the answers that the template makes of these facts.
 
-    In its text "# TOPIC" begins an answer, "- " a reason, and "$ " a command; other lines continue the one before.
+    In its text "# TOPIC" begins an answer, "- " a reason, and "$ " a command; other lines continue the previous one.
     """
     filters = {
         "percent": percent, "rounded": rounded, "interval": interval, "by_size": by_size,
@@ -70,25 +68,25 @@ def findings_from(facts: Mapping[str, Any]) -> tuple[Finding, ...]:
 
 
 def percent(share: float) -> str:
-    """Return such as 12 %; less than one per cent keeps a digit, down to a tenth."""
+    """Return a share such as 12 %; below one per cent with a digit, down to a tenth."""
     return f"{100 * share:.0f} %" if abs(share) >= 0.01 or abs(share) < 0.0005 else f"{100 * share:.1f} %"
 
 
 def rounded(time_s: float) -> str:
-    """Return a time with two digits, as many as a verdict needs."""
+    """Return a time with two digits."""
     return format_time(float(f"{time_s:.2g}"))
 
 
 def interval(predicted: Estimate) -> str:
-    """Return such as 2.1 ms (1.9 ms to 2.4 ms)."""
+    """Return an estimate such as 2.1 ms (1.9 ms to 2.4 ms)."""
     low, high = rounded(predicted.low), rounded(predicted.high)
     return rounded(predicted.value) + (f" ({low} to {high})" if low != high else "")
 
 
 def by_size(items: Iterable[Any], form: str) -> str:
-    """Return which name holds for which sizes: a up to 64 KiB, b from 256 KiB.
+    """Return which name holds for which sizes, such as: a up to 64 KiB, b from 256 KiB.
 
-    items: with `size_bytes`, by size. form: makes the name of an item, such as "by {0.bound.value}".
+    items: with `size_bytes`, by size. form: the name of an item, such as "by {0.bound.value}".
     """
     runs = [(name, list(run)) for name, run in groupby(items, key=form.format)]
     starts = [f"{name} from {format_size(run[0].size_bytes)}" for name, run in runs[1:]]
@@ -102,7 +100,7 @@ _SEED = 0
 
 
 class Straggler(NamedTuple):
-    """The rank that the others wait for in most strategies; waits_s: how long a typical rank does, by strategy."""
+    """The rank for which the others wait in most strategies; waits_s: of a typical rank, by strategy."""
 
     rank: int
     waits_s: dict[str, float]
@@ -111,11 +109,11 @@ class Straggler(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """The cost of synchronising in a training step of the strategy comparison, with the strategy of the shortest step.
+    """The cost of synchronisation in a step of the strategy comparison, with the strategy of the shortest step.
 
-    draws: the strategies that are not slower than the best beyond what steps vary. free: training without
-    synchronisation. The difference of both steps also holds the waiting of ranks for one another, and what
-    communication slows down beside it; where `free` is None, only synchronising and a straggler are known.
+    draws: strategies whose steps are not longer beyond their variation. free: training without synchronisation; the
+    difference of both steps includes waits for other ranks and the slowdown by communication. Where `free` is None,
+    only the synchronisation and a straggler are known.
     """
 
     best: StrategyResult
@@ -125,24 +123,24 @@ class StepCost:
 
     @property
     def waited_s(self) -> float:
-        """Of a step, spent waiting for the straggler; 0 if there is none."""
+        """The part of a step spent waiting for the straggler; 0 if there is none."""
         return self.straggler.waits_s.get(self.best.strategy, 0.0) if self.straggler else 0.0
 
     @property
     def cost_s(self) -> float:
-        """Of a step, due to synchronising."""
+        """The part of a step due to synchronisation."""
         if self.free:
             return max(self.best.step_s - self.free.step_s, 0.0)
         return self.best.measured_sync_s + self.waited_s
 
     @property
     def share(self) -> float:
-        """The part of the step that is due to synchronising."""
+        """The share of the step due to synchronisation."""
         return self.cost_s / self.best.step_s if self.best.step_s > 0 else 0.0
 
 
 class Check(NamedTuple):
-    """The errors of predictions in a file that nothing was fitted to; within: those within the measured spread."""
+    """The errors of held-out predictions in a file; within: the number within the measured spread."""
 
     file: str
     kind: str
@@ -156,7 +154,7 @@ class Check(NamedTuple):
 class Verdict:
     """The facts from which answers follow; pages draw them.
 
-    subjects: all sets of probes with their networks; the first is the one that the answers go by. forecast: of that.
+    subjects: all probes with their networks; the first is the basis of the answers and of the forecast.
     """
 
     contents: RunDirectory
@@ -165,7 +163,7 @@ class Verdict:
 
     @property
     def subject(self) -> Subject | None:
-        """The set of probes that the answers go by."""
+        """The probes behind the answers."""
         return self.subjects[0] if self.forecast else None
 
     @cached_property
@@ -193,15 +191,17 @@ class Verdict:
         return findings_from(facts)
 
     def compared(self) -> Iterator[tuple[str, ComparedCell]]:
-        """Yield each measured collective and its file; predicted from the probes of that, or by `ringsim compare`."""
+        """Yield each measured collective with its file, predicted from the probes there or by `ringsim compare`."""
         predicted = {subject.file: subject.comparison.cases for subject in self.subjects if subject.comparison}
         for file, cases in predicted.items():
-            yield from ((file, decode(ComparedCell, case.as_dict())) for case in cases)
+            yield from ((file, case.cell) for case in cases)
         for file, measurements in self.contents.measurements.items():
             for times in measurements.collectives if file not in predicted else ():
                 (low_s, high_s), median_s = times.p10_p90_s, times.median_s
-                key = times.collective.value, times.algorithm, times.size_bytes, times.num_ranks
-                yield file, ComparedCell(*key, None, median_s, (high_s - low_s) / median_s)
+                yield file, ComparedCell(
+                    collective=times.collective.value, algorithm=times.algorithm, size_bytes=times.size_bytes,
+                    num_ranks=times.num_ranks, measured_s=median_s, spread=(high_s - low_s) / median_s,
+                )  # fmt: skip
         for file, compared in self.contents.cells.items():
             yield from ((file, cell) for cell in compared.cells)
 
@@ -211,7 +211,7 @@ class Verdict:
 
 
 def judge(contents: RunDirectory) -> Verdict:
-    """Return the verdict on a directory. What no prediction can be made from is added to `contents.refused`."""
+    """Return the verdict on a directory; subjects without a forecast are added to `contents.refused`."""
     subjects = find_subjects(contents)
     while subjects:
         try:
@@ -222,7 +222,7 @@ def judge(contents: RunDirectory) -> Verdict:
 
 
 def step_cost(job: JobReport) -> StepCost | None:
-    """Return what synchronising costs; None if no strategy synchronises."""
+    """Return the cost of synchronisation; None if no strategy synchronises."""
     results = sorted(job.synchronising, key=lambda result: result.step_s)
     if not results:
         return None
@@ -232,7 +232,7 @@ def step_cost(job: JobReport) -> StepCost | None:
 
 
 def _is_slower(result: StrategyResult, best: StrategyResult) -> bool:
-    """Return whether the median difference of steps taken in turn is above zero in 97.5 % of the bootstrap."""
+    """Return whether the median difference of interleaved steps is above zero in 97.5 % of the bootstrap."""
     if len(result.steps_s) != len(best.steps_s) or not result.steps_s:
         return True
     differences = np.array(result.steps_s) - np.array(best.steps_s)
@@ -241,11 +241,11 @@ def _is_slower(result: StrategyResult, best: StrategyResult) -> bool:
 
 
 def find_straggler(results: Sequence[StrategyResult]) -> Straggler | None:
-    """Return the rank for which the others wait; None if there is no such rank, or nothing is known of ranks.
+    """Return the rank for which the others wait; None if there is none, or times of ranks are unknown.
 
-    The rank that arrives last waits for nobody, so it spends the least time synchronising. It is a straggler if it is
-    the same rank in more than half of the strategies, and the others wait longer for it than a synchronisation's own
-    time varies, from its 10th to its 90th percentile: less than that is chance.
+    The last rank to arrive waits for nobody, so it synchronises for the shortest time. It is a straggler if it is the
+    same rank in more than half of the strategies, and the others wait longer for it than the synchronisation's own time
+    varies, from its 10th to its 90th percentile: a shorter wait may be chance.
     """
     known = [result for result in results if len(result.rank_sync_s) > 1 and result.sync_s]
     waits: dict[int, dict[str, float]] = {}
@@ -263,7 +263,7 @@ def find_straggler(results: Sequence[StrategyResult]) -> Straggler | None:
 
 
 def _sync_shares(contents: RunDirectory) -> list[tuple[str, float]]:
-    """Return the share of its time that each training run spends synchronising, by its log or comparison."""
+    """Return the share of synchronisation in each training run, by its log or comparison."""
     shares: dict[str, float] = {}
     for file, comparison in contents.comparisons.items():
         shares |= {f"{file}, {one.run.name}": one.run.sync_share for one in comparison.runs if one.run.num_ranks > 1}
@@ -274,7 +274,7 @@ def _sync_shares(contents: RunDirectory) -> list[tuple[str, float]]:
 
 
 def _checks(verdict: Verdict) -> Iterator[Check]:
-    """Yield the errors in each file that nothing was fitted to."""
+    """Yield the errors of held-out predictions in each file."""
     known: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for file, cell in verdict.compared():
         if cell.error is not None and not cell.used_in_calibration:

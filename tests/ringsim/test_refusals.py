@@ -15,7 +15,7 @@ from ringsim import Collective, Network, Workers, algorithm, find_placement, goa
 from ringsim.console.parameters import parse_share
 from ringsim.files import parsed, values
 from ringsim.measurements import Measurements, RankHosts, p10_p90, p95
-from ringsim.report.pages.page import page
+from ringsim.report.pages import page
 from ringsim.report.placement_report import parse_placement
 from ringsim.traces import TraceRequest
 from ringsim.training_step import BucketCaps

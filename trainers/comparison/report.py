@@ -7,7 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ringsim.calibration import busy_line
+from ringsim.calibration import busy_warning
 from ringsim.files import atomic_file
 from ringsim.measurements import Measurements
 from ringsim.network import Cluster
@@ -306,4 +306,4 @@ class JobResult:
 
 def busy_lines(verdict: Verdict) -> list[str]:
     """Return a line if the probes lie too far apart for the predictions, none otherwise."""
-    return [line for subject in verdict.subjects if (line := busy_line(subject.measurements, subject.fit))]
+    return [line for subject in verdict.subjects if (line := busy_warning(subject.measurements, subject.fit))]

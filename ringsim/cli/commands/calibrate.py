@@ -55,16 +55,10 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
             else calibration.calibrate_logs(timings.cases, name, nics)
         )
     if isinstance(fit, calibration.ProbeFit):
-        warnings = {"busy": calibration.busy_line(timings.measurements[0], fit)}
+        warnings = {"busy": calibration.busy_warning(timings.measurements[0], fit)}
         told, text = probe_fit_dict(fit), format_probe_fit(fit, wide)
     else:
-        warnings = {
-            "contradictory": calibration.contradiction_line(fit.cases),
-            "guessed_nics": calibration.nic_line(fit.cluster, fit.cluster.spec.ranks_per_host or 0),
-            "implausible": calibration.doubt_line(fit.parameters),
-            "not_followed": calibration.settings_line(fit.cluster, [case.call for case in fit.cases]),
-        }
-        told, text = fit_dict(fit), timings.under_readings(format_fit(fit, wide))
+        warnings, told, text = fit.warnings, fit_dict(fit), timings.under_readings(format_fit(fit, wide))
         told |= timings.readings
     told |= {name: line or None for name, line in warnings.items()}
     if output:

@@ -67,7 +67,7 @@ def compare(
         else:
             comparison = calibration.compare_logs(timings.cases, cluster)
     _say_guesses(comparison, cluster)
-    if contradiction := calibration.contradiction_line(timings.cases) if timings.read else "":
+    if contradiction := calibration.contradiction_warning(timings.cases) if timings.read else "":
         click.echo(contradiction, err=True)
     text = timings.under_readings(format_comparison(comparison, wide))
     told = {**comparison.as_dict(), **timings.readings}
@@ -88,9 +88,9 @@ def _say_guesses(comparison: calibration.Comparison, cluster: Cluster) -> None:
     """Say which predictions are guesses, as the network or its logs do not tell."""
     options.say_contradiction(cluster)
     predicted = [compared.case.call for compared in comparison.cases if compared.predicted_s is not None]
-    lines = [calibration.nic_line(cluster, senders) for senders in sorted(senders_per_host(predicted))]
+    lines = [calibration.nic_warning(cluster, senders) for senders in sorted(senders_per_host(predicted))]
     most = list(filter(None, lines))[-1:]  # the line of the most senders, where several numbers are guesses
-    for line in filter(None, [*most, calibration.settings_line(cluster, predicted)]):
+    for line in filter(None, [*most, calibration.settings_warning(cluster, predicted)]):
         click.echo(line, err=True)
 
 
@@ -107,14 +107,14 @@ def _median_error(comparison: calibration.Comparison) -> float:
 
 def _report(comparison: calibration.Comparison, text: str, told: str, output: Path, style: str | None) -> list[Path]:
     """Write the results, but for recorded runs."""
+    from ringsim.report.plots import save_plot  # noqa: PLC0415
     from ringsim.report.plots.comparison_figure import draw_errors  # noqa: PLC0415  takes most of a second
-    from ringsim.report.plots.plot import save_plot  # noqa: PLC0415
     from ringsim.report.plots.style import save_figure  # noqa: PLC0415
 
     output.mkdir(parents=True, exist_ok=True)
     texts = {
         output / "compare.txt": text + "\n",
-        output / "compare.csv": records_csv([compared.as_dict() for compared in comparison.cases]),
+        output / "compare.csv": records_csv(comparison.as_dict()["cells"]),
         output / "compare.json": told,
     }
     for path, content in texts.items():
@@ -130,7 +130,7 @@ def _report_runs(
     runs: Sequence[RecordedRun], cluster: Cluster, output: Path, trusted: Sequence[str], style: str | None
 ) -> list[Path]:
     """Each recorded run beside its simulation, all in one trace, and as a picture each; says which cannot be."""
-    from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  as above
+    from ringsim.report.plots import save_plot  # noqa: PLC0415  as above
 
     compared = []
     for run in runs:

@@ -43,6 +43,6 @@ def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
     if output != STDOUT and output.exists():  # not after --help
         measurements, busy = Measurements.load(output), ""
         with suppress(ValueError):  # of too few probes for predictions
-            busy = calibration.busy_line(measurements, calibration.calibrate(measurements))
+            busy = calibration.busy_warning(measurements, calibration.calibrate(measurements))
         if busy:
             click.echo(busy, err="--json" in options)  # one object alone may stand on stdout

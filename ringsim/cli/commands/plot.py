@@ -25,7 +25,7 @@ from ringsim.schedule import Schedule
 @options.style_option
 def plot(schedule: Schedule, network: AnyNetwork, size: int, output: Path | None, style: str | None) -> None:
     """Draw the lanes of all ranks, the chunk grid, time against size, and who sends to whom."""
-    from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  takes most of a second to import
+    from ringsim.report.plots import save_plot  # noqa: PLC0415  takes most of a second to import
 
     schedule, network = options.drawn_as_library(schedule, network, size)
     path = output or options.default_path(schedule, schedule.algorithm, ".png")

@@ -213,7 +213,7 @@ def write_step(
             with atomic_file(output) as page:
                 page.write(text.encode())
         else:
-            from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  takes most of a second to import
+            from ringsim.report.plots import save_plot  # noqa: PLC0415  takes most of a second to import
 
             save_plot(scaling or step, output, style)
     console.say_wrote(output)

@@ -83,7 +83,7 @@ def sweep(table: Path | None, output: Path | None, style: str | None, wide: bool
     about = result.as_dict() | {"notes": sweep_notes(result)}
     console.print_result(format_sweep(result, sys.maxsize if wide else WIDTH), about, as_json, table)
     if output:
-        from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  takes most of a second to import
+        from ringsim.report.plots import save_plot  # noqa: PLC0415  takes most of a second to import
 
         save_plot(result, output, style)
         console.say_wrote(output)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ringsim import analysis
-from ringsim.report.contributor_colours import contributor_colours
+from ringsim.report.colours import contributor_colours
 from ringsim.report.network_table import network_facts
-from ringsim.report.pages.page import asset, page
+from ringsim.report.pages import asset, page
 from ringsim.schedule import Ints, Schedule, held_at_start
 from ringsim.simulation import Seconds
 from ringsim.units import format_size, format_time, plural, time_unit

@@ -7,8 +7,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ringsim.analysis import BASELINE
+from ringsim.report import step_tables
 from ringsim.report import table as cells
-from ringsim.report.pages.page import asset, page
+from ringsim.report.colours import svg_colours
+from ringsim.report.network_table import named_network
+from ringsim.report.pages import asset, page
+from ringsim.training_step import TracePrediction, TraceScaling
 from ringsim.verdict import RunDirectory, Verdict
 
 if TYPE_CHECKING:
@@ -27,7 +31,7 @@ _UNITS = re.compile(r"^.*\.|^num_|_bytes_per_s$|_bytes$|_s$")
 
 def report_page(verdict: Verdict, title: str) -> str:
     """Return the HTML of the page."""
-    from ringsim.report.pages.report_pictures import pictures, svg_colours  # noqa: PLC0415  matplotlib takes long
+    from ringsim.report.plots.report_pictures import pictures  # noqa: PLC0415  matplotlib takes long
 
     contents = verdict.contents
     return page(
@@ -103,3 +107,35 @@ def _cell(name: str, value: Any) -> cells.TableCell:
     if isinstance(value, tuple):
         return cells.ends_cell(*value)
     return next(cell for ending, cell in _CELLS.items() if name.endswith(ending))(value)
+
+
+_STYLE = "figure { margin: 1.25rem 0; }\n"
+
+
+def step_page(
+    step: TracePrediction,
+    facts: Sequence[tuple[str, str]] = (),
+    scaling: TraceScaling | None = None,
+    caps: cells.DataTable | None = None,
+) -> str:
+    """Return the HTML of the page.
+
+    facts: more rows, below those of the step. scaling: on several numbers of ranks, which then comes first.
+    caps: the step with other bucket sizes of DDP.
+
+    Raises ValueError for a step that never ends.
+    """
+    style, network = asset("report.css") + _STYLE + svg_colours(), " · ".join(named_network(step.network))
+    rows = [*step_tables.step_facts(step), *facts, *(("note", note) for note in step_tables.notes_on_step(step))]
+    return page(
+        "step.j2", step_tables.step_title(step), style,
+        svg=_svg, network=network, step=step, rows=rows, scaling=scaling, caps=caps, texts=step_tables,
+    )  # fmt: skip
+
+
+def _svg(result: TracePrediction | TraceScaling) -> str:
+    from ringsim.report.plots import draw  # noqa: PLC0415  matplotlib takes long
+    from ringsim.report.plots.style import drawing, inline_svg  # noqa: PLC0415
+
+    with drawing("page"):
+        return inline_svg(draw(result))

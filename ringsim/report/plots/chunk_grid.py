@@ -11,8 +11,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure, SubFigure
 
 from ringsim.analysis import ChunkStates
-from ringsim.report.contributor_colours import contributor_colours
-from ringsim.report.plots.bulk import Floats, boxes, draw_boxes, draw_labels, points_per_unit, strided
+from ringsim.report.colours import contributor_colours
+from ringsim.report.plots.charts import Floats, boxes, draw_boxes, draw_labels, points_per_unit, strided
 from ringsim.report.plots.style import palette, points
 from ringsim.schedule import Bools
 

@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from ringsim.calibration import ComparedCase, Comparison
 from ringsim.estimates import INSIDE
 from ringsim.network import Floats
-from ringsim.report.plots.algorithm_styles import Style, series_style
+from ringsim.report.colours import Style
 from ringsim.report.plots.charts import set_axis
 from ringsim.report.plots.style import new_figure, palette, points
 from ringsim.units import format_size, format_time
@@ -140,7 +140,7 @@ def _groups(comparison: Comparison) -> list[_Group]:
              one.used_in_calibration, *(one.interval.ends if one.interval else (np.nan, np.nan)))
             for one in sorted(cases, key=lambda compared: compared.case.call.size_bytes)
         ]  # fmt: skip
-        groups.append(_Group(label, *series_style(number), *np.array(rows, dtype=float).T))
+        groups.append(_Group(label, *palette().series_style(number), *np.array(rows, dtype=float).T))
     return groups
 
 

@@ -15,8 +15,9 @@ from ringsim import analysis
 from ringsim.algorithms import split_into_hosts, torus_of
 from ringsim.network import Network
 from ringsim.registry import AlgorithmName, base_name
-from ringsim.report.plots.bulk import Floats, Label, boxes, draw_boxes, draw_labels, points_per_unit, shifted, strided
-from ringsim.report.plots.style import font_scale, ink_on, palette, points
+from ringsim.report.colours import ink_on
+from ringsim.report.plots.charts import Floats, Label, boxes, draw_boxes, draw_labels, points_per_unit, shifted, strided
+from ringsim.report.plots.style import font_scale, palette, points
 from ringsim.schedule import Bools, Ints
 from ringsim.simulation import Seconds, Timeline
 from ringsim.units import format_time, time_unit

@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 
 from ringsim.analysis import Explanation, pack_rows
 from ringsim.network import NONE, AnyNetwork, Ints
-from ringsim.report.plots.bulk import boxes, draw_boxes
-from ringsim.report.plots.charts import set_axis
+from ringsim.report.plots.charts import boxes, draw_boxes, set_axis
 from ringsim.report.plots.style import new_figure, palette, points
 from ringsim.schedule import Schedule
 from ringsim.units import format_size, format_time, time_unit

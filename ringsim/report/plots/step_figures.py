@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch, Rectangle
 
+from ringsim.report.colours import ink_on
 from ringsim.report.network_table import named_network
 from ringsim.report.plots.charts import Curve, draw_curves, set_axis, time_tick
-from ringsim.report.plots.style import ink_on, new_figure, palette, points
+from ringsim.report.plots.style import new_figure, palette, points
 from ringsim.report.step_tables import notes_on_step, scaling_facts, step_time
 from ringsim.training_step import ScaledStep, TracePrediction, TraceScaling
 from ringsim.units import format_size, format_time, plural

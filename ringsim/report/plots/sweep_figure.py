@@ -16,10 +16,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
 from ringsim.analysis import Sweep, Winner
+from ringsim.report.colours import Style
 from ringsim.report.network_table import network_facts
-from ringsim.report.plots.algorithm_styles import Style, styles_of
-from ringsim.report.plots.bulk import Floats, Label, boxes, draw_boxes, draw_labels, points_per_unit
-from ringsim.report.plots.charts import set_axis
+from ringsim.report.plots.charts import Floats, Label, boxes, draw_boxes, draw_labels, points_per_unit, set_axis
 from ringsim.report.plots.style import new_figure, palette, points
 from ringsim.report.sweep_table import format_gain, library_notes, runner_up
 from ringsim.units import format_size, format_time
@@ -41,7 +40,7 @@ def draw_sweep(sweep: Sweep) -> Figure:
     heights = [_TITLE_HEIGHT, *[map_height, _LINES_HEIGHT] * len(sweep.networks), 0.15 + _NOTE_HEIGHT * len(notes)]
     figure = new_figure(_WIDTH, sum(heights))
     head, *parts, foot = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    styles = styles_of(sweep.algorithms)
+    styles = palette().styles_of(sweep.algorithms)
     title = f"{sweep.collective.value}: the fastest of {len(sweep.algorithms)} algorithms"
     head.text(_LEFT / _WIDTH, 0.5, title, fontsize=points(15), fontweight="bold", va="center")
     for index, network in enumerate(sweep.networks):

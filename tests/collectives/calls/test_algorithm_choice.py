@@ -184,6 +184,6 @@ def test_hosts_that_are_not_alike_are_ranks_with_links_of_their_own(hosts: tuple
     """Which need not be true, but is all that the probes can tell."""
     measured = test_hosts.probed(Cluster("true", Spec(ranks_per_host=1, processor=test_hosts.PROCESSOR)), hosts, hosts)
     in_flight = replace(measured.probes[0], in_flight=4)
-    additions = [replace(probe, kind="reduce") for probe in measured.probes_of("reduce_cpu")]
+    additions = [replace(probe, kind="reduce") for probe in measured.probes_of("reduce", clock="cpu")]
     network = _calibrated(replace(measured, probes=(*measured.probes, in_flight, *additions)), 8)
     assert isinstance(network, Network)

@@ -45,7 +45,7 @@ def test_all_ranks_get_the_same_measurements(ranks: RankPool, num_ranks: int) ->
     assert [p.size_bytes for p in measurements.probes_of("reduce")] == [64, 131072]
     assert all(len(p.times_s) == SHORT.turns * SHORT.number and min(p.times_s) > 0 for p in measurements.probes)
     assert {"machine", "cores", "torch", "OMP_NUM_THREADS", "date", "command"} <= measurements.provenance.keys()
-    assert not measurements.probes_of("shift/rested")  # of one host, which has no links to others
+    assert not measurements.probes_of("shift", warmth="rested")  # of one host, which has no links to others
     network = calibrate_uniform(measurements)
     assert network.latency_s + network.gap_s > 0
 

@@ -15,7 +15,7 @@ from ringsim.libraries import GLOO, Call
 from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe
 from ringsim.network.spec import Failure, Host, Link, MemoryRate, SharedMemory, Spec
 from ringsim.registry import build
-from ringsim.report.plots.plot import plot
+from ringsim.report.plots import plot
 from ringsim.simulation import IN_ORDER, predict_time
 from tests.ringsim.commands import as_json, invoke, printed, refused, run, written
 from tests.ringsim.made_logs import nccl_log

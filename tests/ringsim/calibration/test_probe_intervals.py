@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 from msgspec.structs import replace
 
-from ringsim.calibration import busy_line, calibrate, compare
+from ringsim.calibration import busy_warning, calibrate, compare
 from ringsim.calibration.probe_times import shift_s
 from ringsim.libraries import Call, SimulatedDraws, intervals
 from ringsim.measurements.measurements import Measurements, Probe
@@ -120,7 +120,7 @@ def test_a_busy_machine_is_said(short: tuple[float, ...], long: tuple[float, ...
     """With the message that varied most, how far, and what that does to predictions."""
     measurements = probed(short, long)
     told = "; measure again; from the noise of the probes alone predictions may be off by -.*"
-    line = busy_line(measurements, calibrate(measurements))
+    line = busy_warning(measurements, calibrate(measurements))
     assert re.fullmatch(f"this machine was busy: a message of {size} took .*{told}", line)
 
 

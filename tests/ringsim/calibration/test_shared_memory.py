@@ -200,7 +200,7 @@ def test_late_calls(
 def test_calls_through_shared_memory() -> None:
     """Which have a share of their own; asynchronous ones are those that go through it."""
     measurements = measured(2)
-    (cold,) = measurements.probes_of("shm/call/cold")
+    (cold,) = measurements.probes_of("call", warmth="cold", transport="shm")
     in_thread = Probe("shm/call/async", 64, 1, one_late(cold.times_s[0] + 1e-3)), Probe("call/async", 64, 1, (1.0, 9.0))
     fit = calibrate(Measurements(2, measurements.provenance, (*measurements.probes, *in_thread)))
     assert OURS.late_calls(fit.cluster) == pytest.approx((1 / 4, 4e-3), rel=1e-3)

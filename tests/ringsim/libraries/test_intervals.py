@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from ringsim.calibration import calibrate_logs, compare_logs, nic_line
+from ringsim.calibration import calibrate_logs, compare_logs, nic_warning
 from ringsim.estimates import Estimate
 from ringsim.libraries import Call, CallColumns, intervals, noises, times_s
 from ringsim.network import Cluster, Nics, network_text
@@ -118,13 +118,13 @@ def test_nics_that_are_known_are_not_in_the_interval(tmp_path: Path) -> None:
     by_one, by_both = fitted(one), fitted([*one, *logs_of(tmp_path, TRUE, ("all_gather", 12, 4))])
     given = calibrate_logs(one, "mine", Nics(0.0, TRUE.nic_bytes_per_s, count=3)).cluster
     assert max(width(by_both, *call), width(given, *call), width(by_one, "all_gather", LARGE, 8, 8)) < 0.2
-    assert nic_line(by_both, 2) == nic_line(given, 2) == ""
+    assert nic_warning(by_both, 2) == nic_warning(given, 2) == ""
     for network, known, senders in ((by_one, "1 rank", 2), (by_both, "3 ranks", 8)):
         told = f"send from {known} of a host at a time; how fast {senders} ranks of a host can send is not known"
-        assert told in nic_line(network, senders)
+        assert told in nic_warning(network, senders)
     of_one, of_three = by_both.calibration.cells
     cells = structs.replace(of_one, collective="broadcast"), of_three  # of which one does not tell how many NICs it has
-    assert nic_line(with_calibration(by_both, cells=cells), 1) == ""
+    assert nic_warning(with_calibration(by_both, cells=cells), 1) == ""
 
 
 def test_noise_holds_four_of_five_residuals_whatever_their_shape() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim.measurements.logs.lines import LogTable
-from ringsim.measurements.logs.reader import read_logs
+from ringsim.measurements.log_lines import LogTable
+from ringsim.measurements.log_reader import read_logs
 from tests.ringsim.made_logs import LOGS, SIZES, nccl_log, nccl_row, read_text
 
 LOG = nccl_log("all_reduce", 4)

@@ -6,7 +6,7 @@ import pytest
 
 from ringsim import cases_of_tables, load_network, read_logs
 from ringsim.libraries import Call, predict
-from ringsim.measurements.logs.nccl_settings import NOT_KNOWN, LogEnvironment, NcclSettings
+from ringsim.measurements.nccl_settings import NOT_KNOWN, LogEnvironment, NcclSettings
 from tests.ringsim.commands import written
 from tests.ringsim.made_logs import SIZES, nccl_log
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
 
-from ringsim.report.plots.bulk import Labels
+from ringsim.report.plots.charts import Labels
 from ringsim.report.plots.style import palette
 
 

@@ -13,8 +13,8 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from ringsim.registry import ALGORITHMS
-from ringsim.report.plots.algorithm_styles import Style, series_style, styles_of
-from ringsim.report.plots.style import drawing, ink_on, lightness, mixed, palette
+from ringsim.report.colours import Style, ink_on, lightness, mixed
+from ringsim.report.plots.style import drawing, palette
 
 Vector = npt.NDArray[np.float64]
 
@@ -57,7 +57,7 @@ def distance(one: str, other: str, vision: str) -> float:
 
 def all_styles() -> dict[str, Style]:
     """Of the built-in algorithms, NCCL's choice and three of a user's own."""
-    return styles_of([*dict.fromkeys(name for _, name in ALGORITHMS), "nccl", *OWN])
+    return palette().styles_of([*dict.fromkeys(name for _, name in ALGORITHMS), "nccl", *OWN])
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -90,6 +90,6 @@ def test_what_is_written_on_a_colour_can_be_read() -> None:
 
 def test_series_are_all_different() -> None:
     """No two of the first hundred have colour, stroke and marker in common, and the first few differ in colour."""
-    series = [series_style(number) for number in range(100)]
+    series = [palette().series_style(number) for number in range(100)]
     assert len(set(series)) == 100
     assert len({style.colour for style, _ in series[:18]}) == 18

@@ -9,7 +9,7 @@ from syrupy.assertion import SnapshotAssertion
 from ringsim import Collective, Network, RunView
 from ringsim.network import AnyNetwork, load_network, read_network
 from ringsim.registry.algorithms import build
-from ringsim.report.plots.bulk import Labels, strided
+from ringsim.report.plots.charts import Labels, strided
 from ringsim.report.plots.run_pages import draw_run_page
 from tests.ringsim.report.described import describe
 

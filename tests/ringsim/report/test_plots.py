@@ -11,8 +11,8 @@ from PIL import Image
 from ringsim import Collective, Network
 from ringsim.analysis import RunView, pack_sends, waiting_times
 from ringsim.registry.algorithms import build
+from ringsim.report.plots import save_plot
 from ringsim.report.plots.lanes import Lanes, draw_lanes
-from ringsim.report.plots.plot import save_plot
 
 NETWORK = Network(latency_s=2.0, bandwidth_bytes_per_s=1.0, reduce_bytes_per_s=4.0)
 

@@ -7,7 +7,7 @@ import pytest
 
 from ringsim import Collective, Network, RunView, plot, ring_all_reduce, run_sweep
 from ringsim.network.file_reader import read_network
-from ringsim.report.plots.plot import save_plot
+from ringsim.report.plots import save_plot
 from ringsim.report.plots.style import drawing, new_figure, palette, save_figure
 from tests.ringsim.report.pages.headless_chromium import Browser, needs_chromium
 

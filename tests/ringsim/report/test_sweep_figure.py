@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, Sweep, run_sweep
-from ringsim.report.plots.plot import save_plot
+from ringsim.report.plots import save_plot
 from ringsim.report.plots.sweep_figure import draw_sweep
 from tests.ringsim.report.described import describe
 

@@ -12,11 +12,13 @@ from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Cluster, Measurements, calibrate
+from ringsim.calibration import ComparedCase, ComparedCells, Timing
 from ringsim.estimates import Estimate
+from ringsim.libraries import Call
 from ringsim.network.spec import SlowLink, SlowRank
 from ringsim.verdict import JobReport, RunDirectory
 from ringsim.verdict.predictions import AlgorithmChoice, Bound, _choose_algorithm, all_reduce_s, attribute, scatter
-from ringsim.verdict.records import ComparedCell, ComparedCells, DdpPrediction, LogEntry, PredictedDdpStep, TrainingLog
+from ringsim.verdict.run_directory import DdpPrediction, LogEntry, PredictedDdpStep, TrainingLog
 from ringsim.verdict.verdict import Topic, Verdict, find_straggler, judge
 from tests.ringsim.made_probes import hosts, made_measurements, one_host, without_probes
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
@@ -42,7 +44,8 @@ def on_job(measurements: Measurements, *strategies: dict[str, object]) -> Verdic
 
 def on_cell(network: str, predicted_s: float, used: bool = False) -> Verdict:
     """The verdict on a time of 1.02 ms that was compared on `network`, beside a prediction for "mine"."""
-    cell = ComparedCell("all_reduce", "nccl", 2**20, 8, predicted_s, 1.02e-3, 0.1, used)
+    case = Timing(Call("all_reduce", 2**20, 8, 1), "nccl", (1.02e-3,), spread_s=(0.0, 1.02e-4))
+    cell = ComparedCase(case, predicted_s, "", used).cell
     prediction = DdpPrediction(PredictedDdpStep(64, 2**20, 0.02, 0.01, 0.11, 0.1), None, (), (), "mine")
     cells = {"compare.json": ComparedCells(network, (cell,))}
     return judge(RunDirectory("made", cells=cells, predicted={"ddp.json": prediction}))

@@ -9,7 +9,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, RunView, animation_page, load_network
 from ringsim.registry import build
-from ringsim.report.contributor_colours import contributor_colours
+from ringsim.report.colours import contributor_colours
 from tests.ringsim.made_networks import DEAD_LINK, SLOW_LINK, SLOW_RANK, made_network, network_of_nics
 
 NETWORK = Network(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)

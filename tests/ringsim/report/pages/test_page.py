@@ -2,7 +2,7 @@
 
 import json
 
-from ringsim.report.pages.page import page
+from ringsim.report.pages import page
 
 
 def test_a_page_asks_for_nothing_else() -> None:

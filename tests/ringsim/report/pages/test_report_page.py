@@ -11,7 +11,7 @@ from ringsim.report.pages.report_page import report_page
 from ringsim.report.table import DataTable, TableCell, error_cell, time_cell
 from ringsim.schedule.collective import Collective
 from ringsim.verdict import JobReport, RunDirectory, judge
-from ringsim.verdict.records import DdpPrediction, LogEntry, PredictedDdpStep, SimulatedCollective, TrainingLog
+from ringsim.verdict.run_directory import DdpPrediction, LogEntry, PredictedDdpStep, SimulatedCollective, TrainingLog
 from tests.ringsim.commands import run
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.report.pages.headless_chromium import Browser, needs_chromium

@@ -1,32 +1,170 @@
-"""nccl-tests' tables, of all versions; doc/PERFORMANCE.md there says what its bandwidths are.
+"""nccl-tests' tables, of all versions; its doc/PERFORMANCE.md defines the bandwidths.
 
-The test is not named in most versions. It follows from its columns and from busbw over algbw, which is a law of each
-collective, unless the name of the program stands in the log. One file may hold several runs, such as one for each size:
-what the bandwidths of one cannot tell, having too few digits, follows from the others.
+Most versions do not name the test. It follows from the columns and from busbw over algbw, a law of each collective
+(`busbw_factor`), unless the log contains the program's name. The same law tells the number of ranks. One file may hold
+several runs, such as one per size: where the bandwidths of one have too few digits, the others tell.
 """
 
+import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ringsim.files import quoted
-from ringsim.measurements.logs.lines import LogTable
-from ringsim.measurements.logs.nccl_rows import (
-    ELEMENT_BYTES,
-    PrintedRow,
-    busbw_factor,
-    ranks_by_counts,
-    ranks_by_rates,
-    ratio_range,
-)
-from ringsim.measurements.logs.nccl_settings import GROUPS, SPLITS, LogEnvironment
-from ringsim.measurements.logs.shape import GIVEN, RunShape, Shape
+from ringsim.measurements.log_lines import GIVEN, LogRow, LogTable, RunShape, Shape, whole
 from ringsim.measurements.measurements import RING_TESTS, SENDRECV, TESTS
-from ringsim.units import plural
+from ringsim.measurements.nccl_settings import GROUPS, SPLITS, LogEnvironment
+from ringsim.units import decimal_number, plural
+
+ELEMENT_BYTES = {"int8": 1, "uint8": 1, "char": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "f8e4m3": 1, "f8e5m2": 1, "half": 2,
+                 "bfloat16": 2, "float16": 2, "int32": 4, "uint32": 4, "int": 4, "float": 4, "float32": 4, "int64": 8,
+                 "uint64": 8, "double": 8, "float64": 8}  # fmt: skip
+# busbw over algbw on many ranks; on n ranks (n - 1) / n of it. Of other tests they are the same.
+_BUSBW_LIMITS = {
+    "all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "gather": 1.0, "scatter": 1.0,
+    "alltoall": 1.0, "all_to_all": 1.0,
+}  # fmt: skip
+PER_RANK = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")  # their count is one rank's
+_TELLS = 0.1  # GB/s: from here on, two digits tell enough
+_ROUNDING = 0.005  # GB/s, as bandwidths are printed with two digits
+_NONE = ("N/A", "NA")
+
+
+def busbw_factor(test: str, num_ranks: int) -> float:
+    """Return busbw over algbw, which makes busbw comparable with a link's bandwidth for any number of ranks.
+
+    It is the least share of the tensor that the busiest rank sends (doc/PERFORMANCE.md of nccl-tests).
+
+    >>> busbw_factor("all_reduce", 4)
+    1.5
+    """
+    return _BUSBW_LIMITS[test] * (num_ranks - 1) / num_ranks if test in _BUSBW_LIMITS else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedRow:
+    """A row as it is printed.
+
+    op: the operation; "" if blank, as for hypercube.
+    sides: time (us; in version 1 ms), algbw and busbw (GB/s), out of place and in place.
+    rounding: half a last digit of each time, as a share of it, and of each algbw (GB/s).
+    wrong: the number of wrong elements as printed; "" if none, or unchecked.
+    checks_in_place: whether results in place are checked, which alltoall and sendrecv cannot; None if unknown.
+    """
+
+    line: int
+    size: int
+    count: int
+    element: int
+    op: str
+    has_root: bool
+    sides: tuple[tuple[float, float, float], ...]
+    rounding: tuple[tuple[float, float], ...]
+    wrong: str
+    checks_in_place: bool | None
+
+    @classmethod
+    def read(cls, line: int, named: dict[str, str], sides: list[list[str]], wrong_column: str) -> "PrintedRow":
+        """Read a row from its values. Raises ValueError for what is no number."""
+        checks = [side[3] for side in sides if len(side) > 3]
+        counted = checks if "wrong" in wrong_column else []
+        wrong = next((text for text in counted if text not in _NONE and not decimal_number(text) <= 0), "")  # or NaN
+        size = whole(named.get("size", named.get("bytes", "0")))
+        count = whole(named.get("count", named.get("N", "0")))
+        element = ELEMENT_BYTES.get(named.get("type", "")) or max(size // (count or size or 1), 1)
+        op = named.get("redop", named.get("op"))
+        timed = [side[:3] for side in sides if side[0] not in _NONE]
+        in_place = checks[1] not in _NONE if len(checks) > 1 and checks[0] not in _NONE else None
+        if in_place is None and op is None and wrong_column == "error":
+            in_place = True  # an old table: alltoall and sendrecv had a column of the operation
+        has_root = named.get("root", "-1") != "-1" and whole(named["root"]) >= 0
+        times = tuple((decimal_number(a), decimal_number(b), decimal_number(c)) for a, b, c in timed)
+        rounding = tuple((_last_digit(a) / (decimal_number(a) or 1), _last_digit(b)) for a, b, _ in timed)
+        op = "none" if op is None else op
+        return cls(line, size, count, element, op, has_root, times, rounding, wrong, in_place)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether there is an operation."""
+        return self.op not in ("", "none")
+
+    def as_row(self, file: str, test: str, num_ranks: int | None) -> LogRow:
+        """Return its size and times. Raises ValueError if they contradict its rates.
+
+        Before June 2020 algbw of all_gather and reduce_scatter was its busbw.
+        """
+        size = self.size
+        is_part = test in PER_RANK and num_ranks and self.count * self.element == size
+        is_sent = test in PER_RANK and num_ranks and self.sides[0][1] == self.sides[0][2] >= _TELLS
+        if is_part and (is_sent or self._bytes_by_rate(size) > 1.5):
+            size *= num_ranks or 1  # printed for one rank, though the rate is of all
+        share = busbw_factor(test, num_ranks) if is_sent and num_ranks else 1.0
+        seconds = 1e-3 if self._bytes_by_rate(size) < 0.01 else 1e-6  # version 1 has milliseconds
+        times = tuple(time * seconds for time, _, _ in self.sides)
+        if test in TESTS and num_ranks != 1:  # nothing is sent on one
+            self._check(file, size, seconds, share)
+        return LogRow(size, times, self.line)
+
+    def _bytes_by_rate(self, size: int) -> float:
+        """Bytes by the rate over `size`; 1 where the rate is too small to tell."""
+        time, algbw, _ = self.sides[0]
+        return algbw * 1e9 * time * 1e-6 / size if algbw >= _TELLS else 1.0
+
+    def _check(self, file: str, size: int, seconds: float, share: float) -> None:
+        for (time, algbw, _), (of_time, of_rate) in zip(self.sides, self.rounding, strict=True):
+            if not time > 0:
+                raise ValueError(f"{file}: line {self.line}: time {time:g}: must be greater than 0")
+            rate = share * size / (time * seconds) / 1e9
+            if not abs(rate - algbw) <= 1.2 * of_rate + (0.02 + of_time) * rate:  # nor is it NaN
+                raise ValueError(
+                    f"{file}: line {self.line}: {size} bytes in {time * seconds:.6g} s are {rate:.3g} GB/s, but the "
+                    f"row says {algbw:g}: it contradicts itself"
+                )
+
+
+def _last_digit(text: str) -> float:
+    """Return half a unit of the last digit of a number, such as 0.05 for 1.5."""
+    digits, _, exponent = text.lower().partition("e")
+    return 0.5 * 10.0 ** min(int(exponent or 0) - len(digits.partition(".")[2]), 300)
+
+
+def ratio_range(rows: Iterable[PrintedRow]) -> tuple[float, float]:
+    """Return the lowest and the highest busbw over algbw that all rows, with their two digits, allow.
+
+    Low is above high if they contradict each other; 0 and infinity if all rates are too small.
+    """
+    low, high = 0.0, math.inf
+    for _, algbw, busbw in (side for row in rows for side in row.sides):
+        if algbw > 2 * _ROUNDING:
+            low = max(low, (busbw - _ROUNDING) / (algbw + _ROUNDING))
+            high = min(high, (busbw + _ROUNDING) / (algbw - _ROUNDING))
+    return low, high
+
+
+def ranks_by_counts(rows: Iterable[PrintedRow]) -> int | None:
+    """Return the size over one rank's count; None if equal, or rows contradict each other.
+
+    Since version 2.1 collectives whose count is one rank's print the size of all ranks exactly.
+    """
+    ratios = {divmod(row.size, row.count * row.element) if row.count else (1, 0) for row in rows}
+    ratio, rest = ratios.pop()
+    return ratio if not ratios and not rest and ratio > 1 else None
+
+
+def ranks_by_rates(test: str, rows: Iterable[PrintedRow]) -> int | None:
+    """Return the ranks by busbw over algbw; None if several are possible, or the test has no such law."""
+    low, high = ratio_range(rows)
+    limit = _BUSBW_LIMITS.get(test, 0.0)
+    if not low <= high < limit:
+        return None
+    fewest, largest = (limit / (limit - ratio) for ratio in (low, high))
+    possible = range(math.ceil(fewest), math.floor(largest) + 1)
+    return possible[0] if len(possible) == 1 and possible[0] > 1 else None
+
 
 _TESTS = "all_reduce|all_gather|reduce_scatter|broadcast|reduce|sendrecv|all_?to_?allv?|gather|scatter|hypercube"
 _PROGRAM = re.compile(rf"\b({_TESTS})_perf|^# Collective test \w+: (\w+)_perf")
-HEADER = re.compile(r"(?:#\s*)?(?:size|bytes)\s+(?:count|N)\s+type\b")
+NCCL_HEADER = re.compile(r"(?:#\s*)?(?:size|bytes)\s+(?:count|N)\s+type\b")
 _ROW = re.compile(r"^\d+\s+\d+\s+[a-z_]\w*\s")
 _WITHIN = re.compile(r"\bNCCL (?:INFO|WARN|TRACE)\b")
 _TAG = re.compile(r"\[\d+(?:,\d+)?\](?:<std\w+>:?)?")  # of a launcher, in the middle of a line
@@ -55,7 +193,7 @@ _NEVER_CHECKED_IN_PLACE = ("alltoall", SENDRECV)
 class _PrintedRun:
     """The rows under one header, and what the log has told by their end.
 
-    program: the test by the name of the program; "" if the log does not name it.
+    program: the test by the program's name; "" if not in the log.
     """
 
     program: str
@@ -67,7 +205,7 @@ class _PrintedRun:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The tests that have such columns."""
+        """The tests with these columns."""
         tests = _BY_COLUMNS[self.rows[-1].reduces, self.rows[-1].has_root]
         checked = next((row.checks_in_place for row in self.rows if row.checks_in_place is not None), None)
         if checked is not None:
@@ -78,7 +216,7 @@ class _PrintedRun:
         return ("reduce_scatter",) if "reduce_scatter" in tests and ranks_by_counts(self.rows) else tests
 
     def test(self) -> str:
-        """Return the test by the program's name, the columns or the law of the bandwidths; "" if none tells."""
+        """Return the test by the program's name, the columns or the law of the bandwidths; "" if unknown."""
         num_ranks, *_ = self.shape.place()
         if self.program or len(self.candidates) == 1 or num_ranks == 1:
             return self.program or self.candidates[0]
@@ -94,7 +232,7 @@ class _PrintedRun:
 
 @dataclass(slots=True)
 class NcclTests:
-    """A reader of one file of nccl-tests, which gathers runs from its lines in order."""
+    """Reads the runs of one file of nccl-tests, line by line."""
 
     file: str
     shape: Shape = field(default_factory=Shape)
@@ -116,7 +254,7 @@ class NcclTests:
                 self.end_run()
             if "test concluded" not in line or (self._rows and not self._program):
                 self._program, self._program_line = match[1] or match[2], number
-        if HEADER.match(line):
+        if NCCL_HEADER.match(line):
             self._begin_table(number, line.lstrip("# ").split())
         elif _ROW.match(line):
             self._read_row(number, line)
@@ -170,12 +308,12 @@ class NcclTests:
             self._rows.append(row)
 
     def end_run(self) -> None:
-        """End the run, and wait for the next header: what comes until then is no row."""
+        """End the run; rows count again after the next header."""
         self._end_process()
         self._columns = ()
 
     def _end_process(self) -> None:
-        """End the run: what is said from here on is of the next one, also what its process is told."""
+        """End the run and the settings of its process."""
         self.finish()
         self._environment.end_process()
 
@@ -199,9 +337,9 @@ class NcclTests:
 
     @property
     def tables(self) -> list[LogTable]:
-        """The tables of all runs; the first one, without rows, has what was left out of runs of which nothing remains.
+        """The tables of all runs; the first one, without rows, holds the lines left out of runs without rows.
 
-        Raises ValueError for a table that cannot be told, or that contradicts itself.
+        Raises ValueError for a table whose test is unknown, or that contradicts itself.
         """
         tests: dict[tuple[str, ...], set[str]] = {}
         for run in self._runs:
@@ -224,7 +362,7 @@ class NcclTests:
         return PrintedRow.read(number, named, [side for side in sides if len(side) >= 3], wrong_column)
 
     def _table(self, run: _PrintedRun, tests: Collection[str]) -> LogTable:
-        """Return the table of a run. tests: those that runs with such columns tell."""
+        """Return the table of a run. tests: of the runs with the same columns."""
         test = run.test() or self._only(tests, run)
         counted = ranks_by_counts(run.rows) if test in RING_TESTS[1:] else None
         num_ranks, num_nodes, ranks_from, hosts_from = run.shape.place(counted or ranks_by_rates(test, run.rows))
@@ -245,7 +383,7 @@ class NcclTests:
                         (named, ranks_from, hosts_from), run.shape.devices, run.environment, run.left_out)  # fmt: skip
 
     def _only(self, tests: Collection[str], run: _PrintedRun) -> str:
-        """Return the test that other runs tell. Raises ValueError if that is not one."""
+        """Return the one test of runs with these columns. Raises ValueError if it is not one."""
         if len(tests) == 1:
             return next(iter(tests))
         raise ValueError(
@@ -254,7 +392,7 @@ class NcclTests:
         )
 
     def _check_ranks(self, run: _PrintedRun, test: str, num_ranks: int, ranks_from: str) -> None:
-        """Raise ValueError if busbw / algbw, which is 2(n - 1)/n for all_reduce, is not that of these ranks."""
+        """Raise ValueError if busbw / algbw, which is 2(n - 1)/n for all_reduce, contradicts the ranks."""
         last, factor = run.rows[-1], busbw_factor(test, num_ranks)
         for _, algbw, busbw in last.sides if test in RING_TESTS else ():
             rounding = 0.006 * (1 + factor)  # both are printed with two digits
@@ -267,7 +405,7 @@ class NcclTests:
                 )
 
     def _told(self, ranks_from: str, run: _PrintedRun) -> str:
-        """Return what tells a number of ranks that the rates contradict, and what to do."""
+        """Return the source of ranks that the rates contradict, and what to do."""
         if ranks_from == GIVEN:
             return "that were given: give those that ran"
         if run.shape.listed.num_ranks:

@@ -1,4 +1,4 @@
-"""`read_logs`: the tables of nccl-tests, OSU and Gloo logs, whichever they are."""
+"""`read_logs`: the tables of logs of nccl-tests, OSU and Gloo."""
 
 import os
 import re
@@ -7,14 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ringsim.files import parsed, values
-from ringsim.measurements.logs import gloo, nccl_tests, osu
-from ringsim.measurements.logs.gloo import Gloo
-from ringsim.measurements.logs.lines import NOT_SAID, LogShape, LogTable, read_lines
-from ringsim.measurements.logs.nccl_rows import ELEMENT_BYTES
-from ringsim.measurements.logs.nccl_tests import NcclTests
-from ringsim.measurements.logs.osu import Osu
-from ringsim.measurements.logs.shape import GIVEN, Shape
+from ringsim.measurements.log_lines import GIVEN, NOT_SAID, LogShape, LogTable, Shape, read_lines
 from ringsim.measurements.measurements import TESTS
+from ringsim.measurements.nccl_tests import ELEMENT_BYTES, NCCL_HEADER, NcclTests
+from ringsim.measurements.osu_gloo import GLOO_HEADER, OSU_TITLE, Gloo, Osu
 from ringsim.units import plural
 
 
@@ -24,13 +20,12 @@ def read_logs(
     ranks_per_node: int | None = None,
     shapes: Mapping[str | os.PathLike[str], LogShape] | None = None,
 ) -> tuple[LogTable, ...]:
-    """Return all tables of all files.
+    """Return the tables of all files.
 
-    num_nodes, ranks_per_node: of logs that have no list of ranks. shapes: of single logs, believed before what these
-    tell.
+    num_nodes, ranks_per_node: of logs without a list of ranks. shapes: of single logs, which override what these tell.
 
-    Raises ValueError, naming file and line, for what is no such log, for wrong results, for rows that contradict
-    themselves, and where ranks or hosts are neither in the log nor given; OSError if a file cannot be read.
+    Raises ValueError, naming file and line, for other files, wrong results, rows that contradict themselves, and
+    unknown ranks or hosts; OSError if a file cannot be read.
     """
     of_all = LogShape(num_nodes, ranks_per_node)
     tables = tuple(
@@ -44,17 +39,17 @@ def read_logs(
 
 
 def _agrees(table: LogTable, of_all: LogShape) -> bool:
-    """Return whether the options are of use for a table, or as it tells itself."""
+    """Return whether the options are used for a table, or agree with it."""
     per_node = -(-(table.num_ranks or 0) // (table.num_nodes or 1))
     told = LogShape(table.num_nodes, per_node)
     return GIVEN in table.read_from or all(given in (None, own) for given, own in zip(of_all, told, strict=True))
 
 
 def read_log(path: Path, own: LogShape = NOT_SAID, of_all: LogShape = NOT_SAID) -> list[LogTable]:
-    """Return the tables of one file; each reader takes the lines it knows. own, of_all: see `Shape`."""
+    """Return the tables of one file; each reader picks its own lines. own, of_all: see `RunShape`."""
     file = str(path)
     shape = Shape(own, of_all)
-    readers = NcclTests(file, shape=shape), Osu(file, shape=shape), Gloo(file, shape=shape)
+    readers = NcclTests(file, shape), Osu(file, shape), Gloo(file, shape)
 
     def end_runs() -> None:
         for reader in readers:
@@ -81,14 +76,14 @@ def read_log(path: Path, own: LogShape = NOT_SAID, of_all: LogShape = NOT_SAID) 
 
 
 def _at(file: str, place: str, error: ValueError) -> ValueError:
-    """Return the error with its place in the file, if it does not name the file already."""
+    """Return the error with its place in the file, unless it names the file already."""
     return error if str(error).startswith(f"{file}: ") else ValueError(f"{file}: {place}{error}")
 
 
 def _checked(table: LogTable) -> LogTable:
-    """Return the table; without rows where they say nothing.
+    """Return the table, without rows where they are meaningless.
 
-    Raises ValueError if ranks or hosts are not known, are not those of the log, or are none of a real machine.
+    Raises ValueError if ranks or hosts are unknown, contradict the log, or are impossible.
     """
     if not table.rows or (table.test not in TESTS and not (table.num_ranks and table.num_nodes)):
         return table
@@ -116,7 +111,7 @@ def _checked(table: LogTable) -> LogTable:
 
 
 def _refuse_other_machines(tables: Iterable[LogTable]) -> None:
-    """One network cannot be two machines: a run without a device of those before it is named."""
+    """Refuse logs without a common device: one network cannot be two machines."""
     known: dict[str, str] = {}
     for table in tables:
         if known and table.devices and not known.keys() & set(table.devices):
@@ -132,7 +127,7 @@ _MOST_LABELS = 16  # of one log: where there are more, they are no labels
 
 
 def without_labels(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines without the labels that stand before the rows and headers of tables."""
+    """Yield the numbered lines without the labels of launchers before rows and headers of tables."""
     labels = _labels(line for _, line in lines)
     pattern = re.compile(f"(?:{'|'.join(sorted(map(_pattern, labels), key=len, reverse=True))})") if labels else None
     for number, line in lines:
@@ -140,7 +135,7 @@ def without_labels(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]
 
 
 def _labels(lines: Iterable[str]) -> set[str]:
-    """Return the labels, with 0 for all numbers; without those of rows where a row has none."""
+    """Return the labels, with 0 for all numbers; without those of rows if some row has none."""
     rows: set[str] = set()
     headers: set[str] = set()
     for line in lines:
@@ -153,15 +148,15 @@ def _labels(lines: Iterable[str]) -> set[str]:
     return labels if len(labels) <= _MOST_LABELS else set()
 
 
-_HEADERS = (nccl_tests.HEADER, osu.TITLE, gloo.HEADER)
+_HEADERS = (NCCL_HEADER, OSU_TITLE, GLOO_HEADER)
 
 
 def _label(text: str) -> str:
-    """Return the text with 0 for all numbers; "" if numbers are all that there is, as they may belong to the table."""
+    """Return the text with 0 for all numbers; "" for numbers alone, which may belong to the table."""
     return re.sub(r"\d+", "0", " ".join(text.split())) if re.search(r"[^\d\s.#]", text) else ""
 
 
 def _pattern(label: str) -> str:
-    """Return a pattern of the label with any numbers and blanks, and nothing that is longer by a part of a word."""
+    """Return a pattern of the label with any numbers and blanks that does not end inside a word."""
     words = [re.sub(r"\d+", r"\\d+", re.escape(word)) for word in label.split()]
     return r"\s+".join(words) + (r"(?!\w)" if label[-1].isalnum() else "")

@@ -1,17 +1,127 @@
-"""`Shape`: the ranks and hosts of each run of a log, by the user, the list of ranks of nccl-tests, or the command.
+"""The lines of logs, the tables made of them, and the ranks and hosts of each run.
 
-A command is read by the meaning that its launcher gives to an option: -N is the number of hosts for srun, and the ranks
-of each host for mpirun. Options behind the program are the program's: -n is then a number of iterations.
+Ranks and hosts come from the user, nccl-tests' list of ranks, or the command. The options of a command have the meaning
+that its launcher gives them: -N is the number of hosts for srun, and the ranks per host for mpirun. Options after the
+program are the program's: -n is then a number of iterations.
 """
 
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
-from ringsim.measurements.logs.lines import NOT_SAID, LogShape, whole
+from ringsim.files import quoted, read_bytes
+from ringsim.measurements.measurements import TESTS
+from ringsim.measurements.nccl_settings import GROUPS, path_settings
+from ringsim.units import MAX_DIGITS, plural, whole_number
+
+# The time of a line, which changes from line to line: Open MPI's --timestamp-output, and ISO 8601.
+_TIME = re.compile(
+    r"^\s*(?:\w{3} \w{3} +\d+ [\d:]+ \d{4}|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?)(?=[\s#<\[]|$)"
+)
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_MAX_LINE = 2**13  # characters: no line that tells something here has so many, and patterns take long for far more
+MAX_BYTES = 64 * 2**20  # a log with more is not one table of results
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield each line with its number, from 1.
+
+    Raises ValueError for a file that cannot be a log, OSError if it is unreadable.
+    """
+    data = read_bytes(path, MAX_BYTES)
+    if b"\0" in data[:4096]:
+        raise ValueError(f"{path}: is not text: give the output of nccl-tests, OSU or Gloo's benchmark")
+    for number, line in enumerate(data.decode("utf-8-sig", errors="replace").splitlines(), start=1):
+        yield number, clean(line[:_MAX_LINE])
+
+
+def whole(text: str) -> int:
+    """Return the number of these digits. Raises ValueError for too many digits."""
+    number = whole_number(text)
+    if number is None:
+        raise ValueError(f"{quoted(text)}: must be a whole number of at most {MAX_DIGITS} digits")
+    return number
+
+
+def clean(line: str) -> str:
+    """Return the line without colours and the time of printing."""
+    return _TIME.sub("", _COLOUR.sub("", line)).strip()
+
+
+class LogShape(NamedTuple):
+    """The hosts of a log, and the ranks of each, as given by the user; None: the log tells."""
+
+    num_nodes: int | None = None
+    ranks_per_node: int | None = None
+
+    @property
+    def num_ranks(self) -> int | None:
+        """All ranks, if both are given."""
+        return self.num_nodes * self.ranks_per_node if self.num_nodes and self.ranks_per_node else None
+
+
+NOT_SAID = LogShape()
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """One size in a benchmark's table.
+
+    size_bytes: of the whole tensor (for all_gather the output, for reduce_scatter the input); of a message for other
+    tests.
+    times_s: out of place, then in place, as far as timed.
+    low_s, high_s: range of the repetitions, if printed; not the minimum over ranks.
+    line: from 1.
+    """
+
+    size_bytes: int
+    times_s: tuple[float, ...]
+    line: int
+    low_s: float | None = None
+    high_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogTable:
+    """The rows of one run of a benchmark.
+
+    test: one of `TESTS`, or the benchmark's own name.
+    num_ranks, num_nodes: of all hosts; None if neither the log nor the user tells.
+    read_from: the sources of test, ranks and hosts, such as "line 1" or `GIVEN`.
+    devices: of the ranks, without duplicates.
+    environment: other facts of the log: versions, commands, settings.
+    left_out: a line with place and reason for each row that is left out; for a table without rows, the reason.
+    """
+
+    file: str
+    benchmark: str
+    test: str
+    num_ranks: int | None
+    num_nodes: int | None
+    rows: tuple[LogRow, ...]
+    read_from: tuple[str, str, str] = ("", "", "")
+    devices: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def reading(self) -> str:
+        """A line with the collective, ranks and hosts as which the table was read, and the sources of these."""
+        test_from, ranks_from, hosts_from = self.read_from
+        place = f"{self.file}: line {self.rows[0].line}: {self.test} ({test_from})"
+        if self.test not in TESTS:
+            return f"{place} is left out: there is no formula for it, only for {', '.join(TESTS)}"
+        ranks = plural(self.num_ranks or 0, "rank") + ("" if ranks_from == hosts_from else f" ({ranks_from})")
+        groups = self.environment.get(GROUPS, "1")
+        at_once = f", {groups} groups at once share the NICs of a host" if groups != "1" else ""
+        path = path_settings(self.environment)
+        changed = f"; measured with {path}, which a network fitted to it includes" if path else ""
+        return f"{place} on {ranks} of {plural(self.num_nodes or 0, 'host')} ({hosts_from}){at_once}{changed}"
+
 
 GIVEN = "given"
 _SLURM = {"nodes": "-N|--nodes", "ranks": "-n|--ntasks", "per_node": "--n?tasks-per-node"}
@@ -42,7 +152,7 @@ _WITHOUT_MPI = "were nccl-tests built without MPI=1? Then each process runs alon
 
 
 class Told(NamedTuple):
-    """The numbers of ranks and hosts by one source, and where it stands."""
+    """The ranks and hosts by one source, and its lines."""
 
     num_ranks: int | None = None
     num_nodes: int | None = None
@@ -51,12 +161,12 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunShape:
-    """The ranks and hosts of one run, as far as they are told.
+    """The ranks and hosts of one run, by source.
 
-    own, of_all: by the user's word, for this log and for those that do not tell. listed: by the list of ranks, which is
-    believed before anything but `own`. started: by the command.
-    groups: how many communicators use the NICs of a host at once; 0 if no list of ranks names several.
-    doubt: why the run is none of these ranks; or "".
+    own, of_all: given by the user for this log, and for logs that do not tell. listed: by the list of ranks, which only
+    `own` overrides. started: by the command.
+    groups: communicators that share the NICs of a host; 0 if no list of ranks names several.
+    doubt: why the run cannot have these ranks; or "".
     """
 
     own: LogShape
@@ -68,7 +178,7 @@ class RunShape:
     doubt: str
 
     def place(self, by_law: int | None = None, pairs: int = 0) -> tuple[int | None, int | None, str, str]:
-        """Return the ranks and the hosts, None where nothing tells them, and where each of them was read.
+        """Return the ranks and the hosts, None if unknown, and the source of each.
 
         by_law: the ranks by the rates or counts of the table. pairs: of a test that sends between pairs of ranks.
         """
@@ -101,7 +211,7 @@ def _hosts(num_ranks: int | None, ranks_per_node: int | None) -> int | None:
 
 @dataclass(slots=True)
 class Shape:
-    """The ranks and hosts that the lines of one file tell, one line after the other."""
+    """The ranks and hosts that the lines of one file tell, in order."""
 
     own: LogShape = NOT_SAID
     of_all: LogShape = NOT_SAID
@@ -122,7 +232,7 @@ class Shape:
     _continued: str = ""
 
     def look_at(self, number: int, line: str, end_runs: Callable[[], None]) -> None:
-        """Read one line, and call `end_runs` before it changes what the rows so far were measured on."""
+        """Read one line; call `end_runs` before it changes the ranks of the rows so far."""
         if match := _RANK.search(line):
             end_runs()
             self._list(number, match)
@@ -179,9 +289,9 @@ class Shape:
             self._commands.append((program, _within_job(self._job, counts, launcher)))
 
     def run(self, programs: str, *, has_list: bool = False) -> RunShape:
-        """Return what is known where a run ends.
+        """Return the shape of the run that ends here.
 
-        programs: a pattern of the names of the program that made it. has_list: of a benchmark that lists its ranks.
+        programs: a pattern of the benchmark's program names. has_list: whether the benchmark lists its ranks.
         """
         self.is_used, self.has_rows = True, False
         self._used, self._commands = self._commands or self._used, []
@@ -205,14 +315,14 @@ class Shape:
         return shape
 
     def _of_command(self, programs: str) -> dict[str, int]:
-        """Return the counts of the last command of such a program; none if others of that program contradict it."""
+        """Return the counts of the program's last command; none if its other commands contradict it."""
         own = [(program, counts) for program, counts in self._used if re.fullmatch(programs, program)]
         last = own[-1][1] if own else {} if self._used else self._job
         others = [counts for program, counts in own if program]
         return {} if any(last[kind] != some[kind] for some in others for kind in last.keys() & some) else last
 
     def _listed(self, processes: int, per_process: int) -> tuple[Told, int, str]:
-        """Return what the list of ranks tells, of one of its groups; how many share a host; and a doubt about it."""
+        """Return the ranks and hosts of one listed group, the groups that share a host, and a doubt."""
         ranks, groups = {rank for _, rank in self._ranks}, [group for group, _ in self._ranks]
         num_listed = len(ranks) if self._doubt else -(-len(ranks) // per_process) * per_process  # of whole processes
         if missing := set(range(num_listed)) - ranks:
@@ -237,7 +347,7 @@ class Shape:
 
 
 def _command(line: str) -> tuple[str | None, str, dict[str, int]]:
-    """Return the launcher of a command ("" if it has none), its program and its counts; None if it is no command."""
+    """Return the launcher of a command ("" if none), its program and its counts; None for other lines."""
     before, *parts = _NAME.split(line)
     launcher, program, counts = "", "", dict[str, int]()
     for name, rest in zip(parts[::2], parts[1::2], strict=True):
@@ -266,7 +376,7 @@ def _value(options: str, words: str) -> re.Match[str] | None:
 
 
 def _within_job(job: Mapping[str, int], own: dict[str, int], launcher: str) -> dict[str, int]:
-    """Return the counts of a command within a job of Slurm, as far as it is sure that the job's hold for it."""
+    """Return the counts of a command within a Slurm job, as far as those of the job surely hold for it."""
     if not own.keys() & {"nodes", "ranks", "per_node"}:
         return {**job, **own} if launcher else own
     tasks = job.get("nodes", 0) * job.get("per_node", 0)
@@ -278,7 +388,7 @@ def _within_job(job: Mapping[str, int], own: dict[str, int], launcher: str) -> d
 
 
 def _statement(line: str) -> dict[str, int]:
-    """Return the counts that a line says in words, such as "16 processes on 2 nodes"."""
+    """Return the counts in words, such as "16 processes on 2 nodes"."""
     words = {"per_node": _PER_HOST, "ranks": _PROCESSES}
     said = {kind: pattern.search(line) for kind, pattern in words.items() if "process" in line}
     said["nodes"] = _ON_HOSTS.search(line) if line.startswith(("#", "Options")) or said.get("ranks") else None

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 
 from ringsim.analysis import BASELINE
 from ringsim.report.plots import charts
-from ringsim.report.plots.algorithm_styles import dark_colours, styles_of
 from ringsim.report.plots.comparison_figure import draw_time_curves
 from ringsim.report.plots.style import drawing, inline_svg, new_figure, palette, points
 from ringsim.report.plots.sweep_figure import draw_sweep_curves
@@ -32,19 +31,13 @@ class _Scale(NamedTuple):
     """How an axis is labelled, and written; log_base: of a logarithmic one."""
 
     label: str
-    text: charts.Label
+    text: charts.Writes
     log_base: int | None = None
 
 
 _STEPS = _Scale("step", "{:g}".format)
 _SIZES = _Scale("size of the tensor", format_size, 2)
 _TIMES = _Scale("", format_time, 10)
-
-
-def svg_colours() -> str:
-    """Return the style of a page that makes its pictures follow light and dark, see `inline_svg`."""
-    dark = "".join(f" --x{light[1:]}: {colour};" for light, colour in dark_colours().items())
-    return f"@media (prefers-color-scheme: dark) {{ figure svg {{{dark} }} }}\n"
 
 
 def pictures(verdict: Verdict) -> list[Picture]:
@@ -129,7 +122,7 @@ def _of_training(verdict: Verdict) -> Iterator[Picture]:
 def _of_sweeps(verdict: Verdict) -> Iterator[Picture]:
     """Yield the curves of sweeps on the most ranks."""
     for file, sweep in verdict.contents.sweeps.items():
-        num_ranks, styles = max(sweep.ranks), styles_of(sweep.algorithms)
+        num_ranks, styles = max(sweep.ranks), palette().styles_of(sweep.algorithms)
         for network in sweep.networks:
             draw = partial(draw_sweep_curves, sweep=sweep, network=network, num_ranks=num_ranks, styles=styles)
             title = f"{sweep.collective.value} on {plural(num_ranks, 'rank')} of {network}, simulated ({file})"

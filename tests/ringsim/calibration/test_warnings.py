@@ -12,7 +12,8 @@ from msgspec import structs
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import calibrate, calibrate_logs, cases_of_tables, read_logs
-from ringsim.calibration import FittedParameter, Timing, contradiction_line, doubt_line, nic_line, one_host_line
+from ringsim.calibration import FittedParameter, Timing, contradiction_warning, nic_warning, one_host_warning
+from ringsim.calibration.warnings import implausible_warning
 from ringsim.libraries import Call
 from ringsim.network import network_text, read_network
 from ringsim.traces import Group, TracedStep
@@ -70,25 +71,25 @@ def test_different_settings_are_named(calibrated: Calibrated, tmp_path: Path, sn
     paths = calibrated.rdma, calibrated.tcp
     slow, fast = ({case.call.size_bytes: case.calibrated_s for case in cases(path)} for path in reversed(paths))
     factors = [slow[size] / fast[size] for size in slow]
-    line, num_apart = contradiction_line(cases(*paths)), sum(factor > 1.25**2 for factor in factors)
+    line, num_apart = contradiction_warning(cases(*paths)), sum(factor > 1.25**2 for factor in factors)
     assert f" in rdma.log, {max(factors):.1f} times as long, and {num_apart} of {len(factors)} common timings" in line
     assert calibrated.told["contradictory"] == line
     both = written(tmp_path / "both.log", "".join(path.read_text() for path in paths))
     (tmp_path / "monday").mkdir()
     of_one_name = [calibrated.tcp, log(tmp_path / "monday" / "tcp.log")]
-    assert [line, contradiction_line(cases(both))] == snapshot
-    assert all(f" in {path}" in contradiction_line(cases(*of_one_name)) for path in of_one_name)
+    assert [line, contradiction_warning(cases(both))] == snapshot
+    assert all(f" in {path}" in contradiction_warning(cases(*of_one_name)) for path in of_one_name)
 
 
 def test_repeated_runs_agree(tmp_path: Path) -> None:
     """Those of one setting, in several files or in one, also if a time of one of them was disturbed."""
     paths = [log(tmp_path / f"{seed}.log", seed=seed) for seed in range(3)]
-    assert contradiction_line(cases(*paths)) == ""
+    assert contradiction_warning(cases(*paths)) == ""
     twice = written(tmp_path / "twice.log", "".join(path.read_text() for path in paths[:2]))
-    assert contradiction_line(cases(twice)) == ""
+    assert contradiction_warning(cases(twice)) == ""
     some = cases(*paths[:2])
     some[8] = replace(some[8], times_s=tuple(3 * time_s for time_s in some[8].times_s))
-    assert contradiction_line(some) == ""
+    assert contradiction_warning(some) == ""
     (nic,) = (each for each in calibrate_logs(some, "made").parameters if each.name == "host.nic.bandwidth")
     assert nic.low <= nic.value <= nic.high < 1.5 * nic.low
     assert nic.low / 1.05 < TRUE.nic_bytes_per_s < nic.high * 1.05
@@ -130,7 +131,7 @@ def test_public_logs() -> None:
     silent = [
         (one, other)
         for one, other in combinations(cases_by_log, 2)
-        if asked[one] & asked[other] and not contradiction_line([*cases_by_log[one], *cases_by_log[other]])
+        if asked[one] & asked[other] and not contradiction_warning([*cases_by_log[one], *cases_by_log[other]])
     ]
     name = "polaris-nccl218-all_reduce-N{}-set{}.txt"
     assert silent == [(name.format(hosts, 4), name.format(hosts, 5)) for hosts in (2, 8)]
@@ -166,8 +167,8 @@ def test_nics_that_one_rank_used_are_a_guess_for_more(tmp_path: Path, calibrated
     ):
         assert "of a host at a time" not in run(*command).stderr
     all_send = read_network(calibrated.one.read_text(), "one.toml")
-    assert nic_line(all_send, 8) == ""
-    assert "how fast 1 rank of a host can send is not known" in nic_line(all_send, 1)
+    assert nic_warning(all_send, 8) == ""
+    assert "how fast 1 rank of a host can send is not known" in nic_warning(all_send, 1)
 
 
 def test_settings_that_the_network_cannot_follow_are_told(tmp_path: Path) -> None:
@@ -201,12 +202,15 @@ def hop(name: str, value: float, *files: str) -> FittedParameter:
 def test_latencies_that_no_cluster_has_are_doubted(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     """In one line: which parameter, in which logs, what may be wrong, and what to measure; in the JSON too."""
     plausible = hop("LL hop_latency", 9e-4, "a.log"), hop("LL link_latency", 4e-5, "a.log"), hop("LL start", 1.0)
-    assert doubt_line(plausible) == ""  # slow Ethernet
+    assert implausible_warning(plausible) == ""  # slow Ethernet
     many = (
         hop("Simple hop_latency", 2e-3, "d.log", "c.log", "b.log", "a.log"),
         hop("LL128 hop_latency", 1.5e-3, "a.log"),
     )
-    assert [doubt_line(many), doubt_line([*plausible, hop("LL link_latency", 6e-5, "a.log")])] == snapshot
+    assert [
+        implausible_warning(many),
+        implausible_warning([*plausible, hop("LL link_latency", 6e-5, "a.log")]),
+    ] == snapshot
     protocols = tuple(structs.replace(some, hop_latency_s=400 * some.hop_latency_s) for some in TRUE.protocols)
     slow = nccl_log("all_gather", 16, 2, rates=replace(TRUE, protocols=protocols), noise=0.02)
     done = run("calibrate", written(tmp_path / "a.log", slow), "--json")
@@ -226,4 +230,4 @@ def test_more_ranks_than_were_probed_on_a_host(tmp_path: Path) -> None:
         "several hosts calibrate with probes of several\n"
     )
     assert run(*tree, "--ranks", 2).stderr == ""
-    assert one_host_line(calibrate(made_measurements(2, cluster=hosts())).cluster, 4) == ""
+    assert one_host_warning(calibrate(made_measurements(2, cluster=hosts())).cluster, 4) == ""

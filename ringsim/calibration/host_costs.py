@@ -1,7 +1,4 @@
-"""From probes to a network where all ranks are alike, to one host whose cores and memory they share, or to several.
-
-No collective is looked at.
-"""
+"""From probes to a uniform network, to one host whose ranks share cores and memory, or to several hosts."""
 
 import math
 import statistics
@@ -37,13 +34,13 @@ _NEAR, _MOST_ROUNDS = 1e-4, 50  # of a time to be met, and how often the latency
 
 
 def calibrate_uniform(measurements: Measurements) -> Network:
-    """Return the network on which the probes would take the times that they took.
+    """Return the uniform network that reproduces the probes.
 
-    One message in a shift takes alpha + m/B, with alpha = latency + overhead, and one addition m/R: each a
-    line, fitted over the sizes to the medians, every size weighing the same (least squares of relative
-    errors). Each further message in flight at the smallest size costs one overhead more.
+    One message in a shift takes alpha + m/B, with alpha = latency + overhead, and one addition m/R: each a line fitted
+    to the medians over the sizes by least squares of relative errors. Each further message in flight at the smallest
+    size costs one overhead more.
 
-    With one rank there is nothing to send, and the network is free. Raises ValueError when probes are missing.
+    With one rank the network is free. Raises ValueError when probes are missing.
     """
     if measurements.num_ranks == 1:
         return Network(latency_s=0.0, bandwidth_bytes_per_s=math.inf)
@@ -66,7 +63,7 @@ def calibrate_uniform(measurements: Measurements) -> Network:
 
 
 def _further_s(one: Probe, several: Probe) -> float:
-    """Return what each further message in flight takes longer than one alone."""
+    """Return the additional time of each further message in flight."""
     return (several.median_s - one.median_s) / (several.in_flight - 1)
 
 
@@ -77,14 +74,13 @@ def _need(probes: list[Probe], things: str, least: int) -> list[Probe]:
 
 
 def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
-    """Return the host on which the probes would take the times, elapsed and of cores, that they took.
+    """Return the host that reproduces the elapsed times and the CPU times of the probes.
 
     A message occupies cores for `a + b m` at its two ends together, half at each: a is overhead, b copying. An addition
-    takes m/R. These three are fitted to the CPU times, which hardly depend on other load; where ranks outnumber cores,
-    a is at least the time of a further message in flight (`_core_s`). The rest of the elapsed time of the smallest
-    message is attributed to latency, and that of the largest message to memory. The additional time of a message that
-    is sent by a separate call is the cost of the call. `shared_memory_of` adds the costs of shared memory, and
-    `with_late_calls` those of calls that wait for a core.
+    takes m/R. These are fitted to the CPU times, which hardly depend on other load; where ranks outnumber cores, a is
+    at least the time of a further message in flight (`_core_s`). The rest of the elapsed time of the smallest message
+    is latency, and that of the largest message is due to memory. `shared_memory_of` and `with_late_calls` add their
+    costs.
 
     Raises ValueError when probes are missing.
     """
@@ -101,14 +97,14 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
 
 
 def processor_of(measurements: Measurements, num_cores: int) -> Processor:
-    """Return the seconds of cores that a message takes at its ends, and an addition, as overheads and rates.
+    """Return the CPU costs of messages, additions and calls.
 
     num_cores: shared by all ranks.
 
     Raises ValueError if probes are missing.
     """
-    messages, elapsed = (measurements.probes_of(kind, in_flight=1) for kind in ("shift_cpu", "shift"))
-    additions = measurements.probes_of("reduce_cpu")
+    messages, elapsed = (measurements.probes_of("shift", in_flight=1, clock=clock) for clock in ("cpu", ""))
+    additions = measurements.probes_of("reduce", clock="cpu")
     if len(messages) < 2 or not additions or not elapsed:
         raise ValueError(
             "the measurements have too few shift, shift_cpu and reduce_cpu probes: measure again with the benchmark's "
@@ -117,8 +113,8 @@ def processor_of(measurements: Measurements, num_cores: int) -> Processor:
     per_message_s, per_byte_s = fit_line(messages)
     per_message_s = max(per_message_s, _core_s(measurements, num_cores))
     _, reduce_s_per_byte = fit_line(additions)
-    fresh = measurements.probes_of("fresh_cpu")
-    calls, torch_calls = measurements.probes_of("call"), measurements.probes_of("call/dist")
+    fresh = measurements.probes_of("fresh", clock="cpu")
+    calls, torch_calls = measurements.probes_of("call"), measurements.probes_of("call", subject="dist")
     return Processor(
         send_overhead_s=per_message_s / 2,
         receive_overhead_s=per_message_s / 2,
@@ -127,18 +123,18 @@ def processor_of(measurements: Measurements, num_cores: int) -> Processor:
         first_touch_bytes_per_s=fresh[-1].size_bytes / fresh[-1].median_s if fresh else math.inf,
         call_s=max(calls[0].median_s - elapsed[0].median_s, 0.0) if calls else 0.0,
         torch_call_s=torch_calls[0].median_s if torch_calls else 0.0,
-        cold_call_s=cold_call_s(measurements, "call"),
-        cold_torch_call_s=cold_call_s(measurements, "call/dist"),
+        cold_call_s=cold_call_s(measurements),
+        cold_torch_call_s=cold_call_s(measurements, subject="dist"),
         async_call_s=async_call_s(measurements),
     )
 
 
 def _core_s(measurements: Measurements, num_cores: int) -> float:
-    """Return for how long a message keeps a core from other messages, if ranks outnumber cores; else 0.
+    """Return how long a message keeps a core from other messages if ranks outnumber cores; else 0.
 
-    With several messages of each rank in flight there is always a thread that could go on. What a further message takes
-    then is more than the CPU time of its threads: until a thread that another core wakes goes on, its core is idle. It
-    is no more than a message alone takes.
+    With several messages of each rank in flight, some thread is always ready to run. A further message then takes more
+    than the CPU time of its threads, since a core idles until a thread woken by another core runs. It takes no more
+    than a message alone.
     """
     one, *_ = measurements.probes_of("shift", in_flight=1)
     several = [p for p in measurements.probes_of("shift") if p.in_flight > 1 and p.size_bytes == one.size_bytes]
@@ -148,7 +144,7 @@ def _core_s(measurements: Measurements, num_cores: int) -> float:
 
 
 def _with_memory_bandwidth(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Cluster:
-    """Return `cluster` with the memory bandwidth that makes the elapsed times come out, if it is too fast without."""
+    """Return `cluster` with the memory bandwidth that explains the longest message, if it is too fast without."""
     smallest, largest, host = elapsed[0], elapsed[-1], cluster.spec.host
     if shift_s(cluster, num_ranks, largest.size_bytes) >= EXPLAINED * largest.median_s:
         return cluster
@@ -162,17 +158,15 @@ LONG = 2**17  # bytes; shorter messages may pass a link faster than it gives for
 
 
 def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: bool = False) -> Cluster:
-    """Return the hosts whose predicted probe times are those that were measured.
+    """Return the hosts that reproduce the probes.
 
-    links_alike: assume that all hosts have equal links, and that links within a host cost nothing, if there are no
-    pings from which this could be determined.
+    links_alike: assume equal links between hosts and free links within them, for measurements without pings.
 
-    The costs of a message on the cores at its ends, and the rate of additions, are those of `calibrate_host`. Bandwidth
-    is the rate of long messages in a shift, which uses both directions at once; where pings show links of different
-    rates, the shift runs at the pace of the slowest link, and the others are faster in proportion. The rest of the time
-    of the smallest message is latency. Burst sizes follow from shifts after a pause. Namespaces or containers of
-    one machine with a single rank each share its cores; with several ranks each they get equal parts of the cores, if
-    the cores can be divided.
+    The costs on the cores are those of `calibrate_host`. Bandwidth is the rate of long messages in a shift, which uses
+    both directions at once; where pings show links of different rates, the shift runs at the pace of the slowest, and
+    the others are faster in proportion. The rest of the time of the smallest message is latency. Burst sizes follow
+    from shifts after a pause. Namespaces or containers of one machine share its cores if they have a single rank each;
+    otherwise they get equal parts of the cores, if these can be divided.
 
     Raises ValueError if probes are missing, or the hosts have different numbers of ranks.
     """
@@ -216,11 +210,11 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
 
 
 def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
-    """Return the rate of each host's fastest ping, in bytes per second; all alike if none differs much."""
+    """Return the bytes per second of each host's fastest ping; 1.0 for all if they differ little."""
     rates = [0.0] * rank_hosts.num_hosts
     for rank, host in enumerate(rank_hosts.hosts):
         other = rank_hosts.hosts[rank_hosts.right_of(rank)]
-        pings = measurements.probes_of(f"ping/{rank}")
+        pings = measurements.probes_of("ping", subject=str(rank))
         if host == other or not pings:
             continue
         rate = _slope([probe for probe in pings if probe.size_bytes >= LONG] or pings)
@@ -234,14 +228,14 @@ def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
 def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
     """Return the link between the ranks of a host."""
     for rank in range(len(rank_hosts.hosts) - 1):
-        pings = measurements.probes_of(f"ping/{rank}")
+        pings = measurements.probes_of("ping", subject=str(rank))
         if pings and rank_hosts.hosts[rank] == rank_hosts.hosts[rank + 1]:
             return Link(bandwidth_bytes_per_s=_slope(pings))
     return Link()
 
 
 def _slope(probes: Sequence[Probe]) -> float:
-    """Return the bytes per second between the smallest and the largest of them."""
+    """Return the bytes per second between the smallest and the largest probe."""
     if len({probe.size_bytes for probe in probes}) < 2:
         raise ValueError("the measurements have too few sizes of messages: at least two; measure larger ones")
     small, large = probes[0], probes[-1]
@@ -249,9 +243,9 @@ def _slope(probes: Sequence[Probe]) -> float:
 
 
 def _with_latency(cluster: Cluster, num_ranks: int, smallest: Probe) -> Cluster:
-    """Return `cluster` with the latency that makes the smallest shift come out.
+    """Return `cluster` with the latency that explains the smallest shift.
 
-    Where ranks share cores, a part of it passes while others are at work, so that it is more than what is missing.
+    Where ranks share cores, part of the latency overlaps with other work, so it exceeds the missing time.
     """
     latency_s = 0.0
     for _ in range(_MOST_ROUNDS):
@@ -265,13 +259,13 @@ def _with_latency(cluster: Cluster, num_ranks: int, smallest: Probe) -> Cluster:
 
 
 def _with_burst(cluster: Cluster, measurements: Measurements) -> Cluster:
-    """Return `cluster` with the burst that makes shifts after a pause come out; without one if a pause changes little.
+    """Return `cluster` with the burst size that explains shifts after a pause; unchanged if a pause changes little.
 
-    The burst is what the link gives in the time by which a shift is faster. Only what a shift takes longer than the
-    smallest one counts, as ranks that pause also fall asleep. The size for the fit is the shortest that is more than
-    twice the burst it gives: all of a shorter message may be in the burst, and a longer one says little of it.
+    The burst is what the link gives in the time that the pause saves. Only the time beyond that of the smallest shift
+    counts, since ranks that pause also fall asleep. The fit uses the shortest message of more than twice its burst: a
+    shorter one may fit into the burst whole, and a longer one says little of it.
     """
-    probes = measurements.probes_of("shift/rested")
+    probes = measurements.probes_of("shift", warmth="rested")
     busy_s = {probe.size_bytes: probe.median_s for probe in measurements.probes_of("shift", in_flight=1)}
     if len(probes) < 2 or not {probe.size_bytes for probe in probes} <= busy_s.keys():
         return cluster
@@ -300,45 +294,46 @@ LATE = 2.0  # times the median
 
 
 def with_late_calls(cluster: Cluster, measurements: Measurements) -> Cluster:
-    """Return `cluster` with the late calls that the probes of calls after a computation have."""
+    """Return `cluster` with the late calls among the probed calls after a computation."""
     over_gloo = without_shared_memory(cluster)
-    is_shared = bool(measurements.probes_of("shm/call/async"))
-    asynchronous = ("shm/call/async", cluster) if is_shared else ("call/async", over_gloo)
+    through_memory = measurements.probes_of("call", warmth="async", transport="shm")
+    in_thread = through_memory or measurements.probes_of("call", warmth="async")
+    of_torch = measurements.probes_of("call", warmth="cold", subject="dist")
     processor = replace(
         cluster.spec.processor,
-        **_late(measurements, "call/cold", over_gloo, OURS),
-        **_late(measurements, "call/dist/cold", over_gloo, GLOO, prefix="torch_"),
-        **_late(measurements, *asynchronous, OURS, prefix="async_"),
+        **_late(measurements.num_ranks, measurements.probes_of("call", warmth="cold"), over_gloo, OURS),
+        **_late(measurements.num_ranks, of_torch, over_gloo, GLOO, prefix="torch_"),
+        **_late(measurements.num_ranks, in_thread, cluster if through_memory else over_gloo, OURS, prefix="async_"),
     )
     host = cluster.spec.host
     if host.shared_memory is not None:
-        late = _late(measurements, "shm/call/cold", cluster, OURS)
+        calls = measurements.probes_of("call", warmth="cold", transport="shm")
+        late = _late(measurements.num_ranks, calls, cluster, OURS)
         host = replace(host, shared_memory=replace(host.shared_memory, **late))
     return cluster.with_spec(host=host, processor=processor)
 
 
 def _late(
-    measurements: Measurements, kind: str, network: AnyNetwork, library: Library, prefix: str = ""
+    num_ranks: int, calls: Sequence[Probe], network: AnyNetwork, library: Library, prefix: str = ""
 ) -> dict[str, Any]:
-    """Return the share of the probed calls that took more than twice their median, and how much longer they take.
+    """Return the share of the first probe's calls that took over twice their median, and their mean excess over it.
 
-    prefix: of the fields that hold both; async_: of calls that another thread carries out.
+    prefix: of both fields; async_: of calls in another thread.
 
-    That is what they took longer than the median on average. It is less if simulated calls would then take longer than
-    the probed ones on average: where ranks are more than cores, the probes of messages have their own waits.
+    The excess is reduced if simulated calls would take longer than the probed ones on average: where ranks outnumber
+    cores, the probes of messages already contain waits.
     """
-    probe = next(iter(measurements.probes_of(kind)), None)
-    late = [time_s for time_s in probe.times_s if time_s > LATE * probe.median_s] if probe else []
-    if probe is None or not late:
+    late = [time_s for time_s in calls[0].times_s if time_s > LATE * calls[0].median_s] if calls else []
+    if not late:
         return {}
+    probe = calls[0]
     share = len(late) / len(probe.times_s)
     simulated_s = library.call_s(network, computed_s=math.inf, is_async=prefix == "async_")
-    num_ranks, size_bytes = measurements.num_ranks, probe.size_bytes
     if library is GLOO:
-        ring = library.schedule(Collective.ALL_REDUCE, num_ranks, size_bytes)
-        simulated_s += predict_time(ring, network, size_bytes, runtime=library.runtime)
+        ring = library.schedule(Collective.ALL_REDUCE, num_ranks, probe.size_bytes)
+        simulated_s += predict_time(ring, network, probe.size_bytes, runtime=library.runtime)
     else:
-        simulated_s += shift_s(library.runtime.network(network), num_ranks, size_bytes)
+        simulated_s += shift_s(library.runtime.network(network), num_ranks, probe.size_bytes)
     lacking_s = statistics.fmean(probe.times_s) - simulated_s
     late_s = min(statistics.fmean(late) - probe.median_s, lacking_s / share)
     return {f"{prefix}late_share": share, f"{prefix}late_s": late_s} if late_s > 0 else {}
@@ -348,16 +343,15 @@ _NO_COST = 1e12  # bytes a second, where the probes show no cost
 
 
 def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemory | None:
-    """Return what the probes of shared memory say of the host of `cluster`; None if there are none.
+    """Return the costs of shared memory; None without its probes.
 
-    While all ranks send their own chunks, which nobody passes on, nobody waits: the smallest take the overheads, the
-    others twice the time of a copy beside ("shm/copy"), or that of a copy and of an addition ("shm/add"). While they
-    pass on sums ("shm/shift"), each takes an addition whose sum is formed elsewhere, and the first a copy. Ranks that
-    are more than cores take turns. Each is probed with tensors from all over the memory, and with the same ones each
-    time ("/cached"). What the smallest message takes longer if it is passed on is latency, and what it takes longer by
-    its own call ("shm/call") the call's.
+    While all ranks send chunks that nobody passes on, nobody waits: the smallest take the overheads, larger ones two
+    copies more ("shm/copy"), or a copy and an addition ("shm/add"). While they pass on sums ("shm/shift"), each message
+    takes an addition into another place, and the first a copy. Ranks that outnumber cores take turns. Each is probed
+    with tensors from all over the memory, and with the same ones each time ("/cached"). The smallest message takes the
+    latency longer if it is passed on, and the cost of a call longer if it has its own call ("shm/call").
     """
-    copies, shifts, calls = (measurements.probes_of(f"shm/{kind}") for kind in ("copy", "shift", "call"))
+    copies, shifts, calls = (measurements.probes_of(kind, transport="shm") for kind in ("copy", "shift", "call"))
     if not (copies and shifts):
         return None
     for name in (SLOT_BYTES, TOUCHED_BYTES):
@@ -371,7 +365,7 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
         send_overhead_s=overhead_s / 2,
         receive_overhead_s=overhead_s / 2,
         call_s=max(calls[0].median_s - shifts[0].median_s, 0.0) if calls else 0.0,
-        cold_call_s=cold_call_s(measurements, "shm/call"),
+        cold_call_s=cold_call_s(measurements, transport="shm"),
         rates=_memory_rates(measurements, waiting),
     )
     network = SharedMemoryNetwork(cluster.with_spec(host=replace(cluster.spec.host, shared_memory=costs)))
@@ -380,20 +374,23 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
 
 
 def _memory_rates(measurements: Measurements, waiting: float) -> tuple[MemoryRate, ...]:
-    """Return the rates of each size but the smallest, which takes the overheads only."""
-    sizes = [probe.size_bytes for probe in measurements.probes_of("shm/copy")[1:]]
+    """Return the rates of each size but the smallest, which has overheads only."""
+    sizes = [probe.size_bytes for probe in measurements.probes_of("copy", transport="shm")[1:]]
     cold = _bytes_per_s(measurements, "", waiting)
-    cached = _bytes_per_s(measurements, "/cached", waiting) or cold
+    cached = _bytes_per_s(measurements, "cached", waiting) or cold
     rows = zip(sizes, cold, cached, strict=True)
     return tuple(MemoryRate(ROUNDS_PER_RUN * size, *row, *other) for size, row, other in rows) or (MemoryRate(1),)
 
 
-def _bytes_per_s(measurements: Measurements, suffix: str, waiting: float) -> list[tuple[float, ...]]:
-    """Return for each size the bytes that a core copies, adds, and adds elsewhere, in a second.
+def _bytes_per_s(measurements: Measurements, warmth: str, waiting: float) -> list[tuple[float, ...]]:
+    """Return for each size the bytes that a core copies, adds, and adds into another place, per second.
 
     Raises ValueError if probes of a size are missing.
     """
-    copies, additions, shifts = (measurements.probes_of(f"shm/{kind}{suffix}") for kind in ("copy", "add", "shift"))
+    copies, additions, shifts = (
+        measurements.probes_of(pattern, transport="shm", warmth=warmth) for pattern in ("copy", "add", "shift")
+    )
+    suffix = warmth and f"/{warmth}"
     for kind, probes in (("add", additions), ("shift", shifts)):
         if [probe.size_bytes for probe in copies] != [probe.size_bytes for probe in probes]:
             raise ValueError(f"the measurements have other sizes of shm/copy{suffix} than of shm/{kind}{suffix} probes")

@@ -1,4 +1,4 @@
-"""`NcclSettings`: what a log of nccl-tests, or its user, says of NCCL: its version, and what it was told to take."""
+"""`NcclSettings`: the version of NCCL and the settings it was given, by a log of nccl-tests or its user."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,11 +29,11 @@ _FIRST_SWITCH, _FIRST_PAT = (2, 17), (2, 23)  # the versions that brought NVLS a
 
 
 class NcclSettings(NamedTuple):
-    """The version and the settings of the NCCL that made a log; empty or None where they are not known.
+    """The version and the settings of the NCCL that made a log; empty or None if unknown.
 
     version: the first two numbers. algorithms, protocols: of NCCL_ALGO and NCCL_PROTO, such as "ring,tree" or "^tree".
-    uses_switch: whether the switches of a host add up (NVLS). uses_pat: whether PAT may be taken.
-    groups: how many communicators do the same at once, and share the NICs of a host.
+    uses_switch: whether the switches of a host reduce (NVLS). uses_pat: whether PAT is available.
+    groups: communicators that run the same collective at once and share the NICs of a host.
     """
 
     version: tuple[int, int] | None = None
@@ -45,7 +45,7 @@ class NcclSettings(NamedTuple):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "NcclSettings":
-        """Return what these lines of a log say, which `LogEnvironment` has gathered."""
+        """Return the settings that `LogEnvironment` has gathered."""
         major, minor = environment.get(_NCCL, ".").split(".")
         version = (int(major), int(minor)) if major else None
         return cls(
@@ -58,16 +58,16 @@ class NcclSettings(NamedTuple):
         )
 
     def or_else(self, known: "NcclSettings") -> "NcclSettings":
-        """Return these settings, and `known` ones where these say nothing."""
+        """Return these settings, with `known` ones where these are unknown."""
         said = {name: value for name, value in self._asdict().items() if value not in (None, "")}
         return known._replace(**said)
 
     def admits(self, algorithm: str, protocol: str) -> bool:
-        """Return whether NCCL may take them by NCCL_ALGO and NCCL_PROTO; "" is any."""
+        """Return whether NCCL_ALGO and NCCL_PROTO admit them; "" is any."""
         return _lists(self.algorithms, algorithm) and _lists(self.protocols, protocol)
 
     def as_text(self) -> str:
-        """Return what was set to be taken, as in the environment of NCCL, such as "NCCL_ALGO=ring"."""
+        """Return the settings as environment variables, such as "NCCL_ALGO=ring"."""
         told = {"NCCL_ALGO": self.algorithms, "NCCL_PROTO": self.protocols}
         return " ".join(f"{name}={value}" for name, value in told.items() if value)
 
@@ -76,7 +76,7 @@ NOT_KNOWN = NcclSettings()
 
 
 def path_settings(environment: Mapping[str, str]) -> str:
-    """Return what changes the way of NCCL's bytes or how calls are made, such as "NCCL_P2P_DISABLE=1"; "" for none."""
+    """Return the settings that change the path of bytes or the calls, such as "NCCL_P2P_DISABLE=1"; "" for none."""
     told = {name.upper(): value for name, value in sorted(environment.items()) if name not in _OTHERWISE_MODELLED}
     changes = {name: value for name, value in told.items() if not (name.endswith("_DISABLE") and value == "0")}
     text = " ".join(f"{name}={value}" for name, value in changes.items() if _SETTING.match(f"{name}={value}"))
@@ -92,13 +92,13 @@ def _may(
 
 
 def _names(setting: str, known: Sequence[str]) -> str:
-    """Return such as "ring,tree" or "^tree"; "" if it is prose, or for single collectives, which is not understood."""
+    """Return a setting such as "ring,tree" or "^tree"; "" for prose, or settings of single collectives."""
     lower = setting.lower()
     return lower if set(lower.removeprefix("^").split(",")) <= set(known) else ""
 
 
 def _lists(setting: str, name: str) -> bool:
-    """Return whether such as "ring,tree" or "^tree" has a name."""
+    """Return whether a setting such as "ring,tree" or "^tree" admits a name."""
     if not setting or not name:
         return True
     names = setting.removeprefix("^").split(",")
@@ -107,11 +107,11 @@ def _lists(setting: str, name: str) -> bool:
 
 @dataclass(slots=True)
 class LogEnvironment:
-    """The versions and settings that the lines of a log tell, as they are for the process that runs at a line.
+    """The versions and settings that the lines of a log tell, for the process that runs at a line.
 
-    A setting is that of the process that prints it, or of the next one where it stands between two, as in the command
-    of the next; what the shell exports is that of all processes that begin later. A version is that of the process too;
-    of one that does not tell, the first one that the log tells.
+    A setting belongs to the process that prints it, or to the next one if it stands between two, as in a command;
+    exports hold for all later processes. A version also belongs to its process; other processes have the first version
+    of the log.
     """
 
     _versions: dict[str, str] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class LogEnvironment:
     _has_rows: bool = False
 
     def look_at(self, line: str) -> None:
-        """Note lines such as `# NCCL version: 2.18`, and what NCCL itself says of its version and settings."""
+        """Note versions and settings, of lines such as `# NCCL version: 2.18` or NCCL's own log."""
         settings, told = _settings(line), self._next if self._has_rows else self._own
         self._versions = {_NCCL: settings[_NCCL]} | self._versions if _NCCL in settings else self._versions
         if _EXPORT.search(line):
@@ -134,7 +134,7 @@ class LogEnvironment:
                 known.pop(f"nccl_{match[1].lower()}", None)
 
     def begin_table(self) -> None:
-        """Note that a table follows; what was told since the one before it holds for it."""
+        """Note that a table follows, for which the settings since the previous table hold."""
         self._own |= self._next
         self._next = {}
 
@@ -148,12 +148,12 @@ class LogEnvironment:
             self._own, self._next, self._has_rows = self._exported | self._next, {}, False
 
     def as_dict(self) -> dict[str, str]:
-        """Return what is known, for a table that ends here."""
+        """Return the settings for a table that ends here."""
         return self._versions | self._own
 
 
 def _settings(line: str) -> dict[str, str]:
-    """Return the settings that a line tells, with whether there are channels through switches."""
+    """Return the settings in a line, with whether it tells of channels through switches."""
     # Most lines of a long log tell nothing.
     matches = _SETTING.finditer(_PAIR.sub(r"\1=", line)) if "NCCL_" in line else ()
     settings = {f"nccl_{match[1].lower()}": match[2].rstrip(",:;") for match in matches}
