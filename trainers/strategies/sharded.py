@@ -1,8 +1,4 @@
-"""`Sharded`: strategies in which each rank steps shares of the parameters, and the tensors that stand for shares.
-
-`ShareGradient` makes torch's clipping and GradScaler see the shares of all ranks. `Withheld` stands where a rank has
-only a share of a gradient, or of the values of a parameter, and refuses to be read.
-"""
+"""`Sharded`: strategies in which each rank steps shares of the parameters, and the tensors that stand for shares."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -84,10 +80,7 @@ def _map_state(change: MapState, optimizer: torch.optim.Optimizer, state_dict: d
 def check_shardable(
     make: MakeOptimizer, parameters: Sequence[nn.Parameter], shares: Sequence[nn.Parameter], name: str
 ) -> None:
-    """Raise ValueError if an optimizer of shares would train otherwise than one of the model's parameters.
-
-    shares: the parameters that this rank steps. name: the name of the strategy.
-    """
+    """Raise ValueError if an optimizer of shares would train otherwise than one of the model's parameters."""
     for given in (parameters, shares):
         optimizer = make(list(given))
         kind = type(optimizer).__name__
@@ -112,10 +105,7 @@ def check_shardable(
 
 
 def _is_elementwise(make: MakeOptimizer, num_dims: set[int]) -> bool:
-    """Return whether two halves, stepped as vectors, change as the whole does in parameters of these dimensions.
-
-    False for an optimizer that cannot step alone, such as one that needs a closure.
-    """
+    """Return whether two halves, stepped as vectors, change as the whole does in parameters of these dimensions."""
     shapes = [(8,), *((2, 4) if num == 2 else (2, 2, 2, *[1] * (num - 3)) for num in num_dims - {0, 1})]
     with torch.random.fork_rng(devices=[]):
         try:
