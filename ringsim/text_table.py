@@ -1,11 +1,14 @@
-"""Tables as lines of text, `align_columns`, or as CSV; `wrap_text`; and `load_template` for longer texts."""
+"""Tables as lines of text, `align_columns`, or as CSV; `wrap_text`; and `text_template` for longer texts."""
 
 import csv
 import io
 import textwrap
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ringsim.units import format_rate, format_size, format_time, plural
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -69,6 +72,22 @@ def load_template(path: Path, filters: dict[str, Any], **settings: Any) -> "Temp
     environment = Environment(loader=FileSystemLoader(path.parent), undefined=StrictUndefined, **settings)
     environment.filters |= filters
     return environment.get_template(path.name)
+
+
+@cache
+def text_template(path: Path) -> "Template":
+    """Return a template of plain text, with filters for units: its macros are those of `module`."""
+    filters = {"plural": plural, "rate": format_rate, "sentence": as_sentence, "size": format_size, "time": format_time}
+    return load_template(path, filters, trim_blocks=True)
+
+
+def as_sentence(text: str) -> str:
+    """Return the text with a capital and a full stop.
+
+    >>> as_sentence("nothing is sent")
+    'Nothing is sent.'
+    """
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _lines(text: str, width: int, indent: str = "") -> list[str]:

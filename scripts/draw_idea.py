@@ -109,7 +109,7 @@ def _draw_proof(figure: Figure, schedule: Schedule) -> None:
         axes = figure.add_axes((0.655 + 0.12 * place, 0.665, 0.095, 0.155))
         name_cells(axes, states.num_ranks, states.num_chunks, with_ranks=False)
         axes.set_xticks([])
-        held = states.holdings > 0
+        held = states.contributions > 0
         draw_cells(axes, held[number], states.finished[number], held[number])
         done = int(states.states[number])
         axes.set_title(f"after step {done}" if done else "before", fontsize=7.5, pad=3)

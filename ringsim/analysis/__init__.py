@@ -1,7 +1,9 @@
 """The analysis of simulations: bounds, use of ranks and links, the best algorithm and placement."""
 
 from ringsim.analysis.advice import Advice, Alternative, advise, better_networks
-from ringsim.analysis.candidates import Cost, algbw_bytes_per_s, busbw_bytes_per_s, candidates, cost_of
+from ringsim.analysis.blocked import BlockedRun, find_blocked, format_blocked, hanging_text
+from ringsim.analysis.contributions import ChunkStates, SchedulePhase
+from ringsim.analysis.costs import Cost, algbw_bytes_per_s, busbw_bytes_per_s, candidates, cost_of
 from ringsim.analysis.explanation import (
     Explanation,
     RankUsage,
@@ -13,12 +15,9 @@ from ringsim.analysis.explanation import (
     why_not_explained,
 )
 from ringsim.analysis.graph_layout import GraphLayout, GraphShape, lay_out_graph
-from ringsim.analysis.holdings import ChunkStates, SchedulePhase
 from ringsim.analysis.network_bound import BOUNDED, Links, NetworkBound, bound_of
 from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_placement
 from ringsim.analysis.run_view import RunView, check_animated, check_few_ranks
-from ringsim.analysis.stall import Stall, find_stall, format_stall, hanging_text
-from ringsim.analysis.sweep import BASELINE, Sweep, Winner
-from ringsim.analysis.sweep_run import MAX_TRANSFERS, run_sweep
-from ringsim.analysis.troubles import Troubles, format_troubles, slow_pairs
+from ringsim.analysis.slow_parts import SlowParts, format_slow_parts, slow_pairs
+from ringsim.analysis.sweep import BASELINE, MAX_TRANSFERS, Sweep, Winner, run_sweep
 from ringsim.analysis.walkthrough import COMPLETE, goal_sentence, templates, walk_through

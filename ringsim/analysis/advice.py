@@ -1,4 +1,4 @@
-"""`advise`: how long a collective would take if something were better, or on another algorithm: by simulation."""
+"""`advise`: simulate a collective on better networks and with other algorithms."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ringsim.analysis.candidates import candidates
+from ringsim.analysis.costs import candidates
 from ringsim.files import finite_or_none
 from ringsim.libraries import library_of
 from ringsim.network import AnyNetwork, uniform_of, with_numbers
@@ -22,7 +22,7 @@ _LATENCIES = frozenset(
     {"latency_s", "uplink_latency_s", "switch_hop_latency_s"}
     | {f"{kind}_latency_s" for kind in ("link", "hop", "tree_link", "tree_hop")}  # of a library's protocols
 )
-# What would be better, the fields of Network and of Spec that say it, and by what they are multiplied.
+# A better network, its fields that change, and their factor.
 _CHANGES: tuple[tuple[str, frozenset[str], float], ...] = (
     ("twice the bandwidth of all links", frozenset({"bandwidth_bytes_per_s", "uplink_bytes_per_s"}), 2),
     ("half the latency of all links", _LATENCIES, 0.5),
@@ -42,9 +42,9 @@ _FAULTS: tuple[tuple[str, str, Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One change that may help. time_s: simulated, infinite if it never finishes, None if it was skipped.
+    """A change that may help.
 
-    skipped: the reason, empty if it was simulated.
+    time_s: simulated; infinite if it never finishes, None if it was skipped. skipped: the reason, or empty.
     """
 
     name: str
@@ -53,23 +53,22 @@ class Alternative:
 
     @property
     def sorting_s(self) -> float:
-        """The time to sort by; alternatives that were skipped come last."""
         return math.inf if self.time_s is None else self.time_s
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The simulated time as it is, and the alternatives with the fastest first."""
+    """The simulated time as it is, and of the alternatives, the fastest first."""
 
     time_s: float
     alternatives: tuple[Alternative, ...]
 
     def gain(self, alternative: Alternative) -> float | None:
-        """Return how many times as fast it is; None if it was skipped, or either never finishes or takes no time."""
+        """Return how many times as fast it is; None if that is no finite number, or it was skipped."""
         return self.time_s / alternative.sorting_s if 0 < alternative.sorting_s < math.inf > self.time_s else None
 
     def as_dicts(self) -> list[dict[str, Any]]:
-        """Return the alternatives for JSON; None for a time that never comes or was not simulated."""
+        """Return the alternatives for JSON; time_s is None if it never finishes or was not simulated."""
         return [
             {
                 "name": other.name,
@@ -90,9 +89,8 @@ def advise(
 ) -> Advice:
     """Simulate everything that might help: better links, ranks and hosts, and all other algorithms.
 
-    build_other: makes the schedule of another algorithm, by its name, in the same rank placement; by default with the
-    ranks in their own places. on_progress: called after each simulation, with the number of those that are done, the
-    number of all, and what they are.
+    build_other: builds another algorithm by its name, in the same rank placement; by default in rank order.
+    on_progress: called after each simulation with the number done, the number of all, and "simulating".
     """
     make = build_other or partial(build, schedule.collective, num_ranks=schedule.num_ranks, size_bytes=size_bytes)
     runs = [(name, lambda: schedule, other) for name, other in better_networks(network)]
@@ -107,7 +105,7 @@ def advise(
 
 
 def _build_small(make: Callable[[str], Schedule], schedule: Schedule, network: AnyNetwork, name: str) -> Schedule:
-    """Return the schedule of another algorithm. Raises ValueError, before it is built, for too many transfers."""
+    """Return the schedule of another algorithm. Raises ValueError for too many transfers before it is built."""
     estimate = estimated_transfers(partial(build, schedule.collective, name), schedule.num_ranks)
     if estimate > (MAX_TRANSFERS_UNSHARED if uniform_of(network) else MAX_TRANSFERS):
         raise ValueError(f"about {format_count(estimate)} transfers")
@@ -115,10 +113,10 @@ def _build_small(make: Callable[[str], Schedule], schedule: Schedule, network: A
 
 
 def _other_algorithms(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Iterator[str]:
-    """Yield the names of all others for the same collective; the first is the same one in segments, or without."""
+    """Yield the names of all others for the collective; the first is the same one in segments, or without."""
     own = schedule.algorithm
     if (schedule.collective, own) in ALGORITHMS and schedule.num_ranks > 1:
-        # Segments do not show in a schedule's name, but in its chunks.
+        # A schedule's name does not tell its segments, but its chunks do.
         plain = build(schedule.collective, own, schedule.num_ranks, size_bytes)
         is_plain = (plain.num_chunks, plain.num_steps) == (schedule.num_chunks, schedule.num_steps)
         yield f"{own}/{SEGMENTS}" if is_plain else own
@@ -139,7 +137,7 @@ def _simulated(
 
 
 def better_networks(network: AnyNetwork) -> Iterator[tuple[str, AnyNetwork]]:
-    """Yield what would be better with the network in which it is; nothing that would change no number."""
+    """Yield each improvement that changes a number, and the network with it."""
     for name, field, value in _FAULTS:
         if getattr(network.spec, field) != value:
             yield name, network.with_spec(**{field: value})

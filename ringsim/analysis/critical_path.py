@@ -1,8 +1,7 @@
 """`critical_path`: the chain of activities that took as long as the whole run.
 
-Going back from the last application, each activity began when the last of what it had to wait for ended
-(`Dependencies` says what that can be), so that one is before it on the path. Whatever is not on the path could have
-been slower by a little without any harm.
+Each activity began when the last of those that it waited for ended (see `Dependencies`); that one precedes it on the
+path.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ ROUNDING = 1e-9  # of the time so far: what an activity takes beyond its cost by
 
 
 class Activity(Enum):
-    """The three activities that a transfer consists of, each with the columns of its begin and its end."""
+    """The three activities of a transfer, with the columns of their begin and end."""
 
     SENDING = ("start_s", "sent_s")
     TRAVELLING = ("sent_s", "arrived_s")
@@ -28,7 +27,7 @@ class Activity(Enum):
 
 
 class Cause(Enum):
-    """The cause after which an activity began; where several ended together, the first in this order."""
+    """The last event that an activity waited for; of simultaneous ones the first in this order."""
 
     ARRIVED = "it arrived"
     READY = "its chunk was written"
@@ -43,18 +42,15 @@ class CostKind(Enum):
     """The kinds of costs on the critical path."""
 
     LATENCY = "latency"
-    BANDWIDTH = "bandwidth"  # bytes, at the speed that they would have alone
-    CONTENTION = "contention"  # what bytes, overheads and reductions take longer since others use the same
+    BANDWIDTH = "bandwidth"  # of the bytes alone
+    CONTENTION = "contention"  # by which bytes, overheads and reductions take longer since others use the same
     REDUCTION = "reduction"
     OVERHEAD = "overhead"  # of a message, at either end
-    WAITING = "waiting"  # for nothing that the schedule asks for: 0 in a simulation, as each wait has its cause
+    WAITING = "waiting"  # without a cause in the schedule: 0 in a simulation
 
 
 class PathSegment(NamedTuple):
-    """A part of an activity of the transfer in `row` of a timeline.
-
-    cause: what the activity had waited for; all segments of one activity have it in common.
-    """
+    """A part of an activity of the transfer in `row` of a timeline; cause: of the activity."""
 
     kind: CostKind
     row: int
@@ -65,35 +61,31 @@ class PathSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """The segments in the order of time: each begins where the one before it ends, so together they take `time_s`."""
+    """Consecutive segments from 0 to `time_s`."""
 
     time_s: float
     segments: tuple[PathSegment, ...]
 
     @property
     def num_transfers(self) -> int:
-        """How many transfers have a part in it."""
         return len({segment.row for segment in self.segments})
 
     def seconds(self) -> dict[CostKind, float]:
-        """Return what was spent on each kind."""
+        """Return the time of each kind."""
         spent = dict.fromkeys(CostKind, 0.0)
         for segment in self.segments:
             spent[segment.kind] += segment.seconds
         return spent
 
     def shares(self) -> dict[CostKind, float]:
-        """Return the same as fractions of the time, which add up to 1; all 0 where no time passes."""
+        """Return the times as fractions, which add up to 1; all 0 where no time passes."""
         return {kind: seconds / self.time_s if self.time_s > 0 else 0.0 for kind, seconds in self.seconds().items()}
 
 
 def critical_path(timeline: Timeline, rows: Dependencies, topology: Topology, chunk_bytes: Ints) -> CriticalPath:
-    """Return the path of a run that has finished, `rows` being what its transfers waited for.
+    """Return the path of a run; of transfers that were applied last it ends with the first.
 
-    Where several things that an activity waited for ended last, the first in the order of `Cause` is on the path;
-    where several transfers were applied last, the one listed first.
-
-    chunk_bytes: (num_chunks,).
+    rows: what the transfers waited for. chunk_bytes: (num_chunks,).
 
     Raises ValueError if the run never finished.
     """
@@ -103,7 +95,7 @@ def critical_path(timeline: Timeline, rows: Dependencies, topology: Topology, ch
     row = np.array([row for row, _, _ in path], dtype=np.int64)
     own = costs_of(timeline, topology, chunk_bytes, row)
     sending_s = bytes_s(timeline, topology, chunk_bytes, row, rows.channel[row])
-    # Of each activity if nothing else were going on, in the order of time.
+    # Of each activity without contention, in the order of time.
     alone: dict[Activity, dict[CostKind, Floats]] = {
         Activity.SENDING: {CostKind.OVERHEAD: own.send_overhead_s, CostKind.BANDWIDTH: sending_s},
         Activity.TRAVELLING: {CostKind.LATENCY: np.full(len(row), np.inf)},
@@ -120,7 +112,7 @@ def critical_path(timeline: Timeline, rows: Dependencies, topology: Topology, ch
 
 
 def _spent(begin_s: float, end_s: float, costs: Mapping[CostKind, float]) -> dict[CostKind, float]:
-    """Return the time of an activity cut into what it costs alone and, last, the rest."""
+    """Split the time of an activity into its costs alone and the rest, contention."""
     spent, rest_s = {}, end_s - begin_s
     for kind, alone_s in costs.items():
         spent[kind] = min(alone_s, rest_s)
@@ -132,28 +124,25 @@ def _spent(begin_s: float, end_s: float, costs: Mapping[CostKind, float]) -> dic
 
 
 def _times(timeline: Timeline, row: int, activity: Activity) -> tuple[float, float]:
-    """Return when an activity began and ended."""
     begin, end = activity.value
     return float(getattr(timeline, begin)[row]), float(getattr(timeline, end)[row])
 
 
 def _hops(timeline: Timeline, rows: Dependencies) -> Iterator[tuple[int, Activity, Cause]]:
-    """Yield the activities of the path from the last one, an application, back to the first; none without transfers."""
+    """Yield the activities of the path from the last application back to the first activity."""
     row, activity = int(np.argmax(timeline.applied_s)) if len(timeline) else NO_ROW, Activity.APPLYING
     while row != NO_ROW:
-        here, before = (
-            (row, activity),
-            [known for known in _before(timeline, rows, row, activity) if known[1] != NO_ROW],
-        )
+        before = [known for known in _before(timeline, rows, row, activity) if known[1] != NO_ROW]
         start = Cause.START, NO_ROW, activity
-        cause, row, activity = max(before, key=lambda known: _times(timeline, *known[1:])[1], default=start)
-        yield *here, cause
+        last = max(before, key=lambda known: _times(timeline, *known[1:])[1], default=start)
+        yield row, activity, last[0]
+        _, row, activity = last
 
 
 def _before(
     timeline: Timeline, rows: Dependencies, row: int, activity: Activity
 ) -> Iterator[tuple[Cause, int, Activity]]:
-    """Yield the activities that one may have waited for, in the order of `Cause`; a row may be NO_ROW."""
+    """Yield what an activity may have waited for, in the order of `Cause`; a row may be NO_ROW."""
     if activity is Activity.TRAVELLING:
         yield Cause.LEFT, row, Activity.SENDING
     elif activity is Activity.SENDING:
@@ -167,10 +156,7 @@ def _before(
 
 
 def _last_to_leave(timeline: Timeline, rows: Dependencies, free: int) -> int:
-    """Return the row that left last among `free` and the earlier transfers of its sender with its chunk.
-
-    Of several that left last, the one listed first; NO_ROW if `free` is NO_ROW.
-    """
+    """Return the first row that left last of `free` and its sender's earlier transfers of the chunk; or NO_ROW."""
     last = free
     while free != NO_ROW:
         if timeline.sent_s[free] >= timeline.sent_s[last]:

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim import simulation
+from ringsim.analysis.blocked import BlockedRun, find_blocked, last_active_s
 from ringsim.analysis.critical_path import CriticalPath, critical_path
-from ringsim.analysis.stall import Stall, find_stall, last_active_s
 from ringsim.limits import free_bytes
 from ringsim.network import NONE, AnyNetwork, Floats, Ints, Topology, connection_ends, connection_keys
 from ringsim.schedule import Bools, Schedule, dependencies, stable_order
@@ -24,11 +24,10 @@ Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indi
 class RankUsage:
     """The use that each rank made of the time until `until_s`; each (num_ranks,).
 
-    sending_s: at least one of its transfers holds a link; two at once count once.
-    applying_s: it adds or copies in what has arrived.
-    busy_s: either. waiting_s: neither, `until_s - busy_s`.
-    last_active_s: when it did the last thing that it did, be it only to copy in no time; 0 if nothing.
-    What never ends because something has failed is not counted.
+    sending_s, applying_s: with at least one transfer on a link, or being added or copied; two at once count once.
+    busy_s: either; waiting_s: neither.
+    last_active_s: the end of its last activity; 0 if there is none.
+    Activities that never end are not counted.
     """
 
     until_s: float
@@ -40,42 +39,40 @@ class RankUsage:
 
     @property
     def busiest(self) -> int:
-        """The first of the ranks that are busy for longest."""
+        """The first rank of those that are busy for longest."""
         return int(among_most(self.busy_s).argmax())
 
     @property
     def slowest(self) -> int:
-        """The first of the ranks that finish last."""
+        """The first rank of those that finish last."""
         return int(among_most(self.last_active_s).argmax())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkUsage:
-    """How much of what each link could have moved in the time it did move; each (num_links,).
+    """The utilisation of each link: what it moved over its capacity times the time, 0 to 1, (num_links,).
 
-    Links are the resources of the topology, then each pair of ranks whose path uses none and is limited by itself.
-    used: bytes, or core-seconds. utilisation: of the capacity times the time, 0 to 1.
+    Links are the resources of the topology, then each pair of ranks whose path uses none and has its own limit.
     """
 
     resource_names: tuple[str, ...]
     src: Ints
     dst: Ints
-    used: Floats
     utilisation: Floats
 
     def name(self, link: int) -> str:
-        """Of a resource as in the network, of a pair of ranks such as rank3 -> rank4."""
+        """Return the resource's name in the network; of a pair of ranks such as rank3 -> rank4."""
         pair = link - len(self.resource_names)
         return self.resource_names[link] if pair < 0 else f"rank{self.src[pair]} -> rank{self.dst[pair]}"
 
     @property
     def bottleneck(self) -> int | None:
-        """The first of the links that are used most; None if none limits anything."""
+        """The first link of those that are used most; None if none limits anything."""
         return int(among_most(self.utilisation).argmax()) if self.utilisation.any() else None
 
 
 def rank_usage(timeline: simulation.Timeline) -> RankUsage:
-    """Return what each rank did with its time."""
+    """Return the use of each rank's time."""
     num_ranks, until_s = timeline.num_ranks, timeline.until_s
     sends = _union(timeline.src, timeline.start_s, timeline.sent_s)
     applies = _union(timeline.dst, timeline.apply_s, timeline.applied_s)
@@ -94,7 +91,7 @@ def rank_usage(timeline: simulation.Timeline) -> RankUsage:
 def waiting_times(timeline: simulation.Timeline) -> tuple[Floats, ...]:
     """Return for each rank the (begin, end) of every time in which it neither sends nor applies, (num_gaps, 2).
 
-    Up to its last activity; after one that never ends there is none.
+    They lie before its last activity, and before one that never ends.
     """
     rank = np.concatenate([timeline.src, timeline.dst])
     begin = np.concatenate([timeline.start_s, timeline.apply_s])
@@ -112,8 +109,8 @@ def waiting_times(timeline: simulation.Timeline) -> tuple[Floats, ...]:
 def pack_rows(lane: Ranks, peer: Ranks, begin_s: Floats, end_s: Floats, num_lanes: int) -> tuple[Ints, Ints]:
     """Return a row within its lane for each activity, and the number of rows of each lane, at least one.
 
-    Rows are the fewest in which no two overlap. Where there is a choice, an activity stays in the row of the last one
-    with the same peer. lane, peer, begin_s, end_s: (num_activities,).
+    Rows are the fewest in which no two overlap. An activity stays in the row of the same peer where it can.
+    lane, peer, begin_s, end_s: (num_activities,).
     """
     rounding = _ROUNDING * float(end_s[np.isfinite(end_s)].max(initial=0.0))
     row = np.zeros(len(lane), dtype=np.int64)
@@ -138,9 +135,9 @@ def pack_sends(timeline: simulation.Timeline) -> tuple[Ints, Ints]:
 def link_usage(
     timeline: simulation.Timeline, topology: Topology, chunk_bytes: Ints, channel: Ranks | None = None
 ) -> LinkUsage:
-    """Return how much each link moved. chunk_bytes: (num_chunks,). What has not left for certain is not counted.
+    """Return the utilisation of links; messages that never left are not counted. chunk_bytes: (num_chunks,).
 
-    channel: (num_transfers,), where it matters on which channel messages are sent: to switches that add up or copy.
+    channel: (num_transfers,), for switches that add or copy the messages of a channel.
     """
     on_channel = channel if channel is not None and topology.switch_of_rank is not None else np.zeros(1, np.int64)
     src, dst, channel, moved = _moved(timeline, chunk_bytes, on_channel.astype(np.int64))
@@ -156,14 +153,14 @@ def link_usage(
     if until_s > 0:
         burst = np.concatenate([resources.burst_bytes, np.zeros(np.count_nonzero(own))])
         np.divide(used, capacity * until_s + burst, out=utilisation, where=capacity > 0)
-    return LinkUsage(resources.names, src[own], dst[own], used, utilisation)
+    return LinkUsage(resources.names, src[own], dst[own], utilisation)
 
 
 Intervals = tuple[Ranks, Floats, Floats]  # rank, begin, end; each (num_intervals,)
 
 
 def _union(rank: Ranks, begin: Floats, end: Floats) -> Intervals:
-    """Return the times that these cover together, as intervals none of which overlaps another of its rank."""
+    """Return the union of these times of each rank."""
     counts: Bools = (begin < end) & np.isfinite(end)
     rank, begin, end = rank[counts], begin[counts], end[counts]
     order = stable_order(rank)
@@ -186,7 +183,7 @@ def _total(intervals: Intervals, num_ranks: int) -> Floats:
 
 
 def _moved(timeline: simulation.Timeline, chunk_bytes: Ints, channel: Ints) -> tuple[Ints, Ints, Ints, Floats]:
-    """Return for each connection that is used, in order: src, dst, channel and bytes; each (num_connections,)."""
+    """Return src, dst, channel and bytes of each connection that is used, (num_connections,) each."""
     left = np.isfinite(timeline.sent_s)
     sizes = np.where(left, chunk_bytes[timeline.chunk], 0)
     num_ranks = timeline.num_ranks
@@ -196,7 +193,7 @@ def _moved(timeline: simulation.Timeline, chunk_bytes: Ints, channel: Ints) -> t
 
 
 def _on_cores(timeline: simulation.Timeline, topology: Topology, chunk_bytes: Ints) -> Floats:
-    """Return (num_resources,) core-seconds of overheads and reductions, which need cores as copying does."""
+    """Return the core-seconds of overheads and reductions, (num_resources,)."""
     cores, used = topology.processors.cores, np.zeros(len(topology.resources.names))
     if not (cores != NONE).any():
         return used
@@ -216,23 +213,23 @@ def _add_up(index: Ranks, amount: Floats | Ints, length: int) -> Floats:
 
 
 def among_most(values: Floats) -> Bools:
-    """Return which are as large as the largest, but for rounding."""
+    """Return which values are as large as the largest, but for rounding."""
     return np.asarray(values >= values.max(initial=0.0) * (1 - SAME_USE))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
-    """The parts of a run; `path` is None if it never finishes, and `stall` if it does."""
+    """The parts of a run; `path` is None if it never finishes, and `blocked` if it does."""
 
     timeline: simulation.Timeline
     ranks: RankUsage
     links: LinkUsage
     path: CriticalPath | None
-    stall: Stall | None
+    blocked: BlockedRun | None
 
     def __repr__(self) -> str:
-        if self.stall:
-            return f"Explanation({self.timeline!r}, {self.stall.num_unfinished} transfers never happen)"
+        if self.blocked:
+            return f"Explanation({self.timeline!r}, {self.blocked.num_unfinished} transfers never happen)"
         shares = sorted(self.path.shares().items(), key=lambda item: -item[1]) if self.path and self.path.time_s else []
         path = "".join(f", {kind.value} {share:.0%}" for kind, share in shares[:2])
         limit = "" if self.links.bottleneck is None else f", bottleneck {self.links.name(self.links.bottleneck)}"
@@ -240,7 +237,7 @@ class Explanation:
 
 
 def why_not_explained(schedule: Schedule) -> str | None:
-    """Return why `schedule` is too large to look at each of its transfers; None if it is not."""
+    """Return why `schedule` has too many transfers to examine; None if it has not."""
     num_transfers = schedule.num_transfers
     if num_transfers > MAX_TRANSFERS:
         return f"{num_transfers:,} transfers: at most {MAX_TRANSFERS:,} are examined one by one"
@@ -257,9 +254,7 @@ def explain(
     *,
     runtime: simulation.Runtime = simulation.RULE,
 ) -> Explanation:
-    """Simulate a collective and look at where its time goes. Raises ValueError as `simulate` does.
-
-    on_progress, runtime: as of `simulate`.
+    """Simulate a collective, with the arguments and errors of `simulate`, and examine where its time goes.
 
     >>> from ringsim import explain, load_network, ring_all_reduce
     >>> explanation = explain(ring_all_reduce(4), load_network("gbe"), 2**20)
@@ -269,11 +264,11 @@ def explain(
     timeline = simulation.simulate(schedule, network, size_bytes, runtime=runtime, on_progress=on_progress)
     topology = simulation.with_in_network_reduction([schedule], runtime.network(network).topology(schedule.num_ranks))
     chunk_bytes = schedule.chunk_bytes(size_bytes)
-    stall, rows = find_stall(timeline, topology), dependencies(schedule, in_order=runtime.in_order)
+    blocked, rows = find_blocked(timeline, topology), dependencies(schedule, in_order=runtime.in_order)
     return Explanation(
         timeline=timeline,
         ranks=rank_usage(timeline),
         links=link_usage(timeline, topology, chunk_bytes, rows.channel),
-        path=None if stall else critical_path(timeline, rows, topology, chunk_bytes),
-        stall=stall,
+        path=None if blocked else critical_path(timeline, rows, topology, chunk_bytes),
+        blocked=blocked,
     )

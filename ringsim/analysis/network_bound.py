@@ -1,13 +1,12 @@
 """`NetworkBound`: the time that no schedule of a collective can undercut on a network.
 
-Three bounds, of which the largest holds, whatever the algorithm:
+The largest of three bounds, for any algorithm:
 
-- *cut*: all that a set of ranks needs from the others must enter it, over the bandwidth into it (the smallest cut; Zhao
-  et al., ForestColl, 2024). The set is found by max-flow and Newton's method.
-- *total*: to get a byte to (or a contribution of all to) every rank takes n - 1 messages, for an all_reduce 2(n - 1)
-  (one-way gossip, Harary and Schwenk 1974), which share what the network carries at once. The same holds for hosts in
-  place of ranks.
-- *latency*: what a rank has must reach the farthest rank that needs it, over any ranks between them.
+- *cut*: the data that a set of ranks needs from the others must enter it, over the smallest cut (Zhao et al.,
+  ForestColl, 2024). The set is found by max-flow and Newton's method.
+- *total*: a byte reaches all ranks by n - 1 messages, in an all_reduce by 2(n - 1) (one-way gossip, Harary and Schwenk
+  1974), which share the capacity of the network. The same holds for hosts in place of ranks.
+- *latency*: data must reach the farthest rank that needs them, over any ranks between.
 """
 
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ BOUNDED = (
     Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER, Collective.BROADCAST, Collective.REDUCE,
 )  # fmt: skip
 MAX_FLOW_EDGES = 8_000  # of all flow problems of one kind together; about a second
-MIN_TARGETS = 8  # ranks for which the worst cut is looked for, at least, if there are so many
+MIN_TARGETS = 8  # ranks, if there are so many, for which the worst cut is found at least
 SAME = 1e-9  # numbers closer than this fraction are equal
 SOURCE, SINK = "source", "sink"
 MAX_PAIRS = 2**19  # of ranks; those of 724 ranks, which take some seconds
@@ -34,13 +33,11 @@ MAX_PAIRS = 2**19  # of ranks; those of 724 ranks, which take some seconds
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
-    """Pairs of ranks, a row each.
+    """Pairs of ranks, a row each; columns have the shape (num_links,).
 
-    src, dst: (num_links,). fixed_s: (num_links,), what a message takes besides its bytes: overheads and latency.
-    send_s, receive_s: (num_links,), the overheads in that, of its sender and of its receiver.
-    resource: (num_links, width), NONE where the row is shorter. s_per_byte: (num_links, width), the seconds of that
-    resource which a byte takes; 0 where there is no resource.
-    alone_s_per_byte: (num_links,), of a message that shares nothing.
+    send_s, receive_s: the overheads of a message. fixed_s: these and its latency.
+    resource: (num_links, width), NONE where the row is shorter. s_per_byte: of each resource, 0 for NONE.
+    alone_s_per_byte: of a message without contention.
     names: of the resources. burst_bytes: (num_resources,), that a token bucket lets pass at once.
     """
 
@@ -81,20 +78,14 @@ class Links:
         return cls(num_ranks, src, dst, fixed_s, send_s, receive_s, resource, s_per_byte, alone, names, burst)
 
     def rows(self, chosen: Bools) -> "Links":
-        """Return these of the links."""
         columns = ("src", "dst", "fixed_s", "send_s", "receive_s", "resource", "s_per_byte", "alone_s_per_byte")
         return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
 
     def reversed(self) -> "Links":
-        """Return the same links, each of which leads the other way."""
         return replace(self, src=self.dst, dst=self.src, send_s=self.receive_s, receive_s=self.send_s)
 
     def without_detours(self) -> "Links":
-        """Return the links without those that do no more than others one after the other, through ranks on the way.
-
-        These are routes over several cables between hosts, each of which joins two ranks: whatever takes the route may
-        as well stop at the ranks, and be passed on.
-        """
+        """Return the links without routes over several cables between ranks, which the ranks may as well pass on."""
         used = self.resource != NONE
         direct = used.sum(axis=1) == 1
         if not direct.any() or direct.all():
@@ -111,14 +102,14 @@ class Links:
         return self.rows(~(is_detour & (at == self.dst)))
 
     def spread(self) -> tuple[Ints, Ints]:
-        """Return, for each resource, how many ranks send over it and how many receive, (num_resources,) each."""
+        """Return how many ranks send and receive over each resource, (num_resources,) each."""
         of_src, of_dst = (self._uses(end) > 0 for end in (self.src, self.dst))
         return of_src.sum(axis=0), of_dst.sum(axis=0)
 
     def nearness_to_src(self) -> Floats:
-        """Return a number for each resource of each link, (num_links, width), by which those of a link can be sorted.
+        """Return a number for each resource of each link, (num_links, width), larger nearer to the sender.
 
-        It is the larger, the more of what leaves the sender and the less of what comes to the receiver goes there.
+        It is the share of the sender's links that use the resource, less the share of the receiver's.
         """
         shares = []
         for end in (self.src, self.dst):
@@ -127,7 +118,7 @@ class Links:
         return np.where(self.resource == NONE, -np.inf, shares[0] - shares[1])
 
     def _uses(self, end: Ints) -> Ints:
-        """Return how many links of each rank use each resource, (num_ranks, num_resources); end: `src` or `dst`."""
+        """Return the links of each rank per resource, (num_ranks, num_resources). end: `src` or `dst`."""
         used = self.resource != NONE
         ranks = np.broadcast_to(end[:, None], used.shape)[used]
         size = self.num_ranks, len(self.names)
@@ -135,7 +126,7 @@ class Links:
 
 
 def groups_of_ranks(network: AnyNetwork, num_ranks: int) -> list[Ints]:
-    """Return how the network groups its ranks: each by itself, by hosts, by leaf switches; (num_ranks,) each."""
+    """Return the groups of ranks: singly, by hosts, by leaf switches; (num_ranks,) each."""
     host = lay_out(network.spec, num_ranks).host_of_rank
     grouped = [np.arange(num_ranks), host]
     if per_leaf := network.spec.switch.hosts_per_leaf:
@@ -147,9 +138,9 @@ def groups_of_ranks(network: AnyNetwork, num_ranks: int) -> list[Ints]:
 class NetworkBound:
     """The least seconds that a collective takes on a network, and why.
 
-    latency_s, throughput_s: the bound by latencies alone, and by bandwidths with the shortest latency after them.
-    ranks: those that the data must get into, or out of if `leaves`, if a cut bounds; else none.
-    resources: the names of what then has the least bandwidth; those of a total are not named.
+    latency_s, throughput_s: the bound by latencies, and by bandwidths with the shortest latency.
+    ranks: that the data must enter, or leave if `leaves`, if a cut is the bound; else none.
+    resources: the names of those in the cut.
     """
 
     latency_s: float
@@ -160,11 +151,10 @@ class NetworkBound:
 
     @property
     def time_s(self) -> float:
-        """The larger one of both."""
         return max(self.latency_s, self.throughput_s)
 
     def excess(self, time_s: float) -> float:
-        """Return by which fraction a time is above the bound; 0 where both are 0."""
+        """Return the fraction by which a time is above the bound; 0 where both are 0."""
         return time_s / self.time_s - 1 if self.time_s > 0 else 0.0 if time_s == 0 else float("inf")
 
     def as_dict(self) -> dict[str, Any]:
@@ -173,9 +163,9 @@ class NetworkBound:
 
 
 def bound_of(collective: Collective, network: AnyNetwork, num_ranks: int, size_bytes: int) -> NetworkBound | None:
-    """Return the least time of a collective, one of `BOUNDED`; None where it is not known.
+    """Return the least time of a collective; None unless it is one of `BOUNDED`.
 
-    That is where ranks read each other's memory, and where there are more than `MAX_PAIRS` pairs of them.
+    None also where ranks read each other's memory, and for more than `MAX_PAIRS` pairs of ranks.
 
     Raises ValueError if the network has no room for `num_ranks` ranks.
 
@@ -219,10 +209,7 @@ def _latency_s(collective: Collective, links: Links) -> float:
 
 
 class Cut(NamedTuple):
-    """A set of ranks, or none for all of them; the resources that bound it; and the seconds that follow.
-
-    leaves: whether the data get out of the ranks, and not into them.
-    """
+    """A bound by bandwidth: a set of ranks (empty: all), its resources, and whether the data leave the ranks."""
 
     time_s: float
     ranks: tuple[int, ...] = ()
@@ -231,7 +218,7 @@ class Cut(NamedTuple):
 
 
 def _throughputs(collective: Collective, links: Links, groups: list[Ints], size_bytes: int) -> Iterator[Cut]:
-    """Yield lower bounds by bandwidth; links: those that lead to where the data must get."""
+    """Yield lower bounds by bandwidth. links: in the direction of the data."""
     yield Cut(0.0)
     direct = links.without_detours()
     worst_cut = _worst_cut_of_shares if collective is Collective.ALL_GATHER else _worst_cut_of_root
@@ -248,7 +235,7 @@ def _throughputs(collective: Collective, links: Links, groups: list[Ints], size_
 
 
 def _total(links: Links, group: Ints, num_bytes: float) -> Cut:
-    """Return the bound that follows from `num_bytes` bytes of messages between different groups of ranks."""
+    """Return the bound by `num_bytes` bytes of messages between different groups of ranks."""
     network = FlowNetwork(links.rows(group[links.src] != group[links.dst]), is_passed_on=False)
     for rank in range(links.num_ranks):
         network.add(SOURCE, ("from", rank), np.inf)
@@ -257,7 +244,7 @@ def _total(links: Links, group: Ints, num_bytes: float) -> Cut:
 
 
 def _worst_cut_of_root(links: Links, size_bytes: int) -> Cut:
-    """Return the bound by what must get from rank 0 to each of the others: everything."""
+    """Return the bound by all data from rank 0 to each other rank."""
     network = FlowNetwork(links)
     worst = Cut(0.0)
     for target in network.targets(from_root=True):
@@ -267,10 +254,9 @@ def _worst_cut_of_root(links: Links, size_bytes: int) -> Cut:
 
 
 def _worst_cut_of_shares(links: Links, size_bytes: int) -> Cut:
-    """Return the bound by what must get into a set of ranks from all others: the share of each of those.
+    """Return the bound by the shares of all other ranks that must enter a set of ranks.
 
-    Newton's method: for a time that is too short some rank is not reached by all shares, and the smallest cut before it
-    names a set of ranks that takes longer.
+    Newton's method: if the time is too short, the smallest cut before some rank gives a set that takes longer.
     """
     network = FlowNetwork(links)
     share = -(-size_bytes // links.num_ranks)  # of some partitions the last shares are smaller
@@ -292,7 +278,7 @@ def _worst_cut_of_shares(links: Links, size_bytes: int) -> Cut:
 
 
 class FlowCut(NamedTuple):
-    """A smallest cut: the ranks behind it, the resources cut, and what they carry."""
+    """A smallest cut: the ranks behind it, its resources, and their bandwidth."""
 
     ranks: Ints
     resource: list[int]
@@ -309,9 +295,9 @@ class FlowCut(NamedTuple):
 class FlowNetwork:
     """The links as a graph for max-flow: a node for each rank, and an edge with its capacity for each resource.
 
-    A path leads through its resources one after the other, those near its sender first. What does not fit a graph is
-    left out, so that more may flow than in truth: that messages take different amounts of a resource, and which paths
-    there are, where nearly all pairs of two sets of resources follow one another.
+    A path leads through its resources one after the other, from the sender on. The graph lets at least as much flow as
+    the network: a message takes the least of a resource that any takes, and paths between two sets of resources may
+    join in a hub.
 
     is_passed_on: whether a rank may send what it has received.
     """
@@ -330,7 +316,7 @@ class FlowNetwork:
         self._add_paths()
 
     def add(self, first: Any, second: Any, bytes_per_s: float, resource: int = NONE) -> None:
-        """Add an edge, or its bandwidth to one that is there."""
+        """Add an edge, or its bandwidth to an existing one."""
         if self.graph.has_edge(first, second):
             bytes_per_s += self.graph.edges[first, second]["capacity"]
         self.graph.add_edge(first, second, capacity=bytes_per_s, resource=resource)
@@ -347,7 +333,7 @@ class FlowNetwork:
             self._class_of["in", resource] = self._class_of["out", resource] = counts
 
     def _add_paths(self) -> None:
-        """Join the resources of each path, and the ranks at its ends; a path without any is an edge by itself."""
+        """Join the resources of each path and the ranks at its ends; without resources it is one edge."""
         links = self.links
         order = np.argsort(-links.nearness_to_src(), axis=1, kind="stable")
         resource = np.take_along_axis(links.resource, order, axis=1)
@@ -366,14 +352,13 @@ class FlowNetwork:
         self._add_unlimited(np.unique(pairs[pairs[:, 1] != NONE], axis=0))
 
     def _edge(self, first: int, second: int) -> tuple[Any, Any]:
-        """Return the nodes that have these numbers."""
         num_ranks = self.links.num_ranks
         one = (self._ends[0], first) if first < num_ranks else ("out", first - 2 * num_ranks)
         other = (self._ends[1], second - num_ranks) if second < 2 * num_ranks else ("in", second - 2 * num_ranks)
         return one, other
 
     def _add_unlimited(self, edges: Ints) -> None:
-        """Add edges without limits; where nearly all of two sets of nodes are joined, over one node between them."""
+        """Add edges without limits, through a hub where most pairs of two sets of nodes are joined."""
         kinds: dict[Any, list[tuple[Any, Any]]] = {}
         for first, second in (self._edge(*edge) for edge in edges.tolist()):
             kind = first[0], self._class_of.get(first), second[0], self._class_of.get(second)
@@ -391,7 +376,7 @@ class FlowNetwork:
                         self.graph.add_edge(*edge, capacity=np.inf, resource=NONE)
 
     def targets(self, *, from_root: bool = False) -> list[int]:
-        """Return the ranks for which a cut is looked for: if not all of them, first those that are unlike others."""
+        """Return the ranks for which a cut is found; if not all, first those that are unlike others."""
         num_ranks = self.links.num_ranks
         most = max(MIN_TARGETS, MAX_FLOW_EDGES // max(self.graph.number_of_edges(), 1))
         first_of: dict[tuple[Any, ...], int] = {}
@@ -409,7 +394,7 @@ class FlowNetwork:
         return float(min(sum(before), 1e300)) if node[0] == "out" else 0.0
 
     def cut(self, source: Any, sink: Any) -> FlowCut:
-        """Return the smallest cut between two nodes; one of infinite bandwidth where nothing limits what flows."""
+        """Return the smallest cut between two nodes; of infinite bandwidth where the flow has no limit."""
         try:
             _, (_, behind) = self._networkx.minimum_cut(self.graph, source, sink)
         except self._networkx.NetworkXUnbounded:
@@ -425,7 +410,7 @@ class FlowNetwork:
         return FlowCut(ranks, resource, sum(data["capacity"] for data in edges), burst)
 
     def cut_of_shares(self, target: int, share_bytes_per_s: float = np.inf) -> FlowCut:
-        """Return the smallest cut before a rank if each other rank has so much to send to it."""
+        """Return the smallest cut before a rank if each other rank sends it so much."""
         for rank in range(self.links.num_ranks):
             if rank != target:
                 self.graph.add_edge(SOURCE, ("rank", rank), capacity=share_bytes_per_s, resource=_OF_SOURCE)

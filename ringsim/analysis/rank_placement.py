@@ -1,8 +1,8 @@
-"""`RankPlacement`: which rank should take which place in a schedule on an uneven network, and what that gains.
+"""`find_placement`: a fast assignment of ranks to the places of a schedule, on an uneven network.
 
 A local search: a few ranks change their places, the changed order is simulated, and kept if it is no slower. It begins
-with the order as it is and with one that always goes on to the nearest rank. It is a heuristic: only where the budget
-allows for all orders there are (by default for up to 5 ranks) is the best one certain.
+with the given order and with one from nearest rank to nearest rank. If the budget allows for all orders (by default for
+up to 5 ranks), they are simulated and the best one is certain.
 """
 
 import math
@@ -17,20 +17,19 @@ from ringsim.network import AnyNetwork, Floats
 from ringsim.schedule import Schedule, permute_ranks
 from ringsim.simulation import RULE, Runtime, predict_time
 
-MAX_SIMULATED_ORDERS = 120  # all there are of 5 ranks
+MAX_SIMULATED_ORDERS = 120  # all of 5 ranks
 MAX_SIMULATED_TRANSFERS = 60_000  # of all orders together: some seconds
-MAX_IN_VAIN = 40  # orders simulated one after the other that were no faster than the best
-SAME = 1e-9  # times closer than this fraction are equal: it is rounding that tells them apart
+MAX_IN_VAIN = 40  # consecutive orders that were no faster than the best
+SAME = 1e-9  # times closer than this fraction are equal but for rounding
 
 Ranks = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlacement:
-    """An order, as `permute_ranks` takes it: rank `order[i]` does what rank i does in the schedule.
+    """An order of ranks for `permute_ranks`: rank `order[i]` has the place of rank i in the schedule.
 
-    time_before_s: with all ranks in their own places; never less than `time_s`.
-    evaluations: how many orders were simulated.
+    time_before_s: of the given order; never less than `time_s`. evaluations: number of simulated orders.
     """
 
     evaluations: int
@@ -40,7 +39,7 @@ class RankPlacement:
 
     @property
     def gain(self) -> float:
-        """How many times as fast; 1 where nothing was gained, or neither ever ends."""
+        """How many times as fast; 1 if neither ever ends."""
         same = self.time_before_s == self.time_s
         return 1.0 if same else self.time_before_s / self.time_s if self.time_s else math.inf
 
@@ -58,10 +57,9 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
 ) -> RankPlacement:
     """Return a fast order of the ranks for this size; the same one for the same seed. The root keeps its place.
 
-    budget: how many orders are simulated at most; `default_budget` without it.
-    seconds: after which the search ends, with the best order so far, which then depends on the machine's speed.
-    runtime: how ranks execute the schedule, as of `predict_time`.
-    on_progress: is told how many have been simulated since it was last told.
+    budget: most orders to simulate; by default `default_budget`.
+    seconds: after which the search ends with the best order so far.
+    runtime: as of `predict_time`. on_progress: called with 1 after each simulation.
 
     Raises ValueError for a budget less than 1, and what `simulate` and `permute_ranks` raise.
 
@@ -86,7 +84,7 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
 
 
 def default_budget(schedule: Schedule) -> int:
-    """Return as many orders as are simulated in some seconds, at least two: as it is, and from rank to nearest rank."""
+    """Return the number of orders that take some seconds to simulate; at least two."""
     return max(2, min(MAX_SIMULATED_ORDERS, MAX_SIMULATED_TRANSFERS // max(schedule.num_transfers, 1)))
 
 
@@ -94,7 +92,7 @@ def _orders(
     schedule: Schedule, network: AnyNetwork, size_bytes: int, times_s: dict[Ranks, float], budget: int,
     rng: np.random.Generator,
 ) -> Iterator[Ranks]:  # fmt: skip
-    """Yield orders to simulate, none twice, the given one first; the time of each is in `times_s` thereafter."""
+    """Yield different orders to simulate, the given one first; `times_s` then has the time of each."""
     given = tuple(range(schedule.num_ranks))
     yield given
     first = int(schedule.collective.has_root)  # a root stays where it is
@@ -105,7 +103,7 @@ def _orders(
     if (nearest := _nearest_neighbours(message_s)) != given:
         yield nearest
     at, best_s, in_vain = min(times_s, key=times_s.__getitem__), min(times_s.values()), 0
-    for _ in range(10 * budget):  # an end, should there be no orders left that were not simulated
+    for _ in range(10 * budget):  # in case all orders have been simulated
         if (changed := _changed(at, first, rng)) in times_s:
             continue
         yield changed
@@ -117,7 +115,7 @@ def _orders(
 
 
 def _message_times(network: AnyNetwork, num_ranks: int, num_bytes: float) -> Floats:
-    """Return the seconds of a message that shares nothing, (num_ranks, num_ranks); infinite where something fails."""
+    """Return the seconds of a message alone, (num_ranks, num_ranks); infinite where something fails."""
     topology = network.topology(num_ranks)
     src, dst = np.nonzero(~np.eye(num_ranks, dtype=np.bool_))
     paths = topology.paths(src, dst)
@@ -129,7 +127,7 @@ def _message_times(network: AnyNetwork, num_ranks: int, num_bytes: float) -> Flo
 
 
 def _nearest_neighbours(message_s: Floats) -> Ranks:
-    """Return an order from rank 0 on, always to the rank that is reached soonest, so that hosts stay together."""
+    """Return an order from rank 0 on, always to the rank that is reached soonest; hosts stay together."""
     order, left = [0], list(range(1, len(message_s)))
     while left:
         nearest = min(left, key=lambda rank: message_s[order[-1], rank])
@@ -139,7 +137,7 @@ def _nearest_neighbours(message_s: Floats) -> Ranks:
 
 
 def _changed(order: Ranks, first: int, rng: np.random.Generator) -> Ranks:
-    """Exchange two ranks, turn a run of ranks round, or exchange two runs; places before `first` are kept."""
+    """Exchange two ranks, reverse a run of ranks, or exchange two runs, from the place `first` on."""
     begin, end = sorted(rng.choice(np.arange(first, len(order)), 2, replace=False).tolist())
     before, run, after = order[:begin], order[begin : end + 1], order[end + 1 :]
     match rng.integers(3):

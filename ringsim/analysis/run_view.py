@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ringsim.analysis import holdings
+from ringsim.analysis import contributions
+from ringsim.analysis.blocked import BlockedRun, find_blocked
 from ringsim.analysis.graph_layout import GraphLayout, lay_out_graph
-from ringsim.analysis.stall import Stall, find_stall
-from ringsim.analysis.troubles import Troubles, find_troubles
-from ringsim.analysis.walkthrough import tell_phases
+from ringsim.analysis.slow_parts import SlowParts, find_slow_parts
+from ringsim.analysis.walkthrough import describe_phases
 from ringsim.network import AnyNetwork, Topology
 from ringsim.schedule import Ints, Schedule
 from ringsim.simulation import Seconds, Timeline, closed_form_of, predict_time, simulate
@@ -73,7 +73,7 @@ class RunView:
         self.timeline = timeline or simulate(schedule, network, size_bytes)
 
     def __repr__(self) -> str:
-        time = "never finishes" if self.stall else format_time(self.timeline.time_s)
+        time = "never finishes" if self.blocked else format_time(self.timeline.time_s)
         run = f"{self.schedule.collective.value} {self.name} over {self.schedule.num_ranks} ranks"
         return f"RunView({run}, {format_size(self.size_bytes)}, {time})"
 
@@ -83,35 +83,35 @@ class RunView:
         return self.network.topology(self.schedule.num_ranks)
 
     @cached_property
-    def stall(self) -> Stall | None:
+    def blocked(self) -> BlockedRun | None:
         """The transfers and ranks that hang; None if the run finishes."""
-        return find_stall(self.timeline, self.topology)
+        return find_blocked(self.timeline, self.topology)
 
     @cached_property
-    def troubles(self) -> Troubles:
+    def slow_parts(self) -> SlowParts:
         """The links and ranks that are slow or fail."""
-        return find_troubles(self.schedule, self.network, self.size_bytes)
+        return find_slow_parts(self.schedule, self.network, self.size_bytes)
 
     @cached_property
     def host_of_rank(self) -> tuple[str, ...]:
         """The name of each rank's host; empty where there are no hosts that share ranks."""
-        names, host_of_rank = holdings.hosts_of_network(self.network, self.schedule.num_ranks)
+        names, host_of_rank = contributions.hosts_of_network(self.network, self.schedule.num_ranks)
         return () if host_of_rank is None else tuple(names[host] for host in host_of_rank.tolist())
 
     @cached_property
-    def states(self) -> holdings.ChunkStates:
+    def states(self) -> contributions.ChunkStates:
         """The chunks of all ranks after some of the steps; of a run that never finishes, only what was applied."""
-        return holdings.ChunkStates.of(self.schedule, self.timeline)
+        return contributions.ChunkStates.of(self.schedule, self.timeline)
 
     @cached_property
     def told(self) -> list[dict[str, Any]]:
-        """The schedule in words, see `tell_phases`."""
-        return tell_phases(self.schedule, self.network)
+        """The schedule in words, see `describe_phases`."""
+        return describe_phases(self.schedule, self.network)
 
     @property
-    def phases(self) -> tuple[holdings.SchedulePhase, ...]:
+    def phases(self) -> tuple[contributions.SchedulePhase, ...]:
         """The parts of the schedule that have names."""
-        return tuple(holdings.SchedulePhase(phase["name"], phase["first"], phase["last"]) for phase in self.told)
+        return tuple(contributions.SchedulePhase(phase["name"], phase["first"], phase["last"]) for phase in self.told)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ class RunView:
     @cached_property
     def graph(self) -> GraphLayout:
         """Where ranks and hosts lie in a drawing of who sends to whom."""
-        return lay_out_graph(self.schedule, *holdings.hosts_of_network(self.network, self.schedule.num_ranks))
+        return lay_out_graph(self.schedule, *contributions.hosts_of_network(self.network, self.schedule.num_ranks))
 
     @cached_property
     def step_end_s(self) -> Seconds:

@@ -1,13 +1,17 @@
-"""`Sweep`: one collective by many algorithms on many ranks, sizes and networks; saved, and read back for pictures."""
+"""`run_sweep`: one collective by many algorithms on many ranks, sizes and networks; `Sweep`: its result, and a file."""
 
 import csv
 import json
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Annotated, Any, ClassVar, Self
 
-from ringsim.analysis.candidates import algbw_bytes_per_s, busbw_bytes_per_s
+from ringsim.analysis.costs import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.files import (
     FileFormat,
     JsonFile,
@@ -20,12 +24,16 @@ from ringsim.files import (
     read_text,
     values,
 )
-from ringsim.libraries import LIBRARY, LIBRARY_ALGORITHMS
-from ringsim.registry import base_name
-from ringsim.schedule import Collective
+from ringsim.libraries import LIBRARIES, LIBRARY, LIBRARY_ALGORITHMS, MESSAGES, Call, library_of, why_not
+from ringsim.measurements import provenance
+from ringsim.network import AnyNetwork, require_priced
+from ringsim.registry import Algorithm, base_name, build, size_variant
+from ringsim.schedule import Collective, Schedule, estimated_transfers, format_count
 from ringsim.text_table import records_csv
 from ringsim.units import decimal_number, format_size, plural, whole_number
+from ringsim.workers import Workers
 
+MAX_TRANSFERS = 10**7  # of a schedule; one that is listed takes about 1 GB then
 BASELINE, LIBRARY_RING = "ring", LIBRARY_ALGORITHMS[0]
 _TIE = 1e-9  # two algorithms that do the same in another order differ by rounding alone
 _NumRanks = Annotated[int, values.whole(2, values.MAX_RANKS)]
@@ -34,9 +42,8 @@ _NumRanks = Annotated[int, values.whole(2, values.MAX_RANKS)]
 class SweepCell(OpenRecord, frozen=True):
     """One algorithm's time for one number of ranks, network and size, or why there is none.
 
-    num_steps, num_transfers, time_s: None if it was skipped.
-    skipped: the reason, empty if it was simulated. taken: algorithm and protocol, where a library chose them; older
-    files have no such column.
+    num_steps, num_transfers, time_s: None if it was skipped. skipped: the reason; empty if it was simulated.
+    taken: algorithm and protocol that a library chose; older files have no such column.
     """
 
     collective: Collective
@@ -56,17 +63,15 @@ class SweepCell(OpenRecord, frozen=True):
 
     @property
     def name(self) -> str:
-        """The algorithm, and what it stands for where a library chose: nccl (nvls Simple)."""
+        """The algorithm, and a library's choice: nccl (nvls Simple)."""
         return f"{self.algorithm} ({self.taken})" if self.taken else self.algorithm
 
     @property
     def algbw_bytes_per_s(self) -> float | None:
-        """None where no time passes, or none is known."""
         return algbw_bytes_per_s(self.size_bytes, self.time_s or 0.0)
 
     @property
     def busbw_bytes_per_s(self) -> float | None:
-        """None where no time passes, or none is known."""
         return busbw_bytes_per_s(self.collective, self.num_ranks, self.size_bytes, self.time_s or 0.0)
 
     def as_dict(self) -> dict[str, Any]:
@@ -83,10 +88,9 @@ def _listed(counts: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The fastest algorithm for one number of ranks, network and size; of equals, the one that the sweep names first.
+    """The fastest algorithm for one number of ranks, network and size; of equals, the first in the sweep.
 
-    over_ring, over_second: how many times as fast as the ring (`Sweep.baseline`) and as the second; None if there is no
-    such, or no time passes.
+    over_ring, over_second: how many times as fast as the ring (`Sweep.baseline`) and the second; None if unknown.
     """
 
     cell: SweepCell
@@ -95,10 +99,9 @@ class Winner:
 
 
 class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
-    """Cells for all combinations, and where they come from.
+    """Cells for all combinations, and their origin.
 
-    networks: by the name that the cells give them, as their `as_dict` has them.
-    provenance: versions, machine and command, as `ringsim.measurements.provenance` has them.
+    networks: the `as_dict` of each by its name in the cells. provenance: see `ringsim.measurements.provenance`.
     """
 
     cells: tuple[SweepCell, ...]
@@ -150,19 +153,19 @@ class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
         return {place: _winner(cells, baselines[place[0]]) for place, cells in rivals.items()}
 
     def baseline(self, network: str) -> str:
-        """Return the algorithm that others are compared with: a ring, which of a library uses all NICs of a host."""
+        """Return the algorithm that others are compared with: a library's ring, which uses all NICs, or the ring."""
         swept = {cell.algorithm for cell in self.cells if cell.network == network and cell.time_s}
         return LIBRARY_RING if LIBRARY_RING in swept else BASELINE
 
     def not_of_the_library(self) -> list[str]:
-        """Return the algorithms that were simulated on networks of a library that does not have them."""
+        """Return the algorithms that were simulated on networks whose library does not have them."""
         described = {name for name, facts in self.networks.items() if facts.get("spec", {}).get("protocols")}
         swept = {cell.algorithm: None for cell in self.cells if cell.network in described and cell.time_s}
         own = {BASELINE, LIBRARY, *LIBRARY_ALGORITHMS}
         return [name for name in swept if base_name(name) not in own] if own & swept.keys() else []
 
     def skipped(self) -> list[str]:
-        """Return the skipped algorithms and why, one line for each reason and set of algorithms."""
+        """Return the skipped algorithms, a line for each reason."""
         names: dict[tuple[str, int], dict[str, None]] = {}
         for cell in self.cells:
             if cell.skipped:
@@ -177,7 +180,7 @@ class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it for JSON."""
+        """Return the cells and their origin for JSON."""
         return {**self._header(), "cells": [cell.as_dict() for cell in self.cells]}
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
@@ -191,7 +194,7 @@ class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str]) -> Self:
-        """Return what `to_csv` wrote. Raises OSError, and ValueError for a file that it did not write."""
+        """Read a file of `to_csv`. Raises OSError, and ValueError for any other file."""
         first, _, table = read_text(path).partition("\n")
         with naming_place(f"{path}, line 1"):
             try:
@@ -208,10 +211,7 @@ class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
 
 
 def _read_lines(path: str, table: str) -> Iterator[SweepCell]:
-    """Yield the cells of a table below the first line; the rates there are left, as they follow from the time.
-
-    Raises ValueError, which names file, line and column.
-    """
+    """Yield the cells of the table, without the rates, which follow. Raises ValueError with file, line and column."""
     rows = csv.DictReader(table.split("\n"), strict=True)
     try:
         for line, row in enumerate(rows, start=3):
@@ -225,7 +225,7 @@ def _read_lines(path: str, table: str) -> Iterator[SweepCell]:
 
 
 def _value(column: str, text: str) -> Any:
-    """Return the value as JSON would have it: a number where a column holds numbers, None where there is none."""
+    """Return a number where the column holds numbers, None for an empty cell, and any other text as it is."""
     if not column.startswith(("num_", "size_", "time_")):
         return text
     if (count := whole_number(text)) is not None:
@@ -246,3 +246,153 @@ def _winner(cells: Sequence[SweepCell], baseline: str) -> Winner:
 
 def _ratio(slower_s: float | None, faster_s: float) -> float | None:
     return slower_s / faster_s if slower_s is not None and faster_s > 0 else None
+
+
+def run_sweep(  # noqa: PLR0913  a sweep has so many axes
+    collective: Collective,
+    algorithms: Sequence[str],
+    ranks: Sequence[int],
+    sizes_bytes: Sequence[int],
+    networks: Mapping[str, AnyNetwork],
+    on_progress: Callable[[int], object] = lambda _: None,
+    *,
+    max_transfers: float = MAX_TRANSFERS,
+    as_library: bool = False,
+    workers: Workers | None = None,
+) -> Sweep:
+    """Simulate all combinations; a schedule is built once for all networks, and sizes that share it.
+
+    on_progress: called with the number of cells that have been done since the last call.
+    max_transfers: schedules with more are skipped, if possible before they are built.
+    as_library: time schedules as the library of each network sends them, and let LIBRARY, its choice, be an algorithm;
+    otherwise as `predict_time` does.
+    workers: the processes that simulate; by default this one. The result is the same to the last bit.
+
+    Raises ValueError if there is nothing to do, a size is below 1 or a number of ranks below 2; if an algorithm or a
+    network is possible for no number of ranks; or if only the library's choice is asked for and known for no cell.
+
+        >>> from ringsim import Collective, Network, run_sweep
+        >>> networks = {"mine": Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)}
+        >>> sweep = run_sweep(Collective.ALL_REDUCE, ["ring", "recursive_doubling"], [8], [2**10, 2**26], networks)
+        >>> [winner.cell.algorithm for winner in sweep.winners().values()]
+        ['recursive_doubling', 'ring']
+    """
+    if not (algorithms and ranks and sizes_bytes and networks):
+        raise ValueError("a sweep needs at least one algorithm, number of ranks, size and network")
+    if min(sizes_bytes) < 1:
+        raise ValueError(f"size {min(sizes_bytes)}: a sweep needs sizes of at least 1 byte")
+    if min(ranks) < 2:
+        raise ValueError(f"num_ranks {min(ranks)}: a sweep needs at least 2 ranks, since one alone takes no time")
+    ranks, sizes_bytes = sorted(set(ranks)), tuple(sorted(set(sizes_bytes)))
+    without_room = _without_room(networks, ranks)
+    simulate = _Simulator(collective, sizes_bytes, networks, max_transfers, as_library, without_room)
+    workers, names = workers or Workers(), list(dict.fromkeys(algorithms))
+    groups = list(product(names, ranks))
+    if workers.count > 1:  # the longest tasks come first, so that all workers end at about the same time
+        groups.sort(key=lambda group: -group[1])
+    cells: dict[tuple[str, int], list[SweepCell]] = {}
+    refused: dict[str, dict[int, str]] = {name: {} for name in names}
+    with closing(workers.run(simulate, groups)) as results:
+        for (name, num_ranks), (simulated, refusal) in zip(groups, results, strict=True):
+            cells[name, num_ranks] = simulated
+            on_progress(len(simulated))
+            if refusal:
+                refused[name][num_ranks] = refusal
+            if len(refused[name]) == len(ranks):
+                raise ValueError(refused[name][max(ranks)])
+    in_order = tuple(cell for group in product(names, ranks) for cell in cells[group])
+    if names == [LIBRARY] and all(cell.num_steps is None for cell in in_order):
+        raise ValueError(f"no cell of the sweep can be simulated: {in_order[0].skipped}")
+    return Sweep(in_order, {name: dict(network.as_dict()) for name, network in networks.items()}, provenance())
+
+
+@dataclass(frozen=True, slots=True)
+class _Simulator:
+    """Simulates an algorithm on a number of ranks, on all networks and for all sizes; in any process.
+
+    as_library: as of `run_sweep`. without_room: why a network cannot have a number of ranks.
+    """
+
+    collective: Collective
+    sizes_bytes: tuple[int, ...]
+    networks: Mapping[str, AnyNetwork]
+    max_transfers: float
+    as_library: bool
+    without_room: Mapping[tuple[str, int], str]
+
+    def __call__(self, group: tuple[str, int]) -> tuple[list[SweepCell], str]:
+        """Return the cells, and why the algorithm cannot be built for this number of ranks; empty if it can."""
+        algorithm, num_ranks = group
+        built: dict[int, Schedule | str] = {}
+        refusal = ""
+        try:
+            built = self._built(algorithm, num_ranks) if algorithm != LIBRARY else {}
+        except ValueError as error:
+            refusal = str(error)
+            built = dict.fromkeys(self.sizes_bytes, " ".join(refusal.split()))
+        places = product(self.networks, [algorithm], [num_ranks], self.sizes_bytes)
+        return [self._cell(*place, built.get(place[-1], "")) for place in places], refusal
+
+    def _cell(self, network: str, algorithm: str, num_ranks: int, size_bytes: int, built: Schedule | str) -> SweepCell:
+        schedule, skipped = (None, built) if isinstance(built, str) else (built, "")
+        on, taken, time_s = self.networks[network], "", None
+        skipped = skipped or self.without_room.get((network, num_ranks), "") or self._why_not(network, algorithm)
+        if not skipped and algorithm == LIBRARY:
+            call = Call.on(on, self.collective, num_ranks, size_bytes)
+            try:
+                plan = LIBRARIES[LIBRARY].choose(on, call, self.max_transfers)
+                time_s = plan.time_s()
+                schedule, taken = plan.schedule, f"{plan.schedule.algorithm} {plan.protocol.name}"
+            except ValueError as error:
+                skipped = str(error)
+        elif not skipped and schedule:
+            time_s = (library_of(on) if self.as_library else MESSAGES).time_s(schedule, on, size_bytes)
+        if time_s == math.inf:
+            time_s, skipped = None, f"never finishes on {network} with {size_bytes:,} bytes, as something fails"
+        num_steps, num_transfers = (schedule.num_steps, schedule.num_transfers) if schedule else (None, None)
+        return SweepCell(
+            self.collective, network, algorithm, num_ranks, size_bytes, num_steps, num_transfers, time_s, skipped, taken
+        )
+
+    def _built(self, algorithm: str, num_ranks: int) -> dict[int, Schedule | str]:
+        """Return the schedule for each size, or why it is skipped. Raises ValueError if it cannot be built."""
+        variants: dict[int, Schedule | str] = {}
+        by_size = {}
+        for size_bytes in self.sizes_bytes:
+            variant = size_variant(self.collective, algorithm, num_ranks, size_bytes)
+            if variant not in variants:
+                make = partial(build, self.collective, algorithm, size_bytes=size_bytes)
+                variants[variant] = _if_small(make, num_ranks, self.max_transfers)
+            by_size[size_bytes] = variants[variant]
+        return by_size
+
+    def _why_not(self, network: str, algorithm: str) -> str:
+        """Return why a network does not have an algorithm; one that no network has is simulated on all."""
+        if algorithm == LIBRARY:
+            return "" if self.as_library else f"{LIBRARY} is timed only by ringsim sweep"
+        reasons = {name: why_not(other, algorithm) for name, other in self.networks.items()}
+        return "" if all(reasons.values()) or not reasons[network] else f"{network} {reasons[network]}"
+
+
+def _without_room(networks: Mapping[str, AnyNetwork], ranks: Sequence[int]) -> dict[tuple[str, int], str]:
+    """Return why a network cannot have a number of ranks. Raises ValueError if it can have none of them."""
+    reasons: dict[tuple[str, int], str] = {}
+    for (name, network), num_ranks in product(networks.items(), ranks):
+        try:
+            require_priced(network, num_ranks)
+        except ValueError as error:
+            reasons[name, num_ranks] = str(error)
+            if all((name, count) in reasons for count in ranks):
+                raise
+    return reasons
+
+
+def _if_small(make: Algorithm, num_ranks: int, max_transfers: float) -> Schedule | str:
+    """Return the schedule, or why it is skipped, if possible before it is built."""
+    num_transfers = estimated_transfers(make, num_ranks)
+    if num_transfers <= max_transfers:
+        schedule = make(num_ranks)
+        num_transfers = schedule.num_transfers
+        if num_transfers <= max_transfers:
+            return schedule
+    return f"{format_count(num_transfers)} transfers, above {format_count(max_transfers)}"

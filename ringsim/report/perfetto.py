@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ringsim.analysis import Stall, hanging_text, pack_sends
+from ringsim.analysis import BlockedRun, hanging_text, pack_sends
 from ringsim.files import atomic_file
 from ringsim.schedule import Ints
 from ringsim.simulation import Seconds, Timeline
@@ -32,11 +32,11 @@ Event = dict[str, Any]
 
 
 def write_trace(
-    path: str | os.PathLike[str], runs: Sequence[tuple[str, Timeline]], stalls: Sequence[Stall | None] = ()
+    path: str | os.PathLike[str], runs: Sequence[tuple[str, Timeline]], blocked_runs: Sequence[BlockedRun | None] = ()
 ) -> None:
     """Write runs with their names, one below the other; transfers that never happen are left out.
 
-    stalls: for each run what hangs in it, as `explain` finds it, None if it finishes; nothing: all finish.
+    blocked_runs: for each run what hangs in it, as `explain` finds it, None if it finishes; nothing: all finish.
 
     Times count from 0, or from the first activity if that is earlier, and are rounded to nanoseconds: the viewers know
     neither negative nor finer ones. The file appears complete or not at all.
@@ -48,18 +48,18 @@ def write_trace(
         >>> write_trace("ring.json", [("simulated", timeline)])  # for ui.perfetto.dev
     """
     with atomic_file(Path(path)) as file:
-        file.writelines(trace_lines(runs, str(path), stalls))
+        file.writelines(trace_lines(runs, str(path), blocked_runs))
 
 
 def trace_lines(
-    runs: Sequence[tuple[str, Timeline]], name: str, stalls: Sequence[Stall | None] = ()
+    runs: Sequence[tuple[str, Timeline]], name: str, blocked_runs: Sequence[BlockedRun | None] = ()
 ) -> Iterator[bytes]:
     """Yield what `write_trace` writes; `name` is the file's, for messages."""
     zero_s = min((float(timeline.start_s.min(initial=0.0)) for _, timeline in runs), default=0.0)
     events: list[Iterator[Event]] = []
     first_pid, first_arrow = 1, 0  # processes and arrows are numbered through all runs
-    for (run, timeline), stall in zip(runs, stalls or [None] * len(runs), strict=True):
-        events.append(_run_events(run, timeline, stall, zero_s, first_pid, first_arrow))
+    for (run, timeline), blocked in zip(runs, blocked_runs or [None] * len(runs), strict=True):
+        events.append(_run_events(run, timeline, blocked, zero_s, first_pid, first_arrow))
         first_pid += timeline.num_ranks
         first_arrow += len(timeline)
     return _lines(first_arrow, chain.from_iterable(events), name)
@@ -101,7 +101,7 @@ def _slice(pid: int, tid: int, name: str, begin_us: float, duration_us: float, a
 
 
 def _run_events(
-    name: str, timeline: Timeline, stall: Stall | None, zero_s: float, first_pid: int, first_arrow: int
+    name: str, timeline: Timeline, blocked: BlockedRun | None, zero_s: float, first_pid: int, first_arrow: int
 ) -> Iterator[Event]:
     """Yield the events of a run: the names of its processes and threads, what they do, and what hangs."""
     row, num_rows = pack_sends(timeline)
@@ -111,8 +111,8 @@ def _run_events(
         for tid in range(1, count + 1):
             yield from _named("thread", pid, tid, "send" if count == 1 else f"send {tid}", tid)
     yield from _transfers(timeline, row, zero_s, first_pid, first_arrow)
-    if stall:
-        yield from _hanging(stall, num_rows.tolist(), first_pid)
+    if blocked:
+        yield from _hanging(blocked, num_rows.tolist(), first_pid)
 
 
 def _transfers(timeline: Timeline, row: Ints, zero_s: float, first_pid: int, first_arrow: int) -> Iterator[Event]:
@@ -153,10 +153,10 @@ def _in_order(begin: Seconds, end: Seconds, pids: Ints, tids: Ints) -> Iterator[
         yield row, *thread, begins, ends
 
 
-def _hanging(stall: Stall, num_rows: Sequence[int], first_pid: int) -> Iterator[Event]:
+def _hanging(blocked: BlockedRun, num_rows: Sequence[int], first_pid: int) -> Iterator[Event]:
     """Yield a slice for each rank that hangs, from its last activity to beyond the last that ends in the run."""
-    end_us = _microseconds(stall.until_s * (1 + _STOPPED)) + _AT_LEAST_US
-    for stalled in stall.ranks:
+    end_us = _microseconds(blocked.until_s * (1 + _STOPPED)) + _AT_LEAST_US
+    for stalled in blocked.ranks:
         pid, tid = first_pid + stalled.rank, num_rows[stalled.rank] + 1
         yield from _named("thread", pid, tid, "hangs", tid + 1)
         begin_us = _microseconds(stalled.last_active_s)

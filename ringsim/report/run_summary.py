@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ringsim.analysis import Explanation, RankUsage, algbw_bytes_per_s, among_most, busbw_bytes_per_s, format_stall
+from ringsim.analysis import Explanation, RankUsage, algbw_bytes_per_s, among_most, busbw_bytes_per_s, format_blocked
 from ringsim.estimates import INSIDE, NOT_BOUNDED, Estimate, ends_of
 from ringsim.libraries import Plan
 from ringsim.network import AnyNetwork, Floats
@@ -28,10 +28,8 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the simulated time of one collective and figures to compare it with, for JSON.
 
-    explanation: of the same collective, if there is one; then nothing is simulated again.
-    on_progress, runtime: as of `simulate`.
-    library: what it takes beside the schedule is part of the time.
-    `time_s` is None if something fails and the collective never finishes.
+    explanation: of the same collective; then it is not simulated again. on_progress, runtime: as of `simulate`.
+    library: its start is part of the time. `time_s` is None if the collective never finishes.
     """
     collective, num_ranks = schedule.collective, schedule.num_ranks
     known_s = library.formula_s(runtime) if library else None
@@ -59,7 +57,7 @@ def summarise(
         "closed_form_s": formula_s,
         "algbw_bytes_per_s": algbw_bytes_per_s(size_bytes, time_s),
         "busbw_bytes_per_s": busbw_bytes_per_s(collective, num_ranks, size_bytes, time_s),
-        "stalled": explanation.stall.as_dict() if explanation and explanation.stall else None,
+        "stalled": explanation.blocked.as_dict() if explanation and explanation.blocked else None,
         "explained": as_dict(explanation) if explanation else None,
         "library": library
         and {
@@ -71,15 +69,12 @@ def summarise(
 
 
 def how_timed(result: Mapping[str, Any]) -> str:
-    """Return how the time of `summarise` was found, and what the user is to know of it."""
+    """Return how the time of `summarise` was found, and its notes."""
     return "; ".join([result["timed"], *result["notes"]])
 
 
 def describe(result: dict[str, Any], explanation: Explanation | None = None, width: int | None = WIDTH) -> str:
-    """Return the summary of `summarise` for people, and the explanation if there is one.
-
-    width: in characters; None for any.
-    """
+    """Return the summary of `summarise` and the explanation for people. width: in characters; None: any."""
     rows = [("timed", how_timed(result))] if result["library"] else []
     rows += [("transfers", f"{result['num_transfers']} in {plural(result['num_steps'], 'step')}"), *_times(result)]
     rows += lines(explanation) if explanation else ()
@@ -93,7 +88,7 @@ def describe(result: dict[str, Any], explanation: Explanation | None = None, wid
 
 
 def expected_rows(expected: Estimate | None) -> list[tuple[str, str]]:
-    """Return the interval of a prediction with its name, in a row; no row where it is not known."""
+    """Return a row with the interval of a prediction; none where it is not known."""
     if expected is None:
         return []
     between = f"{format_time(expected.low)} .. {format_time(expected.high)}" if expected.is_bounded else NOT_BOUNDED
@@ -120,7 +115,7 @@ _RANK_COLUMNS = {"busy_s": "busy", "sending_s": "sending", "applying_s": "applyi
 
 
 def as_dict(explanation: Explanation) -> dict[str, Any]:
-    """Return an explanation for JSON; each rank's times are left to `ranks_as_dicts`."""
+    """Return an explanation for JSON, without the times of `ranks_as_dicts`."""
     path, ranks, links = explanation.path, explanation.ranks, explanation.links
     spent = {f"{kind.value}_s": seconds for kind, seconds in path.seconds().items()} if path else {}
     link = links.bottleneck
@@ -148,7 +143,7 @@ def _rank_as_dict(ranks: RankUsage, rank: int) -> dict[str, Any]:
 
 
 def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
-    """Yield the sentences of an explanation, each after its subject."""
+    """Yield the subjects and sentences of an explanation."""
     path, ranks, links = explanation.path, explanation.ranks, explanation.links
     if path is not None and path.time_s > 0:
         shares = sorted(path.shares().items(), key=lambda item: -item[1])
@@ -159,7 +154,7 @@ def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
         busy, sending, applying = (_percent(times_s[ranks.busiest] / ranks.until_s) for times_s in kinds)
         which = _which(ranks.busiest, ranks.busy_s)
         yield "busiest", f"{which}, busy {busy}: sending {sending}, applying {applying}"
-        if explanation.stall is None:
+        if explanation.blocked is None:
             done_s = format_time(ranks.last_active_s[ranks.slowest])
             yield "slowest", f"{_which(ranks.slowest, ranks.last_active_s)}, last active at {done_s}"
     if links.bottleneck is not None:
@@ -167,14 +162,14 @@ def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
         also = f", as {'is one' if others == 1 else f'are {others}'} more" if others else ""
         used = _percent(links.utilisation[links.bottleneck])
         yield "bottleneck", f"{links.name(links.bottleneck)}, {used} used{also}"
-    if explanation.stall:
-        stalled, *more = format_stall(explanation.stall)
+    if explanation.blocked:
+        stalled, *more = format_blocked(explanation.blocked)
         yield "stalled", stalled
         yield from (("", line) for line in more)
 
 
 def _which(rank: int, values: Floats) -> str:
-    """Return the rank whose value is the largest, and how many others have as much."""
+    """Return the rank with the largest value, and how many others have as much."""
     num_as_large = int(among_most(values).sum())
     if num_as_large == len(values) > 1:
         return "all ranks alike"

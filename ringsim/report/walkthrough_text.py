@@ -1,4 +1,4 @@
-"""The text of a walkthrough, of the `Advice` and the `NetworkBound` of a collective, and of a synthesized schedule."""
+"""The text of a walkthrough, of `Advice`, of a `NetworkBound`, and of a synthesized schedule."""
 
 import math
 from collections.abc import Mapping
@@ -10,15 +10,15 @@ from ringsim.network import AnyNetwork
 from ringsim.report.network_table import uniform_note
 from ringsim.report.run_summary import describe, how_timed, lines, summarise
 from ringsim.synthesis import Synthesis
-from ringsim.text_table import WIDTH, align_columns, load_template, wrap_text
-from ringsim.units import format_size, format_time, plural
+from ringsim.text_table import WIDTH, align_columns, text_template, wrap_text
+from ringsim.units import format_time, plural
 
-_GAIN = 1.005  # times as fast; what gains less does not help
-_NEAREST = 3  # of what gains nothing
-_FAR = 0.2  # above the bound: what is nearer leaves a search little to gain
+_GAIN = 1.005  # times as fast, from which an alternative helps
+_NEAREST = 3  # alternatives without a gain that are named
+_FAR = 0.2  # above the bound, from which a search may gain something
 MAX_NAMED_RESOURCES = 3
 MAX_NAMED_RANKS = 8
-AS_FAST = 0.0005  # above the bound, up to which a time would be shown as 0.0 % above
+AS_FAST = 0.0005  # above the bound; shown as 0.0 %
 
 
 def format_walkthrough(
@@ -32,8 +32,8 @@ def format_walkthrough(
 ) -> str:
     """Return the steps, the costs, what bounds the run, and what would help most, each under its heading.
 
-    run: as `summarise` returns it. told: as `walk_through` does. bound: the least time of any algorithm, if it is
-    known. wide: with all that would not help, and not only the nearest to it.
+    run: of `summarise`. told: of `walk_through`. bound: the least time of any algorithm.
+    wide: name all alternatives that would not help.
     """
     rows = [("time", format_time(advice.time_s) if math.isfinite(advice.time_s) else "never finishes")]
     if bound and bound.time_s > 0 and advice.time_s < math.inf:
@@ -45,8 +45,7 @@ def format_walkthrough(
     useless = [f"{_what(other)} ({format_time(other.sorting_s)})" for other in timed if other not in helping]
     if not wide and len(useless) > _NEAREST:
         useless[_NEAREST:] = [f"and {len(useless) - _NEAREST} more (--wide)"]
-    filters = {"plural": plural, "size": format_size, "sentence": lambda text: f"{text[:1].upper()}{text[1:]}."}
-    return load_template(Path(__file__).with_name("explain.txt"), filters, trim_blocks=True).render(
+    return text_template(Path(__file__).with_name("explain.txt")).render(
         run=run,
         network=uniform_note(run["network"]),
         timed=how_timed(run),
@@ -73,7 +72,7 @@ def _gain(advice: Advice, other: Alternative) -> str:
 
 
 def search_hint(advice: Advice, bound: NetworkBound | None) -> str:
-    """Return a line on a search if bandwidths bound the collective and every algorithm is far above that; else none."""
+    """Return a line on a search if bandwidth is the bound and every algorithm is far above it; else nothing."""
     fastest_s = min([advice.time_s, *(other.sorting_s for other in advice.alternatives if _is_algorithm(other))])
     if not bound or bound.latency_s >= bound.throughput_s or not _FAR < bound.excess(fastest_s) < math.inf:
         return ""
@@ -82,14 +81,14 @@ def search_hint(advice: Advice, bound: NetworkBound | None) -> str:
 
 
 def bound_line(bound: NetworkBound, time_s: float) -> str:
-    """Return how far a time is above the least that the network allows, and what that follows from."""
+    """Return how far a time is above the bound, and the reason for the bound."""
     excess = bound.excess(time_s)
     above = f"{100 * excess:.{1 if excess < 1 else 0}f} % above" if excess >= AS_FAST else "as fast as"
     return f"{above} what this network allows ({format_time(bound.time_s)}: {bound_reason(bound)})"
 
 
 def bound_reason(bound: NetworkBound) -> str:
-    """Return what the bound follows from."""
+    """Return the latency, ranks or resources that the bound follows from."""
     if bound.latency_s >= bound.throughput_s:
         return "latency only"
     if not bound.ranks:
@@ -105,7 +104,7 @@ def bound_reason(bound: NetworkBound) -> str:
 def synthesis_dict(
     synthesis: Synthesis, network: AnyNetwork, size_bytes: int, seed: int, explanation: Explanation | None
 ) -> dict[str, Any]:
-    """Return the summary of the fastest schedule, with what it is compared with, for JSON."""
+    """Return the summary of the fastest schedule and the bound and algorithms beside it, for JSON."""
     return summarise(synthesis.schedule, network, size_bytes, explanation) | {
         "seed": seed,
         "is_named": synthesis.is_named,
@@ -120,10 +119,7 @@ def synthesis_dict(
 def format_synthesis(
     synthesis: Synthesis, result: dict[str, Any], explanation: Explanation | None, *, wide: bool = False
 ) -> str:
-    """Return what `synthesis_dict` gave for people: the run, its bound, and the named algorithms.
-
-    wide: lines are as long as they are, and all named algorithms are listed.
-    """
+    """Return the run, its bound, and the named algorithms for people. result: of `synthesis_dict`; wide: unwrapped."""
     width = None if wide else WIDTH
     blocks = [describe(result, explanation, width)]
     if synthesis.bound:

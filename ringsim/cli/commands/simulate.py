@@ -70,4 +70,4 @@ def simulate(
     console.print_result("\n".join(parts), result | ranks, as_json, trace)
     if explanation and trace:
         with console.output_file(trace) as file:
-            file.writelines(trace_lines([("simulated", explanation.timeline)], str(trace), [explanation.stall]))
+            file.writelines(trace_lines([("simulated", explanation.timeline)], str(trace), [explanation.blocked]))

@@ -12,6 +12,7 @@ from ringsim.report.network_table import network_facts
 from ringsim.report.pages import asset, page
 from ringsim.schedule import Ints, Schedule, held_at_start
 from ringsim.simulation import Seconds
+from ringsim.text_table import as_sentence
 from ringsim.units import format_size, format_time, plural, time_unit
 
 _TICKS = 10**6  # into which the whole time is divided: a pixel is a hundred of them or more
@@ -43,10 +44,10 @@ def animation_page(views: Sequence[analysis.RunView], note: str = "") -> str:
     runs = [_run(view, first_s, last_s) for view in views]
     data = {"firstS": first_s, "lastS": last_s, "unit": time_unit(last_s), "runs": runs}
     script = "\n".join(asset(f"animation/{name}") for name in _SCRIPTS)
-    troubles = dict.fromkeys(analysis.format_troubles(run.troubles) for run in views)
+    slow_parts = dict.fromkeys(analysis.format_slow_parts(run.slow_parts) for run in views)
     return page(
         "animation.j2", _title(views), asset("animation.css"), script, data,
-        lines=[*_subtitles(views), note], troubles=troubles,
+        lines=[*_subtitles(views), note], slow_parts=slow_parts,
     )  # fmt: skip
 
 
@@ -67,7 +68,7 @@ def _title(views: Sequence[analysis.RunView]) -> str:
 def _subtitles(views: Sequence[analysis.RunView]) -> list[str]:
     goal = analysis.goal_sentence(views[0].schedule)
     networks = ("  ·  ".join(network_facts(run.network.as_dict())) or f"network {run.network.name}" for run in views)
-    return [f"{goal[0].upper()}{goal[1:]}.", *dict.fromkeys(networks)]
+    return [as_sentence(goal), *dict.fromkeys(networks)]
 
 
 def _run(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, Any]:
@@ -139,8 +140,8 @@ def _faults(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, A
     def tick(time_s: float | None) -> int | None:
         return None if time_s is None else _ticks(np.array([time_s]), first_s, last_s)[0]
 
-    pairs = [[pair.src, pair.dst, round(pair.slowdown, 2), tick(pair.fails_at_s)] for pair in run.troubles.pairs]
-    ranks = [[rank.rank, round(rank.slowdown, 2), tick(rank.fails_at_s)] for rank in run.troubles.ranks]
-    stuck = [[rank.rank, rank.doing, rank.peer] for rank in run.stall.ranks] if run.stall else []
-    stalled = analysis.format_stall(run.stall) if run.stall else []
+    pairs = [[pair.src, pair.dst, round(pair.slowdown, 2), tick(pair.fails_at_s)] for pair in run.slow_parts.pairs]
+    ranks = [[rank.rank, round(rank.slowdown, 2), tick(rank.fails_at_s)] for rank in run.slow_parts.ranks]
+    stuck = [[rank.rank, rank.doing, rank.peer] for rank in run.blocked.ranks] if run.blocked else []
+    stalled = analysis.format_blocked(run.blocked) if run.blocked else []
     return {"troubledPairs": pairs, "troubledRanks": ranks, "stalled": stalled, "stuck": stuck}

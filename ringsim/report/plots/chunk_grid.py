@@ -60,7 +60,7 @@ def draw_chunk_grid(
     num_rows, num_columns = grid_shape(states)
     figure.text(margins["left"], 0.995, heading, fontsize=points(11), fontweight="bold", va="top")
     panels = figure.subplots(num_rows, num_columns, squeeze=False, gridspec_kw=margins).ravel().tolist()
-    held = states.holdings > 0
+    held = states.contributions > 0
     for number, done in enumerate(states.states.tolist()):
         axes = panels[number]
         axes.set_title(f"after step {done}" if done else "before", fontsize=points(8), pad=3)

@@ -47,24 +47,24 @@ class Lanes:
         timeline: Timeline,
         *,
         phases: Sequence[analysis.SchedulePhase] = (),
-        stall: analysis.Stall | None = None,
-        troubles: analysis.Troubles | None = None,
+        blocked: analysis.BlockedRun | None = None,
+        slow_parts: analysis.SlowParts | None = None,
         groups: Sequence[str] = (),
     ) -> None:
         """Place a run. groups: the name of each rank's host or row; empty where there are none."""
-        self.timeline, self.stall, self.groups = timeline, stall, tuple(groups)
+        self.timeline, self.blocked, self.groups = timeline, blocked, tuple(groups)
         self.phases = phases if 1 < len(phases) <= MAX_PHASES else ()
-        pairs = analysis.slow_pairs(troubles) if troubles else set()
-        self.slow_ranks = {rank.rank for rank in troubles.ranks if rank.slowdown > 1} if troubles else set()
+        pairs = analysis.slow_pairs(slow_parts) if slow_parts else set()
+        self.slow_ranks = {rank.rank for rank in slow_parts.ranks if rank.slowdown > 1} if slow_parts else set()
         ends = zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)
         self.is_slow: Bools = np.array([pair in pairs for pair in ends], dtype=np.bool_)
         self.row, num_rows = analysis.pack_sends(timeline)
         self.row_height: Floats = np.where(num_rows > 1, _ROW_OF_MANY, _SENDS)
         self.extra: Floats = num_rows * self.row_height - _SENDS
         self.origin: Floats = np.arange(timeline.num_ranks) + np.cumsum(self.extra) - self.extra
-        self.until_s = timeline.until_s or (1e-9 if stall else 0.0)
+        self.until_s = timeline.until_s or (1e-9 if blocked else 0.0)
         self.stopped_s = self.until_s * (1 + _STOPPED)
-        self.end_s = self.until_s * (1 + _STOPPED + _NOTES) if stall else self.until_s
+        self.end_s = self.until_s * (1 + _STOPPED + _NOTES) if blocked else self.until_s
         self.begin_s = min(0.0, float(timeline.start_s.min(initial=0.0)))
         self.scale, self.unit = time_unit(self.until_s)
 
@@ -77,13 +77,13 @@ class Lanes:
     def of_timeline(cls, timeline: Timeline) -> "Lanes":
         """Return the lanes of a timeline alone, which knows no names of what has failed."""
         alike = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0).topology(timeline.num_ranks)
-        return cls(timeline, stall=analysis.find_stall(timeline, alike))
+        return cls(timeline, blocked=analysis.find_blocked(timeline, alike))
 
     @classmethod
     def of_view(cls, view: analysis.RunView) -> "Lanes":
         """Return the lanes with phases, hosts, and what is slow or hangs."""
         groups = view.host_of_rank or _groups_of(view.schedule.algorithm, view.schedule.num_ranks)
-        return cls(view.timeline, phases=view.phases, stall=view.stall, troubles=view.troubles, groups=groups)
+        return cls(view.timeline, phases=view.phases, blocked=view.blocked, slow_parts=view.slow_parts, groups=groups)
 
     @property
     def num_ranks(self) -> int:
@@ -103,7 +103,7 @@ class Lanes:
     @property
     def height_above(self) -> float:
         """The points above the lanes that phases and legend need."""
-        return _PHASE_GAP + _PHASE_LEVEL * max(len(self.phases), int(self.stall is not None))
+        return _PHASE_GAP + _PHASE_LEVEL * max(len(self.phases), int(self.blocked is not None))
 
     def phase_times(self) -> list[tuple[str, float, float]]:
         """Return name, begin and end of each phase of which anything happens."""
@@ -173,7 +173,7 @@ def draw_lanes(axes: Axes, lanes: Lanes, heading: str = "Timeline of each rank")
         return
     handles = draw_bars(axes, lanes)
     handles += _follow_chunk(axes, lanes)
-    handles += _draw_stall(axes, lanes)
+    handles += _draw_blocked(axes, lanes)
     _draw_phases(axes, lanes)
     above = shifted(axes, axes.transAxes, y=points(lanes.height_above))
     axes.legend(
@@ -246,7 +246,7 @@ def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
     waiting = analysis.waiting_times(timeline)
     rank, gaps = np.repeat(np.arange(lanes.num_ranks), list(map(len, waiting))), np.concatenate(waiting)
     add_boxes(lanes.whole(rank, *gaps.T), "waits", facecolor=colours.light_grey, linewidth=0, zorder=0.9)
-    if lanes.stall:
+    if lanes.blocked:
         adding = np.isfinite(timeline.apply_s) & ~applied
         unended = np.concatenate([lanes.sends(begun & ~np.isfinite(timeline.sent_s)), lanes.applies(adding)])
         crossed: dict[str, Any] = {"facecolor": "none", "edgecolor": colours.vermillion, "hatch": "xxx"}
@@ -316,28 +316,28 @@ def _draw_phases(axes: Axes, lanes: Lanes) -> None:
         axes.text(x, 1, f" {name} ", ha=side, va="center", fontsize=points(9), bbox=box, **style)
 
 
-def _draw_stall(axes: Axes, lanes: Lanes) -> Handles:
+def _draw_blocked(axes: Axes, lanes: Lanes) -> Handles:
     """Draw when what failed, and beside each lane what its rank waits for or does without end."""
-    stall, colours = lanes.stall, palette()
-    if stall is None:
+    blocked, colours = lanes.blocked, palette()
+    if blocked is None:
         return []
-    ranks = np.array([stalled.rank for stalled in stall.ranks])
-    since_s = np.array([stalled.last_active_s for stalled in stall.ranks])
+    ranks = np.array([stalled.rank for stalled in blocked.ranks])
+    since_s = np.array([stalled.last_active_s for stalled in blocked.ranks])
     hanging = lanes.whole(ranks, since_s, np.full(len(ranks), lanes.stopped_s))
     draw_boxes(axes, hanging, "hangs", facecolor=colours.light_grey, edgecolor="none", zorder=0.8)
     failure: dict[str, Any] = {"color": colours.vermillion, "linestyle": "--", "linewidth": 1.2}
-    for name, at_s in stall.failed:
+    for name, at_s in blocked.failed:
         axes.axvline(at_s * lanes.scale, label=f"{name} failed", **failure)
     axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= lanes.until_s * lanes.scale])
     end, beside, lane = lanes.stopped_s * lanes.scale, points(_PHASE_GAP), _least_points(axes, lanes)
-    axes.text(end, 1, f" nothing finishes after {format_time(stall.until_s)}", va="center", fontsize=points(9),
+    axes.text(end, 1, f" nothing finishes after {format_time(blocked.until_s)}", va="center", fontsize=points(9),
               transform=_level(axes, 0), color=colours.vermillion, fontweight="bold")  # fmt: skip
     size = min(points(_TEXT), max(0.8 * lane, points(5.0)))
-    shown = {stall.ranks[index].rank for index in strided(len(stall.ranks), size + 1, lane)}
-    for stalled in stall.ranks:
+    shown = {blocked.ranks[index].rank for index in strided(len(blocked.ranks), size + 1, lane)}
+    for stalled in blocked.ranks:
         if stalled.rank in shown or stalled.doing != "waits":
             note = analysis.hanging_text(stalled) + (f" ({', '.join(stalled.failed)} failed)" if stalled.failed else "")
             axes.text(end, float(lanes.middle[stalled.rank]), _short(note, _NOTE_LENGTH), va="center", fontsize=size,
                       transform=shifted(axes, axes.transData, x=beside),
                       color=colours.ink if stalled.doing == "waits" else colours.vermillion)  # fmt: skip
-    return [Line2D([], [], label="a failure", **failure)] if stall.failed else []
+    return [Line2D([], [], label="a failure", **failure)] if blocked.failed else []

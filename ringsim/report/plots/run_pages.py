@@ -17,7 +17,7 @@ from ringsim.analysis import (
     GraphShape,
     RunView,
     check_few_ranks,
-    format_troubles,
+    format_slow_parts,
     lay_out_graph,
     slow_pairs,
 )
@@ -43,7 +43,7 @@ def draw_run_page(view: RunView) -> Figure:
     """Draw lanes, below them the chunk grid, at the bottom time against size and who sends to whom."""
     lanes = Lanes.of_view(view)
     left = _LEFT_OF_HOSTS if lanes.groups else _LEFT
-    notes = textwrap.wrap(format_troubles(view.troubles), _NOTE_LENGTH)
+    notes = textwrap.wrap(format_slow_parts(view.slow_parts), _NOTE_LENGTH)
     title_height = _TITLE_HEIGHT + _LINE_HEIGHT * len(notes)
     height, above = lanes_height(lanes)
     grid_height = _grid_height(view.states)
@@ -52,7 +52,7 @@ def draw_run_page(view: RunView) -> Figure:
     head, top, middle, bottom = figure.subfigures(4, 1, squeeze=False, height_ratios=heights)[:, 0]
     _write_title(head, view, notes, title_height)
     draw_lanes(top.subplots(gridspec_kw=_margins(height, above, 0.5, left)), lanes)
-    stopped = ": of the transfers before the run stopped" if view.stall else ""
+    stopped = ": of the transfers before the run stopped" if view.blocked else ""
     draw_chunk_grid(middle, view.states, margins=_margins(grid_height, 0.5, 0.3) | _panel_gaps(view.states),
                     heading=f"Contributions that each rank holds of each chunk{stopped}")  # fmt: skip
     edges = _margins(_SIZES_HEIGHT, 0.4, 0.6)
@@ -97,11 +97,11 @@ def draw_timeline(timeline: Timeline) -> Figure:
     height = lanes_part + title
     figure = new_figure(WIDTH, height)
     edges = _margins(height, above + title, 0.5)
-    until = "never finishes" if lanes.stall else f"done after {format_time(timeline.time_s)}"
+    until = "never finishes" if lanes.blocked else f"done after {format_time(timeline.time_s)}"
     text = f"{timeline.num_ranks} ranks   ·   {len(timeline)} transfers   ·   {until}"
     colours = palette()
     figure.text(edges["left"], 1 - 0.25 / height, text, fontsize=points(10), va="center",
-                color=colours.vermillion if lanes.stall else colours.dark_grey)  # fmt: skip
+                color=colours.vermillion if lanes.blocked else colours.dark_grey)  # fmt: skip
     draw_lanes(figure.subplots(gridspec_kw=edges), lanes)
     return figure
 
@@ -127,7 +127,7 @@ def _draw_graph(figure: SubFigure, schedule: Schedule, view: RunView | None, pla
     """Draw who sends to whom."""
     axes = figure.subplots(gridspec_kw=place)
     axes.set_title("Messages between ranks", loc="left", fontsize=points(11), fontweight="bold")
-    draw_graph(axes, *((view.graph, slow_pairs(view.troubles)) if view else (lay_out_graph(schedule), ())))
+    draw_graph(axes, *((view.graph, slow_pairs(view.slow_parts)) if view else (lay_out_graph(schedule), ())))
 
 
 def _grid_height(states: ChunkStates) -> float:
@@ -156,12 +156,12 @@ def _write_title(figure: SubFigure, view: RunView, notes: list[str], height: flo
     schedule, vermillion = view.schedule, palette().vermillion
     ranks, chunks = plural(schedule.num_ranks, "rank"), plural(schedule.num_chunks, "chunk")
     done = f"done after {format_time(view.timeline.time_s)}, {plural(schedule.num_steps, 'step')}"
-    if view.stall:
-        done = f"never finishes: {view.stall.num_unfinished} of {view.stall.num_transfers} transfers hang"
+    if view.blocked:
+        done = f"never finishes: {view.blocked.num_unfinished} of {view.blocked.num_transfers} transfers hang"
     name = f"{schedule.collective.value}, algorithm {schedule.algorithm}"
     title = f"{name}, {ranks}, {format_size(view.size_bytes)} in {chunks}"
     costs = "   ·   ".join([*named_network(view.network.as_dict()), done])
-    _write_head(figure, height, title, costs, notes, (vermillion if view.stall else "", vermillion))
+    _write_head(figure, height, title, costs, notes, (vermillion if view.blocked else "", vermillion))
 
 
 def _write_head(
@@ -200,7 +200,7 @@ def draw_sizes(axes: Axes, view: RunView) -> None:
     axes.set_ylim(shortest / (longest / shortest) ** 0.25, longest)  # a fifth of the height is for the regimes' names
     regimes = _draw_regimes(axes, view)
     handles = [*_draw_times(axes, view), *regimes]
-    if view.stall:
+    if view.blocked:
         text = f"with {format_size(float(2 * sizes[-1]))} it never finishes"
         axes.annotate(text, (sizes[-1], view.by_size.times_s[-1]), (-6, 6), textcoords="offset points", ha="right",
                       fontsize=points(9), color=palette().vermillion,

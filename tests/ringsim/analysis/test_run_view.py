@@ -6,7 +6,7 @@ import pytest
 from ringsim import Collective, Network, Schedule, ScheduleError, Transfer, animation_page
 from ringsim.algorithms.rings import ring_broadcast
 from ringsim.analysis import waiting_times
-from ringsim.analysis.holdings import MAX_STATES
+from ringsim.analysis.contributions import MAX_STATES
 from ringsim.analysis.run_view import RunView
 from ringsim.registry.algorithms import build
 from ringsim.simulation import predict_time

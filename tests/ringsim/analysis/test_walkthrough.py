@@ -6,8 +6,8 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, load_network, permute_ranks
-from ringsim.analysis.holdings import walk_holdings
-from ringsim.analysis.walkthrough import tell_step, walk_through
+from ringsim.analysis.contributions import iterate_contributions
+from ringsim.analysis.walkthrough import describe_step, walk_through
 from ringsim.registry import ALGORITHMS, build
 
 NETWORK = Network(latency_s=10e-6, bandwidth_bytes_per_s=1e9)
@@ -56,7 +56,7 @@ def in_words(collective: str, algorithm: str, num_ranks: int) -> str:
 def test_ranks_in_other_places_follow_no_formula() -> None:
     """They are named."""
     schedule = permute_ranks(build(Collective.ALL_REDUCE, "ring", 4), [0, 2, 1, 3])
-    sentence, _ = tell_step(schedule, next(iter(walk_holdings(schedule))))
+    sentence, _ = describe_step(schedule, next(iter(iterate_contributions(schedule))))
     assert sentence.startswith("rank 0 sends chunk 3 to rank 2, rank 1 sends chunk 1 to rank 3, rank 2 ")
 
 
@@ -65,8 +65,8 @@ def test_every_step_of_every_algorithm_has_a_short_sentence() -> None:
     for collective, algorithm in ALGORITHMS:
         for num_ranks in (1, 2, 3, 8):
             schedule = build(collective, algorithm, num_ranks)
-            for held in walk_holdings(schedule):
-                sentence, _ = tell_step(schedule, held)
+            for held in iterate_contributions(schedule):
+                sentence, _ = describe_step(schedule, held)
                 assert 10 < len(sentence) < 330, algorithm
                 assert not re.search(r"\n|\.$", sentence), algorithm
 

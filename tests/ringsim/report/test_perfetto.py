@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, Schedule, Timeline, explain
-from ringsim.analysis import Stall
+from ringsim.analysis import BlockedRun
 from ringsim.network import AnyNetwork, read_network
 from ringsim.registry import build
 from ringsim.report.perfetto import MAX_TRANSFERS, write_trace
@@ -24,11 +24,11 @@ from tests.ringsim.analysis.test_usage import NETWORKS
 from tests.ringsim.strategies import schedules
 
 
-def events_of(runs: Sequence[tuple[str, Timeline]], stalls: Sequence[Stall | None] = ()) -> dict[str, list[Any]]:
+def events_of(runs: Sequence[tuple[str, Timeline]], blocked: Sequence[BlockedRun | None] = ()) -> dict[str, list[Any]]:
     """Return the written events by phase; read again without allowing anything that JSON does not have."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        write_trace(path, runs, *([stalls] if stalls else []))
+        write_trace(path, runs, *([blocked] if blocked else []))
         assert [each.name for each in Path(folder).iterdir()] == ["trace.json"]
         trace = json.loads(path.read_text(), parse_constant=pytest.fail)
     events = defaultdict(list)
@@ -94,7 +94,7 @@ def test_who_sends_what_to_whom_and_when(snapshot: SnapshotAssertion) -> None:
         "several threads": events_of([("run", several)]),
         "fails": events_of([("run", simulate(direct, network, 3000, runtime=IN_ORDER))]),
         # Each rank that hangs says in a thread what it does or waits for, to the end.
-        "hangs": events_of([("fine", several), ("hangs", stalled.timeline)], [None, stalled.stall]),
+        "hangs": events_of([("fine", several), ("hangs", stalled.timeline)], [None, stalled.blocked]),
     }
     assert "\n\n".join(f"{name}\n{in_words(events)}" for name, events in runs.items()) == snapshot
 

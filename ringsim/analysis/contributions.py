@@ -1,4 +1,4 @@
-"""Whose shares each rank holds of each chunk, by transfer or after some steps; and the phases of a schedule."""
+"""The contributions that each rank holds of each chunk, by transfer or after some steps; the phases of a schedule."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,44 +12,41 @@ from ringsim.network import AnyNetwork, lay_out
 from ringsim.schedule import Bools, Counts, Ints, Schedule, Step, Transfer, initial_counts, required, run
 from ringsim.simulation import Timeline
 
-MAX_STATES = 15  # all of an 8-rank all-reduce; odd, so that the state half-way is always one of them
+MAX_STATES = 15  # all of an 8-rank all-reduce; odd, so that the state half-way is one of them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeldStep:
-    """One step of a schedule, and how many shares the receiver holds of each chunk that it is sent.
+class ContributionStep:
+    """One step of a schedule, and the contributions in the receivers' chunks.
 
-    sent, result: how often each rank's share is in what is sent, and in the receiver's chunk then, (num_transfers,
-    num_ranks).
-    before, after: the number of contributors in the receiver's chunk, (num_transfers,).
+    result: how often each rank's contribution is in the chunk after the transfer, (num_transfers, num_ranks).
+    before, after: the number of contributions in the chunk, (num_transfers,).
     finished: whether the chunk then is what the collective asks for, (num_transfers,).
     """
 
     index: int
     step: Step
-    sent: Counts
     result: Counts
     before: Ints
     after: Ints
     finished: Bools
 
 
-def walk_holdings(schedule: Schedule) -> Iterator[HeldStep]:
-    """Yield every step, carried out one after the other as `replay` does."""
+def iterate_contributions(schedule: Schedule) -> Iterator[ContributionStep]:
+    """Yield the steps one after the other, as `replay` carries them out."""
     complete, _ = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)
-    holdings = _Holdings(schedule)
-    for index, step in run(schedule, holdings):
-        sent, result, before = holdings.take_written()
+    contributions = _Contributions(schedule)
+    for index, step in run(schedule, contributions):
+        result, before = contributions.take_written()
         finished = (result == complete[step.chunk]).all(axis=1)
-        yield HeldStep(index, step, sent, result, before, result.sum(axis=1), finished)
+        yield ContributionStep(index, step, result, before, result.sum(axis=1), finished)
 
 
-class _Holdings:
-    """The state of `run` that counts contributions, and keeps what was written since that was taken last."""
+class _Contributions:
+    """The state of `run` that counts contributions, and logs what was written."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._counts = initial_counts(schedule.collective, schedule.num_ranks, schedule.num_chunks)
-        self._sent: list[Counts] = []
         self._result: list[Counts] = []
         self._before: list[int] = []
 
@@ -61,20 +58,18 @@ class _Holdings:
         held = self._counts[transfer.dst, transfer.chunk]
         self._before.append(int(held.sum()))
         held[:] = held * transfer.reduce + sent
-        self._sent.append(sent)
         self._result.append(held.copy())
 
-    def take_written(self) -> tuple[Counts, Counts, Ints]:
-        """Return the columns `sent`, `result` and `before` of a `HeldStep`."""
-        shape = len(self._before), len(self._counts)
-        sent, result = (np.array(column, np.int32).reshape(shape) for column in (self._sent, self._result))
+    def take_written(self) -> tuple[Counts, Ints]:
+        """Return the columns `result` and `before` of a `ContributionStep`, and clear the log."""
+        result = np.array(self._result, np.int32).reshape(len(self._before), len(self._counts))
         before = np.array(self._before, np.int64)
-        self._sent, self._result, self._before = [], [], []
-        return sent, result, before
+        self._result, self._before = [], []
+        return result, before
 
 
 def num_shares(schedule: Schedule) -> int:
-    """Return how many ranks' shares a finished chunk holds: all ranks', or one where nothing is summed."""
+    """Return how many contributions a finished chunk holds: of all ranks, or one where nothing is summed."""
     return schedule.num_ranks if schedule.collective.reduces else 1
 
 
@@ -82,42 +77,38 @@ def num_shares(schedule: Schedule) -> int:
 class ChunkStates:
     """The contributions that each rank holds of each chunk, state after state.
 
-    states: how many steps have been run in each state that is kept, shape (num_states,): all of them if there
-    are at most MAX_STATES, else evenly chosen, the first and the last included.
-    holdings: the counts in those states, shape (num_states, rank, chunk, contributor).
-    finished: where a rank holds all that the collective asks of a chunk, shape (num_states, rank, chunk).
+    states: the steps run so far in each state, (num_states,): all, or MAX_STATES evenly chosen with both ends.
+    contributions: counts, (num_states, rank, chunk, contributor).
+    finished: whether a rank holds all that the collective asks of a chunk, (num_states, rank, chunk).
     """
 
     num_ranks: int
     num_chunks: int
     states: Ints
-    holdings: Counts
+    contributions: Counts
     finished: Bools
 
     @classmethod
     def of(cls, schedule: Schedule, timeline: Timeline | None = None) -> Self:
-        """Return the states of a schedule; with the timeline of a run, only what was applied in it counts.
-
-        Nothing that was applied depends on a transfer that was not.
-        """
+        """Return the states of a schedule; with the timeline of a run, only applied transfers count."""
         num_states = schedule.num_steps + 1
         states = np.unique(np.linspace(0, schedule.num_steps, min(num_states, MAX_STATES)).round().astype(np.int64))
         is_applied = np.ones(schedule.num_transfers, np.bool_) if timeline is None else np.isfinite(timeline.applied_s)
         counts = initial_counts(schedule.collective, schedule.num_ranks, schedule.num_chunks)
         kept, first = [counts.copy()], 0
-        for held in walk_holdings(schedule):
+        for held in iterate_contributions(schedule):
             applied = is_applied[first : (first := first + len(held.step))]
             counts[held.step.dst[applied], held.step.chunk[applied]] = held.result[applied]
             if held.index + 1 in states:
                 kept.append(counts.copy())
-        holdings = np.stack(kept)
+        contributions = np.stack(kept)
         due, _ = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)
-        finished = (holdings == due).all(axis=-1)
-        return cls(schedule.num_ranks, schedule.num_chunks, states, holdings, finished)
+        finished = (contributions == due).all(axis=-1)
+        return cls(schedule.num_ranks, schedule.num_chunks, states, contributions, finished)
 
 
 class SchedulePhase(NamedTuple):
-    """The steps `first` to `last`, which have one name."""
+    """The steps `first` to `last`, with one name."""
 
     name: str
     first: int
@@ -125,12 +116,12 @@ class SchedulePhase(NamedTuple):
 
 
 def find_phases(
-    schedule: Schedule, steps: Sequence[HeldStep], host_of_rank: Ints | None = None
+    schedule: Schedule, steps: Sequence[ContributionStep], host_of_rank: Ints | None = None
 ) -> tuple[SchedulePhase, ...]:
-    """Return the phases in their order: steps that add, that copy, or do both, side by side.
+    """Return the phases in their order: steps that add, copy, or do both.
 
-    steps: those of `walk_holdings`. host_of_rank: where ranks share hosts, the host of each, (num_ranks,): then steps
-    that stay within hosts are their own phase.
+    steps: of `iterate_contributions`.
+    host_of_rank: (num_ranks,), if ranks share hosts; then steps that stay within hosts are their own phase.
     """
     adding, copying = _names(schedule, steps)
     named = []
@@ -142,8 +133,8 @@ def find_phases(
     return tuple(SchedulePhase(run[0][0], run[0][1], run[-1][1]) for run in runs)
 
 
-def _names(schedule: Schedule, steps: Sequence[HeldStep]) -> tuple[str, str]:
-    """Return the names of what adds and of what copies, by where the sum of each chunk first appears."""
+def _names(schedule: Schedule, steps: Sequence[ContributionStep]) -> tuple[str, str]:
+    """Return the names of steps that add and that copy, by where the sum of each chunk first appears."""
     if not schedule.collective.reduces:
         return "reduce", schedule.collective.value.replace("_", "-")
     summed = np.zeros((schedule.num_ranks, schedule.num_chunks), dtype=np.bool_)
@@ -167,7 +158,7 @@ def _where(step: Step, host_of_rank: Ints | None) -> str:
 
 
 def hosts_of_network(network: AnyNetwork, num_ranks: int) -> tuple[tuple[str, ...], Ints | None]:
-    """Return the names of the hosts and the host of each rank; nothing where there are no hosts that share ranks."""
+    """Return the names of the hosts and the host of each rank; nothing unless ranks share hosts."""
     layout = lay_out(network.spec, num_ranks)
     grouped = 1 < len(np.unique(layout.host_of_rank)) < num_ranks
     return (layout.names, layout.host_of_rank) if grouped else ((), None)

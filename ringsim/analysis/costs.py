@@ -1,6 +1,6 @@
-"""The algorithms that a network has, and what they cost beside what no algorithm can undercut.
+"""The algorithms that a network has, their costs and the bounds of these; the rates of nccl-tests.
 
-algbw and busbw are the rates of nccl-tests (its doc/PERFORMANCE.md): busbw is algbw times that least number of bytes.
+busbw is algbw times the least number of bytes that a rank sends (nccl-tests, doc/PERFORMANCE.md).
 """
 
 import math
@@ -30,9 +30,9 @@ def candidates(collective: Collective, networks: Iterable[AnyNetwork]) -> list[s
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One schedule's cost; bytes as a multiple of the size of the whole tensor.
+    """The cost of a schedule; bytes as a multiple of the size of the whole tensor.
 
-    sent: by the rank that sends most; sent_bound and steps_bound: the least that any algorithm needs.
+    sent: by the rank that sends most. sent_bound, steps_bound: the least that any algorithm needs.
     """
 
     schedule: Schedule
@@ -57,7 +57,7 @@ class Cost:
 
 
 def cost_of(schedule: Schedule) -> Cost:
-    """Walk through `schedule` once and count; all chunks count as equally large."""
+    """Return the cost of a schedule; all chunks count as equally large."""
     sends = np.zeros(schedule.num_ranks, dtype=np.int64)
     for step in schedule.steps:
         sends += np.bincount(step.src, minlength=schedule.num_ranks)
@@ -67,11 +67,10 @@ def cost_of(schedule: Schedule) -> Cost:
 
 
 def sent_bound(collective: Collective, num_ranks: int) -> float:
-    """Bytes that the busiest rank must send at least, over the size of the whole tensor.
+    """Return the bytes that the busiest rank must send at least, over the size of the whole tensor.
 
-    all_reduce 2(n-1)/n, its halves (n-1)/n (Patarasuk and Yuan 2009); broadcast and reduce 1, since every byte must
-    leave the root, or a rank that is not the root, once; scatter and all_to_all (n-1)/n, all that is not a rank's own;
-    gather 1/n, a rank's own.
+    all_reduce 2(n-1)/n, its halves (n-1)/n (Patarasuk and Yuan 2009); broadcast and reduce 1, as every byte must leave
+    the root, or another rank; scatter and all_to_all (n-1)/n, all but a rank's own; gather 1/n, a rank's own.
     """
     if num_ranks == 1:
         return 0.0
@@ -79,16 +78,16 @@ def sent_bound(collective: Collective, num_ranks: int) -> float:
 
 
 def steps_bound(num_ranks: int) -> int:
-    """Return how many steps, each rank sending to one other, it takes to hear of all ranks: ceil(log2 n)."""
+    """Return the steps, in which each rank sends to one other, until one has heard of all ranks: ceil(log2 n)."""
     return (num_ranks - 1).bit_length()
 
 
 def algbw_bytes_per_s(size_bytes: int, time_s: float) -> float | None:
-    """Bytes of the whole tensor per second; None where no time passes (one rank), or it never ends."""
+    """Return the bytes of the whole tensor per second; None if the time is 0 or infinite."""
     return size_bytes / time_s if 0 < time_s < math.inf else None
 
 
 def busbw_bytes_per_s(collective: Collective, num_ranks: int, size_bytes: int, time_s: float) -> float | None:
-    """Algbw times `busbw_factor`; None where algbw is."""
+    """Return algbw times `busbw_factor`; None where algbw is."""
     algbw = algbw_bytes_per_s(size_bytes, time_s)
     return None if algbw is None else algbw * busbw_factor(collective.value, num_ranks)

@@ -1,4 +1,4 @@
-"""`Stall`: what can no longer happen in a run where something has failed, and who waits for what."""
+"""`BlockedRun`: the transfers that a failure keeps from happening, and which rank waits for which."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,12 +9,12 @@ from ringsim.network import NONE, Floats, Topology
 from ringsim.simulation import Timeline
 from ringsim.units import format_time
 
-MAX_TRANSFERS = 8  # of those that never happen, that are named
+MAX_TRANSFERS = 8  # that are named
 MAX_RANKS_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class BlockedTransfer:
     """A transfer that is never applied."""
 
     step: int
@@ -24,65 +24,65 @@ class Stuck:
 
 
 @dataclass(frozen=True, slots=True)
-class StalledRank:
+class BlockedRank:
     """A rank that never finishes.
 
-    last_active_s: when it did the last thing that it did; 0 if it did nothing.
-    doing: "sends", "adds" (or copies) what never ends, or "waits" for what never arrives; `transfer` is which.
-    peer: the rank at the other end of that transfer. failed: resources on its path that have failed.
+    last_active_s: the end of its last activity; 0 if there is none.
+    doing: "sends" or "adds" (or copies) `transfer` without end, or "waits" for it.
+    peer: the other rank of the transfer. failed: resources on its path that have failed.
     """
 
     rank: int
     last_active_s: float
     doing: str
     peer: int
-    transfer: Stuck
+    transfer: BlockedTransfer
     failed: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
-    """How a run came to a stop: nothing happens after `until_s`.
+class BlockedRun:
+    """A run that never finishes: nothing happens after `until_s`.
 
-    first: the first few of the transfers that are never applied, in step order.
-    failed: the resources that keep a transfer from ending which had begun, and when each failed.
+    first: the first few transfers that are never applied, in step order.
+    failed: the resources that keep transfers from ending, and when they failed.
     """
 
     until_s: float
     num_transfers: int
     num_unfinished: int
-    first: tuple[Stuck, ...]
+    first: tuple[BlockedTransfer, ...]
     failed: tuple[tuple[str, float], ...]
-    ranks: tuple[StalledRank, ...]
+    ranks: tuple[BlockedRank, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the fields for JSON."""
         return asdict(self) | {"failed": [{"name": name, "failed_at_s": at_s} for name, at_s in self.failed]}
 
 
-def find_stall(timeline: Timeline, topology: Topology) -> Stall | None:
-    """Return where a run has come to a stop; None if it has finished."""
+def find_blocked(timeline: Timeline, topology: Topology) -> BlockedRun | None:
+    """Return why a run never finishes; None if it does."""
     never = np.flatnonzero(~np.isfinite(timeline.applied_s))
     if not len(never):
         return None
-    ranks, resources = _stalled_ranks(timeline, topology), topology.resources
+    ranks, resources = _blocked_ranks(timeline, topology), topology.resources
     names = dict.fromkeys(name for rank in ranks if rank.doing != "waits" for name in rank.failed)
-    return Stall(
+    return BlockedRun(
         until_s=timeline.until_s,
         num_transfers=len(timeline),
         num_unfinished=len(never),
-        first=tuple(_stuck(timeline, row) for row in never[:MAX_TRANSFERS].tolist()),
+        first=tuple(_transfer(timeline, row) for row in never[:MAX_TRANSFERS].tolist()),
         failed=tuple((name, float(resources.fails_at_s[resources.names.index(name)])) for name in names),
         ranks=ranks,
     )
 
 
-def _stuck(timeline: Timeline, row: int) -> Stuck:
-    return Stuck(*(int(getattr(timeline, name)[row]) for name in ("step", "src", "dst", "chunk")))
+def _transfer(timeline: Timeline, row: int) -> BlockedTransfer:
+    return BlockedTransfer(*(int(getattr(timeline, name)[row]) for name in ("step", "src", "dst", "chunk")))
 
 
-def _stalled_ranks(timeline: Timeline, topology: Topology) -> tuple[StalledRank, ...]:
-    """Return each rank that never finishes, with the first thing that it is stuck in, or else waits for."""
+def _blocked_ranks(timeline: Timeline, topology: Topology) -> tuple[BlockedRank, ...]:
+    """Return each rank that never finishes, with the first transfer that it cannot end, or else waits for."""
     last_active = last_active_s(timeline)
     unended = ~np.isfinite(timeline.applied_s)
     begun_to_send = np.isfinite(timeline.start_s) & ~np.isfinite(timeline.sent_s)
@@ -95,13 +95,13 @@ def _stalled_ranks(timeline: Timeline, topology: Topology) -> tuple[StalledRank,
     ):
         for row in np.flatnonzero(rows).tolist():
             activities.setdefault(int(its_rank[row]), (doing, row))
-    stalled = []
+    ranks = []
     for rank, (doing, row) in sorted(activities.items()):
-        transfer = _stuck(timeline, row)
+        transfer = _transfer(timeline, row)
         peer = transfer.dst if doing == "sends" else transfer.src
         failed = _failed(topology, transfer, timeline.until_s)
-        stalled.append(StalledRank(rank, float(last_active[rank]), doing, peer, transfer, failed))
-    return tuple(stalled)
+        ranks.append(BlockedRank(rank, float(last_active[rank]), doing, peer, transfer, failed))
+    return tuple(ranks)
 
 
 def last_active_s(timeline: Timeline) -> Floats:
@@ -115,8 +115,8 @@ def last_active_s(timeline: Timeline) -> Floats:
     return latest
 
 
-def _failed(topology: Topology, transfer: Stuck, until_s: float) -> tuple[str, ...]:
-    """Return what on its path, or of the cores of its ends, had failed when nothing could happen any more."""
+def _failed(topology: Topology, transfer: BlockedTransfer, until_s: float) -> tuple[str, ...]:
+    """Return the resources of its path, and cores of its ends, that had failed when the run stopped."""
     resources, cores = topology.resources, topology.processors.cores
     path = topology.paths(np.array([transfer.src]), np.array([transfer.dst])).resource[0].tolist()
     used = dict.fromkeys([*path, int(cores[transfer.src]), int(cores[transfer.dst])])
@@ -126,15 +126,15 @@ def _failed(topology: Topology, transfer: Stuck, until_s: float) -> tuple[str, .
     return tuple(resources.names[number] for number, at_s in fails_at.items() if at_s <= max(until_s, first_s) < np.inf)
 
 
-def format_stall(stall: Stall) -> list[str]:
-    """Return a few lines for people, who count steps from 1."""
-    first = stall.first[0]
-    shown = stall.ranks[:MAX_RANKS_SHOWN]
-    more = len(stall.ranks) - len(shown)
+def format_blocked(blocked: BlockedRun) -> list[str]:
+    """Return a few lines for people, with steps from 1."""
+    first = blocked.first[0]
+    shown = blocked.ranks[:MAX_RANKS_SHOWN]
+    more = len(blocked.ranks) - len(shown)
     return [
-        f"{stall.num_unfinished} of {stall.num_transfers} transfers cannot happen, from step {first.step + 1}, "
-        f"rank {first.src} -> {first.dst}, chunk {first.chunk}; nothing finishes after {format_time(stall.until_s)}",
-        *(f"{name} failed at {format_time(at_s)}" for name, at_s in stall.failed),
+        f"{blocked.num_unfinished} of {blocked.num_transfers} transfers cannot happen, from step {first.step + 1}, "
+        f"rank {first.src} -> {first.dst}, chunk {first.chunk}; nothing finishes after {format_time(blocked.until_s)}",
+        *(f"{name} failed at {format_time(at_s)}" for name, at_s in blocked.failed),
         *(
             f"rank {rank.rank} was last active at {format_time(rank.last_active_s)} and {hanging_text(rank)}"
             for rank in shown
@@ -150,7 +150,7 @@ _HANGING = {
 }
 
 
-def hanging_text(rank: StalledRank, first_step: int = 1) -> str:
-    """Return what a rank that never finishes does without end, or waits for; the first step has the number given."""
+def hanging_text(rank: BlockedRank, first_step: int = 1) -> str:
+    """Return what a rank does without end, or waits for, with steps from `first_step`."""
     transfer = rank.transfer
     return _HANGING[rank.doing].format(peer=rank.peer, chunk=transfer.chunk, step=transfer.step + first_step)

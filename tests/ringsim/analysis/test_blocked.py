@@ -1,4 +1,4 @@
-"""Troubles of a network, and the stall of a run that they keep from finishing."""
+"""Slow parts of a network, and runs that failures keep from finishing."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ringsim import Cluster, Collective, Schedule, Transfer, load_network
-from ringsim.analysis.stall import Stall, find_stall, format_stall
-from ringsim.analysis.troubles import find_troubles
+from ringsim.analysis.blocked import BlockedRun, find_blocked, format_blocked
+from ringsim.analysis.slow_parts import find_slow_parts, format_slow_parts
 from ringsim.network.file_reader import read_network
 from ringsim.registry import build
 from ringsim.simulation import simulate
@@ -20,9 +20,9 @@ def failing(failure: str) -> Cluster:
     return read_network(f"{hosts}[[failure]]\n{failure}\n", "test.toml")
 
 
-def stall_of(schedule: Schedule, network: Cluster, size: int) -> Stall:
+def blocked_in(schedule: Schedule, network: Cluster, size: int) -> BlockedRun:
     """How its run comes to a stop."""
-    return find_stall(simulate(schedule, network, size), network.topology(schedule.num_ranks))
+    return find_blocked(simulate(schedule, network, size), network.topology(schedule.num_ranks))
 
 
 def test_what_fails_is_named() -> None:
@@ -32,21 +32,21 @@ def test_what_fails_is_named() -> None:
         ("rank = 2", "all_gather", 3, ("rank2", 0.0), [(0, "sends"), (1, "sends"), (2, "sends")]),
         (cores, "reduce", 2, ("host0.cores", 2.5e-6), [(0, "adds")]),
     ):
-        stall = stall_of(build(Collective(collective), "direct", num_ranks), failing(failure), 1000 * num_ranks)
-        assert (stall.failed, [(rank.rank, rank.doing) for rank in stall.ranks]) == ((failed,), ranks)
+        blocked = blocked_in(build(Collective(collective), "direct", num_ranks), failing(failure), 1000 * num_ranks)
+        assert (blocked.failed, [(rank.rank, rank.doing) for rank in blocked.ranks]) == ((failed,), ranks)
 
 
-def test_what_finishes_in_time_has_no_stall() -> None:
+def test_what_finishes_in_time_is_not_blocked() -> None:
     """The failure comes after the end."""
     late = failing('rank = 0\nat = "1s"')
-    assert find_stall(simulate(build(Collective.ALL_REDUCE, "ring", 3), late, 300), late.topology(3)) is None
+    assert find_blocked(simulate(build(Collective.ALL_REDUCE, "ring", 3), late, 300), late.topology(3)) is None
 
 
 def test_as_text_and_json() -> None:
     """Of many ranks the first are named, the rest counted; no infinity in JSON."""
-    stall = stall_of(build(Collective.ALL_REDUCE, "ring", 12), failing('link = "host1.nic0.out"'), 12000)
-    assert format_stall(stall)[-1] == "and 4 more ranks"
-    found = json.loads(json.dumps(stall.as_dict(), allow_nan=False))
+    blocked = blocked_in(build(Collective.ALL_REDUCE, "ring", 12), failing('link = "host1.nic0.out"'), 12000)
+    assert format_blocked(blocked)[-1] == "and 4 more ranks"
+    found = json.loads(json.dumps(blocked.as_dict(), allow_nan=False))
     assert found["first"][0] == {"step": 0, "src": 1, "dst": 2, "chunk": 0}
     assert found["failed"] == [{"name": "host1.nic0.out", "failed_at_s": 0.0}]
 
@@ -58,17 +58,17 @@ def test_as_text_and_json() -> None:
 def test_slow_is_what_most_others_are_not(rates: tuple[float, ...], slow: str) -> None:
     """Of two NICs the slower one; not all others where one is faster; the slowest first, with its rate and theirs."""
     schedule = build(Collective.ALL_REDUCE, "direct", len(rates))
-    parts = find_troubles(schedule, network_of_nics(*rates), 2**22).parts
-    assert [part.name for part in parts] == [f"the NIC of host {name}" for name in slow]
-    assert all(str(part).endswith("MB/s, most give 1.25 GB/s") for part in parts)
+    slow_parts = find_slow_parts(schedule, network_of_nics(*rates), 2**22)
+    assert [part.name for part in slow_parts.parts] == [f"the NIC of host {name}" for name in slow]
+    assert format_slow_parts(slow_parts).count("MB/s, most give 1.25 GB/s") == len(slow)
 
 
 def test_a_slow_cable_is_named_if_a_transfer_takes_it() -> None:
     """A ring over two pairs of hosts does; a schedule within one of them does not."""
     network = load_network(Path(__file__).parents[3] / "docs" / "networks" / "cables.toml")
-    ring = find_troubles(build(Collective.ALL_REDUCE, "ring", 4), network, 2**22)
-    assert [str(part) for part in ring.parts] == ["the link between left and right gives 125 MB/s, most give 1.25 GB/s"]
+    ring = find_slow_parts(build(Collective.ALL_REDUCE, "ring", 4), network, 2**22)
+    assert "; the link between left and right gives 125 MB/s, most give 1.25 GB/s" in format_slow_parts(ring)
     assert [(pair.src, pair.dst) for pair in ring.pairs] == [(1, 2), (3, 0)]
     steps = [[Transfer(0, 1, 0, False)], [Transfer(1, 0, 0, False)]]
     within = Schedule.from_transfers(Collective.BROADCAST, "within", 4, 1, steps)
-    assert find_troubles(within, network, 2**22).parts == ()
+    assert find_slow_parts(within, network, 2**22).parts == ()
