@@ -117,8 +117,8 @@ class Zero3(Zero1):
         self._is_synced = is_synced
 
     def on_forward(self) -> None:
-        # A forward pass without gradients, as of an evaluation, may be one rank's alone if all is there. One within a
-        # backward pass computes anew what that needs.
+        # One rank alone may evaluate, without gradients, if all parameters are there. A forward pass within a backward
+        # pass computes again what that needs.
         if torch.is_grad_enabled() and backward_pass() < 0:
             self._forget(hold=self._kept_since is not None and _next_sequence_nr() > self._kept_since)
 
@@ -137,7 +137,7 @@ class Zero3(Zero1):
             self._release(layer, hold)
 
     def _enter(self, layers: Sequence[LayerWeights]) -> None:
-        # Where others save in their own way, as torch.utils.checkpoint does, they have the vectors themselves.
+        # Under hooks of others, such as those of torch.utils.checkpoint, the vectors themselves are saved.
         is_ours = _outer_hooks(False) is None
         self._contexts.append(saved_tensors_hooks(self._save, lambda load: load()) if is_ours else nullcontext())
         self._contexts[-1].__enter__()
