@@ -17,7 +17,7 @@ from ringsim.analysis import Explanation, RankPlacement, RunView, Sweep, explain
 from ringsim.calibration import Comparison, ProbeFit, calibrate, calibrate_logs, cases_of_tables, compare
 from ringsim.formats import goal_lines, msccl_lines, read_msccl
 from ringsim.measurements import Measurements, read_logs
-from ringsim.network import Cluster, Network, SharedMemoryNetwork, load_network
+from ringsim.network import Network, load_network
 from ringsim.registry import ALGORITHMS, algorithm
 from ringsim.report import animation_page, register, write_trace
 from ringsim.schedule import (
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALGORITHMS",
-    "Cluster",
     "Collective",
     "Comparison",
     "Explanation",
@@ -59,7 +58,6 @@ __all__ = [
     "Runtime",
     "Schedule",
     "ScheduleError",
-    "SharedMemoryNetwork",
     "Step",
     "Steps",
     "Sweep",

@@ -62,7 +62,7 @@ def records_csv(records: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def load_template(path: Path, filters: dict[str, Any], **settings: Any) -> "Template":
+def load_template(path: Path, filters: Mapping[str, Any] | None = None, **settings: Any) -> "Template":
     """Return the template in a file, which may use these filters; a name that is not given to it is an error.
 
     settings: of `jinja2.Environment`.
@@ -70,7 +70,7 @@ def load_template(path: Path, filters: dict[str, Any], **settings: Any) -> "Temp
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  few commands need it
 
     environment = Environment(loader=FileSystemLoader(path.parent), undefined=StrictUndefined, **settings)
-    environment.filters |= filters
+    environment.filters.update(filters or {})
     return environment.get_template(path.name)
 
 

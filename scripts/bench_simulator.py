@@ -11,14 +11,15 @@ import click
 import simpy
 from msgspec.structs import replace
 
-from ringsim import Cluster, Network, load_network, predict_time, ring_all_reduce
+from ringsim import Network, load_network, predict_time, ring_all_reduce
 from ringsim.algorithms import double_binary_tree_all_reduce, hierarchical_all_reduce
 from ringsim.measurements import provenance
-from ringsim.network import Host, Jitter, Link, Nics, Spec
+from ringsim.network import Host, Jitter, Link, MessageCosts, Nics, Spec
 from ringsim.schedule import partition
 from ringsim.simulation import simulate
 
-NETWORK = Network(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=10e9)
+COSTS = MessageCosts(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=10e9)
+NETWORK = Network.uniform(*COSTS)
 HOSTS = Spec(Host(link=Link(3e-6, 300e9), nics=Nics(5e-6, 50e9)), ranks_per_host=8)  # a NIC for the ranks of a host
 CHUNK_BYTES, SHARED_CHUNK_BYTES = 1000, 2**20
 SIMPY_RANKS = 128
@@ -33,7 +34,7 @@ def simpy_ring_s(num_ranks: int, size_bytes: int) -> float:
     links = [simpy.Store(environment) for _ in range(num_ranks)]
 
     def deliver(link: simpy.Store) -> Generator[Any, Any, None]:
-        yield environment.timeout(NETWORK.latency_s)
+        yield environment.timeout(COSTS.latency_s)
         yield link.put(None)
 
     def rank(own: int) -> Generator[Any, Any, None]:
@@ -41,11 +42,11 @@ def simpy_ring_s(num_ranks: int, size_bytes: int) -> float:
             reducing = step < num_ranks - 1
             sent = (own - 1 - step) % num_ranks
             received = (sent - 1) % num_ranks
-            yield environment.timeout(sizes[sent] / NETWORK.bandwidth_bytes_per_s)
+            yield environment.timeout(sizes[sent] / COSTS.bandwidth_bytes_per_s)
             environment.process(deliver(links[(own + 1) % num_ranks]))
             yield links[own].get()
             if reducing:
-                yield environment.timeout(sizes[received] / NETWORK.reduce_bytes_per_s)
+                yield environment.timeout(sizes[received] / COSTS.reduce_bytes_per_s)
 
     for own in range(num_ranks):
         environment.process(rank(own))
@@ -95,7 +96,7 @@ def report_shared() -> None:
     ]
     for name, spec, num_ranks, odd_bytes in cases:
         schedule, size = hierarchical_all_reduce(num_ranks, 8), num_ranks * SHARED_CHUNK_BYTES + odd_bytes
-        cluster = Cluster("hosts", spec)
+        cluster = Network("hosts", spec)
         taken_s = median_s(lambda s=schedule, c=cluster, b=size: simulate(s, c, b), 1)
         report(name, num_ranks, schedule.num_transfers, taken_s)
 
@@ -111,7 +112,7 @@ def report_memory() -> None:
     """Print the peak memory for each recorded transfer."""
     for name, network, schedule in [
         ("ring", NETWORK, ring_all_reduce(512)),
-        ("shared NIC", Cluster("hosts", HOSTS), hierarchical_all_reduce(512, 8)),
+        ("shared NIC", Network("hosts", HOSTS), hierarchical_all_reduce(512, 8)),
     ]:
         tracemalloc.start()
         simulate(schedule, network, 512 * CHUNK_BYTES)

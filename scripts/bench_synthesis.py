@@ -15,12 +15,12 @@ import click
 
 from cabled_networks import fully_connected, hosts, hypercube, islands, star, torus
 from ringsim import Collective
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.synthesis import SearchOptions, SearchState, Synthesis, synthesize
 
 SIZE_BYTES = 2**28
 COLLECTIVES = (Collective.ALL_GATHER, Collective.ALL_REDUCE)
-Networks = dict[str, tuple[Callable[[], AnyNetwork], int, float]]
+Networks = dict[str, tuple[Callable[[], Network], int, float]]
 NETWORKS: Networks = {
     "torus 4 x 4": (lambda: torus(4, 4), 16, 1.02),
     "torus 8 x 8": (lambda: torus(8, 8), 64, 1.02),
@@ -57,7 +57,7 @@ def main() -> None:
             click.echo(_line(name, make(), num_ranks, collective, SearchOptions(given.seconds, enough=enough)))
 
 
-def _line(name: str, network: AnyNetwork, num_ranks: int, collective: Collective, options: SearchOptions) -> str:
+def _line(name: str, network: Network, num_ranks: int, collective: Collective, options: SearchOptions) -> str:
     began, best_at = time.process_time(), dict[float, float]()
 
     def note(state: SearchState) -> None:

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from itertools import product
 from math import prod
 
-from ringsim.network import Cluster, read_network
+from ringsim.network import Network, read_network
 
 Pairs = Iterable[tuple[int, int]]
 
 
-def cabled(num_ranks: int, pairs: Pairs, latency: str = "1us") -> Cluster:
+def cabled(num_ranks: int, pairs: Pairs, latency: str = "1us") -> Network:
     """Return hosts of one rank, joined by equal cables."""
     hosts = [f'[[hosts]]\nname = "h{rank}"\nranks = [{rank}]' for rank in range(num_ranks)]
     links = [
@@ -19,7 +19,7 @@ def cabled(num_ranks: int, pairs: Pairs, latency: str = "1us") -> Cluster:
     return read_network("\n".join([*hosts, *links]), "cabled.toml")
 
 
-def torus(*lengths: int, missing: int = 0) -> Cluster:
+def torus(*lengths: int, missing: int = 0) -> Network:
     """Return a torus, of which the first cables are missing."""
     places = {place: rank for rank, place in enumerate(product(*map(range, lengths)))}
     pairs = set()
@@ -30,24 +30,24 @@ def torus(*lengths: int, missing: int = 0) -> Cluster:
     return cabled(prod(lengths), sorted(pairs)[missing:])
 
 
-def hypercube(dimension: int) -> Cluster:
+def hypercube(dimension: int) -> Network:
     """Return ranks of which those are joined whose numbers differ in one binary digit."""
     ranks = range(2**dimension)
     return cabled(len(ranks), [(rank, rank | 1 << bit) for rank in ranks for bit in range(dimension)
                                if not rank >> bit & 1])  # fmt: skip
 
 
-def fully_connected(num_ranks: int) -> Cluster:
+def fully_connected(num_ranks: int) -> Network:
     """Return hosts with a cable between each two."""
     return cabled(num_ranks, [(one, other) for other in range(num_ranks) for one in range(other)])
 
 
-def star(slow_host: int | None = None) -> Cluster:
+def star(slow_host: int | None = None) -> Network:
     """Return hosts of one rank on a switch; the NIC of one of them at a quarter."""
     return _with_a_slow_nic('[host]\nranks = 1\n[host.nic]\nlatency = "1us"\nbandwidth = "10Gbit/s"', slow_host)
 
 
-def hosts(ranks: int, nics: int = 1, slow_host: int | None = None) -> Cluster:
+def hosts(ranks: int, nics: int = 1, slow_host: int | None = None) -> Network:
     """Return hosts of several ranks with fast links between them."""
     return _with_a_slow_nic(
         f'[host]\nranks = {ranks}\n[host.link]\nlatency = "1us"\nbandwidth = "100GB/s"\n'
@@ -56,7 +56,7 @@ def hosts(ranks: int, nics: int = 1, slow_host: int | None = None) -> Cluster:
     )
 
 
-def islands(hosts_per_leaf: int) -> Cluster:
+def islands(hosts_per_leaf: int) -> Network:
     """Return hosts of one rank behind uplinks that are no faster than one of their NICs."""
     return read_network(
         '[host]\nranks = 1\n[host.nic]\nlatency = "1us"\nbandwidth = "10Gbit/s"\n'
@@ -65,7 +65,7 @@ def islands(hosts_per_leaf: int) -> Cluster:
     )
 
 
-def _with_a_slow_nic(text: str, host: int | None) -> Cluster:
+def _with_a_slow_nic(text: str, host: int | None) -> Network:
     ways = [] if host is None else ["in", "out"]
     slow = [f'[[slow_link]]\nlink = "host{host}.nic0.{way}"\nslowdown = 4' for way in ways]
     return read_network("\n".join([text, *slow]), "hosts.toml")

@@ -29,7 +29,7 @@ from ringsim.schedule import Collective
 from ringsim.units import format_time
 
 RANKS, SIZE_BYTES = 4, 2**20
-NETWORK = Network(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
+NETWORK = Network.uniform(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
 WIDTH, HEIGHT = 13.0, 5.4  # inches
 
 

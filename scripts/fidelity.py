@@ -20,7 +20,7 @@ from ringsim.calibration import ComparedCase, calibrate, cases_of_measurements, 
 from ringsim.console import OneLineCommand
 from ringsim.files import atomic_file, read_json, read_text
 from ringsim.measurements import Measurements, p95
-from ringsim.network import Cluster, network_text, read_network
+from ringsim.network import Network, network_text, read_network
 
 BENCHMARK = ("-m", "collectives.benchmark", "--in-place", "--cell-time", "250ms")
 MIB = 2**20
@@ -138,7 +138,7 @@ def measured(place: Place, folder: Path, what: str, arguments: Sequence[str], ag
     return Measurements.load(file)
 
 
-def calibrated(place: Place, folder: Path, again: bool, largest: str = "") -> Cluster:
+def calibrated(place: Place, folder: Path, again: bool, largest: str = "") -> Network:
     """Return the network of its probes, by way of its file, as a user would.
 
     largest: size of the tensor for which messages are probed; that of the place without it.

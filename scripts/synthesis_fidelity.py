@@ -22,7 +22,7 @@ from ringsim.console import OneLineCommand
 from ringsim.files import atomic_file, read_json
 from ringsim.formats import msccl_lines
 from ringsim.libraries import OURS
-from ringsim.network import Cluster
+from ringsim.network import Network
 from ringsim.synthesis import SearchOptions, synthesize
 from ringsim.units import format_size, format_time
 
@@ -64,7 +64,7 @@ class Cell:
         return self.place.hosts * self.place.ranks_per_host
 
 
-def files_of(cell: Cell, network: Cluster, folder: Path, seconds: float, again: bool) -> dict[str, Path]:
+def files_of(cell: Cell, network: Network, folder: Path, seconds: float, again: bool) -> dict[str, Path]:
     """Return the files of both schedules, by their names, the named one first; they are made unless they are there.
 
     seconds: of the search, which is not ended early, and tries other forms of built-in algorithms in any case.
@@ -85,7 +85,7 @@ def files_of(cell: Cell, network: Cluster, folder: Path, seconds: float, again: 
     return {name: Path(file) for name, file in read_json(listed).items()}
 
 
-def compared(cell: Cell, network: Cluster, files: dict[str, Path], folder: Path, again: bool) -> list[ComparedCase]:
+def compared(cell: Cell, network: Network, files: dict[str, Path], folder: Path, again: bool) -> list[ComparedCase]:
     """Return the measured and the predicted times of the named and the found schedule."""
     size, schedules = str(cell.size_bytes), ",".join(map(str, files.values()))
     arguments = ("--collective", cell.function, "-b", size, "-e", size, "--algorithm", schedules)

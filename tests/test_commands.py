@@ -132,7 +132,7 @@ TIMES = """
 from ringsim import Network
 from ringsim.registry import ALGORITHMS, build
 from ringsim.simulation import simulate
-network = Network(1e-5, 1.3e9, reduce_bytes_per_s=4.1e9, gap_s=1.1e-6, receive_overhead_s=2.3e-6)
+network = Network.uniform(1e-5, 1.3e9, reduce_bytes_per_s=4.1e9, gap_s=1.1e-6, receive_overhead_s=2.3e-6)
 print([simulate(build(*key, 4), network, 1_000_003).columns() for key in ALGORITHMS])
 """
 

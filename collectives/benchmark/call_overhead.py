@@ -1,4 +1,4 @@
-"""`probe_calls`: what calling a collective costs beside its messages, of ours and of torch.distributed's.
+"""`probe_calls`: the cost of calling a collective of ours and of torch.distributed, beside its messages.
 
 A separate module, because `CollectiveCall` itself may have the group probed.
 """
@@ -17,20 +17,19 @@ from ringsim.measurements import ROUNDS_PER_RUN
 from ringsim.schedule import Collective
 
 SIZE_BYTES = 64
-WALKED_BYTES = 32 * 2**20  # between two calls: more than the caches of a core hold, as a backward pass touches
+WALKED_BYTES = 32 * 2**20  # between two calls: more than the caches of a core, as in a backward pass
 
 
 @contextmanager
 def probe_calls(group: dist.ProcessGroup) -> Iterator[list[ProbeWorkload]]:
-    """Make process groups of one rank, which last as long as the context; a collective call.
+    """Yield the probes, with a process group of one rank that lasts as long as the context; a collective call.
 
-    "call": every rank sends a message to the next, as in a "shift" but each by its own call; what it takes longer
-    is a call's. "shm/call": the same through shared memory, where all ranks share it. "call/dist": torch's all_reduce
-    of one rank by itself, which sends nothing and is its call alone. "call/cold" and others: a message by one call,
-    after a walk through memory, as a call after a backward pass is; "call/warm": the same without the walk;
-    "call/async": the cold one, asynchronous, so that the group's thread carries it out.
+    "call": every rank sends a message to the next by a call; the time beyond that of a "shift" is the call's.
+    "shm/call": the same through shared memory, where all ranks share it. "call/dist": torch's all_reduce of one rank,
+    which sends nothing. "call/cold" and others: a message by one call after a walk through memory, as after a backward
+    pass; "call/warm": without the walk; "call/async": with the walk, in the group's thread.
     """
-    # This group's thread should have the policy that those of the other groups have.
+    # The thread of this group gets the policy of the other groups.
     with batch_policy_for_new_groups() if have_gloo_threads_batch_policy() else nullcontext():
         own = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
     assert isinstance(own, dist.ProcessGroup)

@@ -1,8 +1,8 @@
-"""`BenchmarkPlan`: what a benchmark is asked to do, checked before anything begins; and its cases.
+"""`BenchmarkPlan`: the request of a benchmark, checked before anything begins; and its cases.
 
-A `BenchmarkCase` is one collective of one size, which all implementations do alike. A rank's elements repeat its own
-table, of random whole numbers. The table's length is a large prime, so that an element also tells its place: a chunk
-that went astray is seen. And what must come of many millions of elements follows from a few tables.
+A `BenchmarkCase` is one collective of one size, for all implementations. A rank's elements repeat its own table of
+random whole numbers. The table's length is a large prime, so that an element also tells its place and a misplaced chunk
+is found. The expected results follow from these few tables.
 """
 
 from collections.abc import Callable
@@ -28,9 +28,8 @@ _SCATTERS = Collective.REDUCE_SCATTER, Collective.SCATTER
 class BenchmarkCase:
     """One collective of one size among `num_ranks` ranks.
 
-    num_elements: of the whole tensor: of the input of reduce_scatter and scatter, of the output of all_gather and
-    gather; in an all_to_all of a rank's input, and of its output.
-    dtype: a name in DTYPES.
+    num_elements: of the whole tensor: the input of reduce_scatter and scatter, the output of all_gather and gather, a
+    rank's input of all_to_all. dtype: a name in DTYPES.
     """
 
     collective: Collective
@@ -41,32 +40,28 @@ class BenchmarkCase:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """`dtype` itself."""
         return DTYPES[self.dtype]
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole tensor."""
         return self.num_elements * self.torch_dtype.itemsize
 
     @property
     def op(self) -> str:
-        """In tables and files: all that reduces adds."""
+        """The operation in tables and files."""
         return "sum" if self.collective.reduces else "none"
 
     @property
     def share(self) -> int:
-        """Elements of a rank's equal share."""
         return self.num_elements // self.num_ranks
 
     def __str__(self) -> str:
-        """For messages."""
         place = "in place" if self.in_place else "out of place"
         return f"{self.collective.value} of {self.size_bytes} bytes, {self.dtype}, {place}"
 
 
 def elements_of(collective: Collective, size_bytes: int, dtype: str, num_ranks: int) -> int:
-    """As many elements as fit into `size_bytes`, in equal shares where every rank gets one.
+    """Return the elements that fit into `size_bytes`, in equal shares where every rank gets one.
 
     Raises ValueError if none fits.
     """
@@ -80,30 +75,24 @@ def elements_of(collective: Collective, size_bytes: int, dtype: str, num_ranks: 
 
 PERIOD = 65521
 MAX_VALUE = 1000  # small numbers show as much
-# The largest whole number up to which all have a place in the dtype; sums up to there are the same in any order.
+# Whole numbers up to this one are exact in the dtype; their sums are the same in any order.
 _EXACT = {torch.bfloat16: 2**8, torch.float16: 2**11}
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The data of one case.
-
-    tables: (num_ranks, PERIOD), int64.
-    """
+    """The data of one case. tables: (num_ranks, PERIOD), int64."""
 
     case: BenchmarkCase
     tables: torch.Tensor
 
     def given(self, rank: int) -> torch.Tensor:
-        """Return what `rank` gives."""
+        """Return the input of `rank`."""
         case = self.case
         return self._repeat(self.tables[rank], case.share if case.collective in _GATHERS else case.num_elements)
 
     def result(self, rank: int) -> torch.Tensor | None:
-        """Return what `rank` must hold in the end.
-
-        None where that is left open, as with reduce on all ranks but the root.
-        """
+        """Return the expected output of `rank`; None where it is undefined, as after reduce on all but the root."""
         case = self.case
         own = slice(rank * case.share, (rank + 1) * case.share)
         if case.collective in (Collective.REDUCE, Collective.GATHER) and rank != 0:
@@ -117,7 +106,7 @@ class Pattern:
         return whole[own] if case.collective in _SCATTERS else whole
 
     def count_wrong(self, rank: int, output: torch.Tensor) -> int:
-        """How many elements of `rank`'s output are not what they must be."""
+        """Return the number of wrong elements in `rank`'s output."""
         result = self.result(rank)
         return 0 if result is None else int((output != result).sum())
 
@@ -126,10 +115,7 @@ class Pattern:
 
 
 def pattern(case: BenchmarkCase) -> Pattern:
-    """Return the data of `case`, always the same.
-
-    Raises ValueError if a sum over this number of ranks could be rounded.
-    """
+    """Return the data of `case`, always the same. Raises ValueError if a sum over all ranks could be rounded."""
     dtype = case.torch_dtype
     exact = _EXACT.get(dtype, 2**24) if dtype.is_floating_point else torch.iinfo(dtype).max
     values = min((exact - 1) // (case.num_ranks if case.collective.reduces else 1), MAX_VALUE)
@@ -147,8 +133,7 @@ UNTOUCHED = -1  # in every dtype a value that no result has
 class Buffers:
     """One rank's memory.
 
-    data: what it gives; never changed.
-    input, output: what an implementation is called with. In place they share memory: they are the same, or the smaller
+    data: the input, never changed. input, output: the operands of a call; in place they are the same, or the smaller
     one is this rank's share of the larger.
     """
 
@@ -158,7 +143,7 @@ class Buffers:
 
     @classmethod
     def of(cls, pattern: Pattern, rank: int, allocate: Callable[..., torch.Tensor] = torch.empty) -> Self:
-        """Return the tensors of `rank` for the pattern's case. allocate: what makes them, as `torch.empty` does."""
+        """Return the tensors of `rank`, made by `allocate` as by `torch.empty`."""
         case, given = pattern.case, pattern.given(rank)
 
         def new(length: int) -> torch.Tensor:
@@ -175,23 +160,23 @@ class Buffers:
         return cls(data, input_, input_ if case.in_place else new(len(data)))
 
     def refill(self) -> None:
-        """Undo what an implementation working in place did to the input."""
+        """Restore the input after a call in place."""
         if self.input is not self.data:
             self.input.copy_(self.data)
 
     def spoil(self) -> None:
-        """Fill the output with what cannot be right, so that an implementation that does nothing is found out."""
+        """Fill the output with wrong values, so that an implementation that does nothing is found."""
         self.output.copy_(torch.tensor(UNTOUCHED).to(self.output.dtype))
 
     def copied(self) -> torch.Tensor:
-        """Return the output, with the input in it: no library has all_reduce, broadcast and reduce out of place."""
+        """Return the output with the input in it, as no library has all_reduce, broadcast and reduce out of place."""
         if self.output is not self.input:
             self.output.copy_(self.input)
         return self.output
 
 
 COLLECTIVES = {function.name.removesuffix("_single"): collective for collective, function in FIRST.items()}
-COPIES = 6  # of the largest tensor: data, buffers, what must come of it, what the algorithms keep, and Gloo
+COPIES = 6  # of the largest tensor: data, buffers, expected results, and those of the algorithms and of Gloo
 MAX_TRANSFERS = 100_000  # of a recorded run; a line of JSON for each of their times
 
 
@@ -199,15 +184,14 @@ MAX_TRANSFERS = 100_000  # of a recorded run; a line of JSON for each of their t
 class BenchmarkPlan:
     """The collectives, algorithms and sizes to time, and how often.
 
-    algorithms: what to time beside torch's own; if empty, the one that is our default for the collective.
-    sizes_bytes: of whole tensors, each rounded down to equal shares where the collective has them.
-    in_place: whether in place; both, one after the other, if there are two. An all_to_all is never in place.
+    algorithms: beside torch's own; if empty, our default for the collective.
+    sizes_bytes: of whole tensors, rounded down to equal shares where the collective has them.
+    in_place: the kinds to time, one after the other; an all_to_all is never in place.
     iterations: None for as many as fit into `cell_time_s`.
-    calls: in a row, in each iteration; None for as many as take a few milliseconds.
-    plain_ring: whether a ring of isend and irecv is timed too.
-    shared: whether the tensors are those of `collectives.empty`.
-    probes: whether to probe the group first, for `ringsim calibrate`.
-    record: whether to record one run of each algorithm, transfer by transfer, for `ringsim compare`.
+    calls: in a row per iteration; None for as many as take a few milliseconds.
+    plain_ring: also time a ring of isend and irecv. shared: allocate tensors by `collectives.empty`.
+    probes: probe the group first, for `ringsim calibrate`.
+    record: record a run of each algorithm, transfer by transfer, for `ringsim compare`.
     """
 
     collectives: tuple[Collective, ...]
@@ -225,7 +209,7 @@ class BenchmarkPlan:
     record: bool = False
 
     def cases(self, num_ranks: int) -> list[BenchmarkCase]:
-        """All there is to time, in order. Raises ValueError for a size that is too small."""
+        """Return the cases in order. Raises ValueError for a size that is too small."""
         cases = {
             BenchmarkCase(collective, elements, self.dtype, num_ranks, in_place): None
             for collective in self.collectives
@@ -236,14 +220,14 @@ class BenchmarkPlan:
         return list(cases)
 
     def algorithms_for(self, collective: Collective) -> tuple[str, ...]:
-        """Those to time: of a built-in algorithm's collectives those that are asked for, beside the others' own."""
+        """Return those of the algorithms that the collective has, or its default."""
         own = {name for owner, name in ALGORITHMS if owner is collective}
         elsewhere = {name for owner, name in ALGORITHMS if owner in self.collectives} - own
         known = [name for name in self.algorithms if base_name(name) not in elsewhere]
         return tuple(known) or (signature(getattr(calls, FIRST[collective].name)).parameters["algorithm"].default,)
 
     def check(self, num_ranks: int, ranks_here: int) -> None:
-        """Raise ValueError for what could not be done: an unknown algorithm, no sums of such numbers, no memory."""
+        """Raise ValueError for an unknown algorithm, sums that are not exact, or too little memory."""
         largest = max(self.sizes_bytes)
         for collective in self.collectives:
             for algorithm in self.algorithms_for(collective):
@@ -255,12 +239,11 @@ class BenchmarkPlan:
             pattern(case)
         if self.record and num_ranks == 1:
             raise ValueError("--record: needs at least 2 ranks; 1 has nothing to send")
-        # Ranks that got different answers would wait for each other.
         require_installed_memory(f"size {largest} B on {ranks_here} ranks", COPIES * largest * ranks_here)
 
 
 def growing_sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:
-    """From `begin`, each `factor` times the one before, up to `end`. Raises ValueError for a range that is none."""
+    """Return the sizes from `begin` to `end`, growing by `factor`. Raises ValueError for an empty range."""
     if not 1 <= begin <= end:
         rule = "the first (-b) must be at least 1 and not above the last (-e)"
         raise ValueError(f"sizes from {begin} to {end} B: {rule}")

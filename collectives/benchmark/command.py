@@ -29,7 +29,7 @@ NCCL_SIZE = console.Quantity("size", parse_size_of_nccl_tests)
 
 
 def _names(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of an option that may be repeated, and may hold several with commas between."""
+    """Return the names of an option that may be repeated and hold several, separated by commas."""
     return tuple(dict.fromkeys(name for value in values for name in value.split(",")))
 
 
@@ -156,7 +156,7 @@ def main(
         console.clear_line()
         click.echo(str(error), err=True)
         sys.stdout.flush()
-        # Threads of the broken group may still be waiting, and would abort a process that takes leave in order.
+        # Threads of the broken group may still wait, and would abort a process that ends in order.
         os._exit(1)
     dist.destroy_process_group()
     if rank == 0:
@@ -165,7 +165,7 @@ def main(
 
 
 def _write(measurements: Measurements, output: Path | None) -> None:
-    """Write the file, if one is asked for. Exits with 1 if any element was wrong."""
+    """Write the file, if there is one. Exits with 1 if an element was wrong."""
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         with console.output_file(output) as file:

@@ -1,4 +1,4 @@
-"""`call_of`: a collective of ours or of torch; and a plain ring, which is compared with both."""
+"""`call_of`: a collective of ours or of torch; `plain_ring`: a hand-written one to compare both with."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +14,9 @@ Run = Callable[[Buffers], object]  # does a collective once, on one rank; all ra
 
 
 def call_of(library: Any, case: BenchmarkCase, group: dist.ProcessGroup, **options: Any) -> Run:
-    """Return the call that does `case` with `library`, which is `collectives` or `torch.distributed`."""
+    """Return the call of `case` with `library`: `collectives` or `torch.distributed`."""
     function, is_root = FIRST[case.collective], group.rank() == 0
-    # Newer versions of torch have some under the names of these methods, and warn at each call by the old one, which
-    # takes time.
+    # Newer versions of torch have some by the names of the methods, and warn at each call by the old ones.
     newest = function.methods.split()[0]
     call: Callable[..., object] = getattr(library, newest, None) or getattr(library, function.name)
     options |= {"group": group} | ({f"group_{function.root}": 0} if function.root else {})
@@ -37,7 +36,7 @@ def _shares(whole: torch.Tensor, share: torch.Tensor, is_root: bool) -> list[tor
     return list(whole.split(len(share))) if is_root else None
 
 
-# The output and the input of a function, where the root has others.
+# The output and the input of functions in which those of the root differ.
 _OPERANDS: dict[Collective, Callable[[Buffers, bool], tuple[Any, Any]]] = {
     Collective.BROADCAST: lambda b, is_root: (b.copied() if is_root else b.output, None),
     Collective.GATHER: lambda b, is_root: (_shares(b.output, b.data, is_root), b.input),
@@ -46,10 +45,7 @@ _OPERANDS: dict[Collective, Callable[[Buffers, bool], tuple[Any, Any]]] = {
 
 
 def plain_ring(case: BenchmarkCase, group: dist.ProcessGroup) -> Run | None:
-    """Return a ring of isend and irecv as one writes it by hand, the least that a library should be measured by.
-
-    None for other collectives.
-    """
+    """Return a hand-written ring of isend and irecv; None for collectives that are no sums or gathers to all."""
     ring = _PlainRing(group, -(-case.num_elements // group.size()), case.torch_dtype)
     runs: dict[Collective, Run] = {
         Collective.ALL_REDUCE: lambda b: ring.all_reduce(b.copied()),
@@ -60,9 +56,9 @@ def plain_ring(case: BenchmarkCase, group: dist.ProcessGroup) -> Run | None:
 
 
 class _PlainRing:
-    """One rank's part, for chunks of at most `length` elements.
+    """One rank's part, for chunks of at most `length` elements, which travel whole, one step after the other.
 
-    Whole chunks go round, one step after the other; a sum is formed in place. Buffers are kept, as in our executors.
+    Buffers are kept, as in our executors.
     """
 
     def __init__(self, group: dist.ProcessGroup, length: int, dtype: torch.dtype) -> None:

@@ -19,13 +19,12 @@ from collectives.runtime import naming_failures, transport_in_use
 from ringsim.console import Progress
 from ringsim.measurements import PLAIN_RING, TORCH, CollectiveTimes, Measurements, pooled
 
-PROBED_BYTES = 32 * 2**20  # a message is at most half of it; larger ones cost time and tell nothing new
-# Before the cases and once more after them, as a machine may become slower meanwhile. On a slow link with long messages
-# even these take a minute.
+PROBED_BYTES = 32 * 2**20  # twice the largest message; larger ones take time and tell nothing new
+# Before and after the cases, as a machine may become slower. On a slow link even these take a minute.
 BLOCKS = Blocks(turns=2, number=4)
-TRIED = 3  # rounds, to find out how many fit
-# A turn should take as long, so that neither who leaves the barrier last decides what it takes nor a thread that polls
-# where another waits for its core, which may take until the kernel's next tick: 4 ms and more.
+TRIED = 3  # rounds, from which follows how many fit
+# Seconds of a turn: many times the skew after a barrier, and the 4 ms and more of a kernel's tick, for which a thread
+# may wait where another one polls on its core.
 IN_A_ROW_S = 50e-3
 MAX_IN_A_ROW = 500
 MIN_ITERATIONS = 5
@@ -33,13 +32,9 @@ MAX_ITERATIONS = 1000
 
 
 def run_plan(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress | None = None) -> Measurements:
-    """Time all cases of `plan` and record its runs, on every rank of `group`.
+    """Time all cases of `plan` and record its runs; collective, and every rank gets the same but for provenance.
 
-    Collective, and every rank gets the same but for provenance.
-
-    progress: shows which phase this is in, and how far.
-
-    Raises ValueError for what the plan asks and cannot be had, CollectiveError when a peer fails.
+    Raises ValueError for an impossible plan, CollectiveError when a peer fails.
     """
     progress = progress or Progress(rank=1)
     if plan.record and not places_of(group).one_clock:
@@ -60,7 +55,7 @@ def run_plan(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress |
 
 
 def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -> Measurements:
-    """Return the probes, if the plan asks for them, for tensors up to the largest it has; and where this is."""
+    """Return the probes, if the plan asks for them, for tensors up to its largest, and the provenance."""
     origin = {"transport": transport_in_use(group)} | ({"tensors": "shared"} if plan.shared else {})
     if not plan.probes:
         return Measurements(group.size(), provenance() | origin | places_of(group).as_dict())

@@ -16,7 +16,7 @@ _FOOT = f"# ratio: the median time over that of {TORCH} (torch.distributed); bel
 
 
 def format_table(measurements: Measurements, wide: bool = False) -> str:
-    """Return a table for each collective that was timed; wide: with the spread, algbw and the wrong elements."""
+    """Return a table for each collective; wide: with the spread, algbw and the wrong elements."""
     blocks = [line if wide else wrap_text(line, indent="#   ") for line in _origin(measurements)]
     for collective in dict.fromkeys(times.collective for times in measurements.collectives):
         times = [timed for timed in measurements.collectives if timed.collective is collective]
@@ -53,7 +53,7 @@ def _wrong(times: Sequence[CollectiveTimes]) -> Iterator[str]:
 
 
 def ratio(times: CollectiveTimes, rival: CollectiveTimes | None) -> float | None:
-    """How long it took in terms of its rival; None if there is none."""
+    """Return the time over that of the rival; None if there is none."""
     return None if rival is None else times.median_s / rival.median_s
 
 
@@ -72,7 +72,7 @@ def _origin(measurements: Measurements) -> Iterator[str]:
 
 
 def _means(times: Sequence[CollectiveTimes]) -> Iterator[str]:
-    """For each algorithm of ours, the geometric mean of its ratios."""
+    """Yield the geometric mean of the ratios of each algorithm of ours."""
     for algorithm in dict.fromkeys(timed.algorithm for timed in times if timed.algorithm != TORCH):
         means = []
         for in_place in (False, True):

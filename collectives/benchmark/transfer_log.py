@@ -20,7 +20,7 @@ NUM_RUNS = 9  # odd, so that one of them is the middle one
 
 
 class _Execution(NamedTuple):
-    """One of our algorithms with what executes a case by it."""
+    """One of our algorithms with the executor of a case."""
 
     case: BenchmarkCase
     algorithm: str
@@ -33,9 +33,9 @@ def record_runs(
 ) -> tuple[RecordedRun, ...]:
     """Record one run of each collective and algorithm of `plan`; collective, and every rank gets the same.
 
-    There is no timeline of a run in several portions, so the largest size of the plan that travels in one is recorded.
+    The size is the largest one of the plan that travels in one portion, as only such a run has a timeline.
 
-    say: is told, on rank 0, if that is not the largest of all, or if there is none.
+    say: gets a message on rank 0 if that is not the largest size, or if there is none.
 
     Raises CollectiveError when a peer fails.
     """
@@ -57,7 +57,7 @@ def record_runs(
 
 
 def _in_one_portion(cases: Sequence[BenchmarkCase], algorithm: str, group: dist.ProcessGroup) -> _Execution | None:
-    """Return the first of `cases` that travels in one portion, alike on all ranks; None if none does."""
+    """Return the first of `cases` that travels in one portion, the same on all ranks; None if none does."""
     for case in cases:
         name = chooser_of(group).choose(case.collective, case.size_bytes, group) if algorithm == AUTO else algorithm
         schedule = build(case.collective, name, case.num_ranks, case.size_bytes)
@@ -70,10 +70,7 @@ def _in_one_portion(cases: Sequence[BenchmarkCase], algorithm: str, group: dist.
 
 
 def _record(execution: _Execution, warm_up: int) -> RecordedRun:
-    """Return the middle one of several runs in place, each after a barrier, of the executor alone without a queue.
-
-    The chunks travel as in the calls that are timed.
-    """
+    """Return the middle one of several runs in place, each after a barrier, by the executor without a queue."""
     case, _, executor, _ = execution
     group, rank = executor.group, executor.group.rank()
     buffers = Buffers.of(pattern(case), rank)
@@ -99,9 +96,9 @@ def _record(execution: _Execution, warm_up: int) -> RecordedRun:
 def _middle_run(
     execution: _Execution, spans: Sequence[tuple[float, float]], logs: Sequence[list[Event]]
 ) -> RecordedRun:
-    """Return the run that took the median time, its times from when its last rank began; collective.
+    """Return the run of the median time, its times since its last rank began; collective.
 
-    spans, logs: of this rank's runs, on the clock that all ranks have.
+    spans, logs: of this rank's runs, on the common clock.
     """
     case, group = execution.case, execution.executor.group
     begin, end = gather(torch.tensor(spans, dtype=torch.float64), group).unbind(-1)  # (ranks, runs)
@@ -121,14 +118,14 @@ def _middle_run(
 
 
 def gather(own: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-    """Return the tensors of all ranks, (ranks, ...). own: of one shape on all of them; collective."""
+    """Return the tensors of all ranks, (ranks, ...), which have one shape; collective."""
     gathered = [torch.empty_like(own) for _ in range(group.size())]
     dist.all_gather(gathered, own, group=group)
     return torch.stack(gathered)
 
 
 def _transfers(logs: Sequence[Sequence[Event]], zero_s: float) -> dict[str, Any]:
-    """Return what each rank did from `zero_s` on, as the columns of a record: every sending with its application."""
+    """Return the transfers as the columns of a record, their times since `zero_s`."""
     sent, applied = {}, {}
     for rank, log in enumerate(logs):
         for event in log:

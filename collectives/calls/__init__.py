@@ -19,5 +19,5 @@ from collectives.calls.functions import (
     reduce_scatter_tensor,
     scatter,
 )
-from collectives.calls.rehearsal import imitate, name_of
+from collectives.calls.rehearsal import RecordedGroup, imitate, is_lent, name_of, record_group
 from collectives.calls.table import FIRST, FUNCTIONS, Function, check_share

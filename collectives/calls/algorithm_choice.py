@@ -1,4 +1,4 @@
-"""`Chooser`: the algorithm for each size, chosen by simulating all candidates on the network that was found here."""
+"""`Chooser`: the algorithm for each size, chosen by simulating all candidates on the group's network."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ from ringsim.files import quoted
 from ringsim.libraries import OURS
 from ringsim.limits import available_cores
 from ringsim.measurements import Measurements
-from ringsim.network import AnyNetwork, Cluster, Network, load_network
+from ringsim.network import Network, load_network
 from ringsim.registry import ALGORITHMS, build, build_proved, is_built_in
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import predict_time
@@ -40,32 +40,26 @@ class Chooser:
     """Chooses for one group: once for each collective and power of four, on rank 0, which tells the others."""
 
     def __init__(self, _: dist.ProcessGroup) -> None:
-        self._network: AnyNetwork | None = None
+        self._network: Network | None = None
         self._candidates = {collective: list(names) for collective, names in CANDIDATES.items()}
         self._chosen: dict[tuple[Collective, int], str] = {}
         self._names: runtime.TextAllGather | None = None
 
     @property
-    def network(self) -> AnyNetwork | None:
-        """The network on which it simulates; None until it is given or probed."""
+    def network(self) -> Network | None:
         return self._network
 
-    def use(self, network: AnyNetwork) -> None:
-        """Choose by simulating on `network` from now on."""
+    def use(self, network: Network) -> None:
         self._network = network
         self._chosen.clear()
 
     def add(self, collective: Collective, algorithm: str) -> None:
-        """Choose among the others and `algorithm` from now on."""
         if algorithm not in self._candidates[collective]:
             self._candidates[collective].append(algorithm)
         self._chosen.clear()
 
     def choose(self, collective: Collective, size_bytes: int, group: dist.ProcessGroup) -> str:
-        """Return the algorithm for `size_bytes`.
-
-        Every rank must ask the same, since they may have to find out together.
-        """
+        """Return the algorithm for `size_bytes`. Every rank must ask the same: they may have to find out together."""
         key = collective, (size_bytes.bit_length() + 1) // 2
         if group.size() == 1:
             return self._candidates[collective][0]
@@ -76,12 +70,12 @@ class Chooser:
             self._chosen[key] = self._names.gather(best)[0]
         return self._chosen[key]
 
-    def _probed(self, group: dist.ProcessGroup) -> AnyNetwork:
+    def _probed(self, group: dist.ProcessGroup) -> Network:
         measurements = probe(group, PROBED_BYTES, PROBED_MEMORY_BYTES, blocks=PROBED_BLOCKS, sizes=PROBED_SIZES)
         self._network = _calibrated(measurements, max(int(available_cores()), 1))
         return self._network
 
-    def _best(self, collective: Collective, size_bytes: int, num_ranks: int, network: AnyNetwork) -> str:
+    def _best(self, collective: Collective, size_bytes: int, num_ranks: int, network: Network) -> str:
         names = [*self._candidates[collective], *_of_several_hosts(collective, num_ranks, network)]
         schedules = {name: build(collective, name, num_ranks) for name in names}
         times_s = {name: OURS.predict_call(schedules[name], network, size_bytes) for name in names}
@@ -90,8 +84,8 @@ class Chooser:
         return min(fastest, key=lambda name: predict_time(schedules[name], network, 0, runtime=OURS.runtime))
 
 
-def _calibrated(measurements: Measurements, num_cores: int) -> AnyNetwork:
-    """One host, hosts with as many ranks each that share network interfaces, or else ranks with their own links."""
+def _calibrated(measurements: Measurements, num_cores: int) -> Network:
+    """Return one host; hosts with equally many ranks that share network interfaces; or ranks with their own links."""
     if num_hosts(measurements) == 1:
         return calibrate_host(measurements, num_cores)
     try:
@@ -100,8 +94,8 @@ def _calibrated(measurements: Measurements, num_cores: int) -> AnyNetwork:
         return calibrate_uniform(measurements)
 
 
-def _of_several_hosts(collective: Collective, num_ranks: int, network: AnyNetwork) -> list[str]:
-    """Return what can win where several ranks share a host's network interface: going through each host first."""
+def _of_several_hosts(collective: Collective, num_ranks: int, network: Network) -> list[str]:
+    """Return the algorithms that can win where several ranks share a host's network interface."""
     per_host = network.spec.ranks_per_host
     if (collective, "hierarchical") not in ALGORITHMS or per_host is None or not 1 < per_host < num_ranks:
         return []
@@ -122,22 +116,21 @@ def require_network(group: dist.ProcessGroup) -> None:
         )
 
 
-def use_network(network: AnyNetwork | str | os.PathLike[str], group: dist.ProcessGroup | None = None) -> None:
+def use_network(network: Network | str | os.PathLike[str], group: dist.ProcessGroup | None = None) -> None:
     """Let the algorithm "auto" choose by simulating on `network`, from now on, instead of probing the group first.
 
-    network: the same on every rank, as this is to be called on all of them; or what `ringsim.load_network` takes, the
-    name of a preset or a file.
+    network: the same on every rank, all of which call this; or what `ringsim.load_network` takes, a preset or a file.
     group: the default group if None. Raises ValueError if there is no such group or network, or the file is wrong.
 
-        >>> collectives.use_network(ringsim.Network(latency_s=20e-6, bandwidth_bytes_per_s=1e9))
+        >>> collectives.use_network(ringsim.Network.uniform(latency_s=20e-6, bandwidth_bytes_per_s=1e9))
         >>> tensor = torch.ones(3)
         >>> collectives.all_reduce(tensor, algorithm="auto")
         >>> tensor
         tensor([2., 2., 2.])
     """
     chosen = load_network(os.fspath(network)) if isinstance(network, str | os.PathLike) else network
-    if not isinstance(chosen, Network | Cluster):
-        raise ValueError(f"network {quoted(network)}: must be a ringsim.Network, a Cluster, or a preset or FILE.toml")
+    if not isinstance(chosen, Network):
+        raise ValueError(f"network {quoted(network)}: must be a ringsim.Network, or a preset or FILE.toml")
     chooser_of(runtime.resolve(group)).use(chosen)
 
 
@@ -146,13 +139,13 @@ def add_candidate(
 ) -> None:
     """Let the algorithm "auto" also choose among `algorithm` from now on, wherever the simulator finds it fastest.
 
-    algorithm: one of a user's own, FILE.py:FUNCTION or MSCCL's FILE.xml, or a built-in one that "auto" does not look
-    at. It is proved here. To be called on every rank of the group, with the same arguments.
+    algorithm: FILE.py:FUNCTION, MSCCL's FILE.xml, or a built-in one that "auto" does not look at. It is proved here.
+    Every rank of the group calls this with the same arguments.
     group: the default group if None.
 
-    Raises ValueError for an algorithm that there is not for this collective and number of ranks, for a name of more
-    than 256 bytes, and if there is no such group; ScheduleError for an algorithm that is wrong; MismatchError, on every
-    rank, if the ranks differ in the algorithm or in what their files make of it.
+    Raises ValueError for an unknown algorithm, collective or group, or a name of more than 256 bytes; ScheduleError for
+    an algorithm that is wrong; MismatchError, on every rank, if ranks differ in the algorithm or what their files make
+    of it.
 
         >>> collectives.add_candidate("double_binary_tree")
     """
@@ -175,9 +168,9 @@ def _collective(name: Collective | str) -> Collective:
 
 
 def named_with_digest(algorithm: str, schedule: Schedule) -> str:
-    """Return an algorithm's name as ranks compare it: with a digest of the schedule, if it is a user's own.
+    """Return an algorithm's name as ranks compare it: with a digest of the schedule if it is a user's own.
 
-    Ranks whose files differ then have different fingerprints, though the files have the same name.
+    Ranks whose files have the same name but differ then have different fingerprints.
     """
     if is_built_in(schedule.collective, algorithm):
         return algorithm

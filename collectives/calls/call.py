@@ -1,8 +1,8 @@
-"""`CollectiveCall`: what all calls have in common: the executor that runs them, and what all ranks must call alike."""
+"""`CollectiveCall`: the part that all calls share: operands, executor, fingerprint, and the place in the queue."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -10,22 +10,23 @@ import torch.distributed as dist
 from collectives import runtime
 from collectives.calls.algorithm_choice import Chooser, named_with_digest, require_network
 from collectives.calls.reduction import Reduction, ReductionDtypes
-from collectives.calls.rehearsal import Rehearsal
-from collectives.calls.table import SCATTERING
+from collectives.calls.rehearsal import Rehearsal, recorded_group
+from collectives.calls.table import SCATTERING, own_share
 from ringsim.registry import build_proved, size_variant
 from ringsim.schedule import Collective
 
 AUTO = "auto"
 
 
-class Operands(NamedTuple):
+@dataclass(slots=True)
+class Operands:
     """The tensors of a collective on one rank: parts of one long tensor, the *whole*, on which a schedule runs.
 
     inputs: lie in the whole one after the other, and are all of it; for an all_gather only this rank's share. In a
-    gather, scatter or all_to_all: what this rank gives; there is no whole.
+    gather, scatter or all_to_all, where there is no whole, what this rank gives.
     outputs: likewise; of a reduce_scatter only this rank's share. All tensors are on one device.
     reduction: None if nothing is reduced.
-    splits: elements of each rank's share, where they are not all equal.
+    splits: elements of each rank's share, if they are not all equal.
     """
 
     inputs: tuple[torch.Tensor, ...]  # no lists, which a program may change before it is the call's turn
@@ -36,7 +37,7 @@ class Operands(NamedTuple):
 
 
 class GroupRuntime:
-    """The parts of a group's state that all its calls need, made with the first of them.
+    """The parts of a group's state that its calls need, made with the first of them.
 
     executors: one for each algorithm, root and variant for a size: programs and buffers are made once.
     compared_names: of algorithms, as fingerprints have them.
@@ -54,11 +55,11 @@ class GroupRuntime:
 
 
 class CollectiveCall:
-    """One collective on one group: where it runs, and its executor.
+    """One collective on one group.
 
     is_recorded: whether the group sends nothing and only records its calls.
-    transport: of its tensors, once it is to be performed.
-    stamp: once it is its turn.
+    transport: of its tensors, known once it is performed.
+    stamp: given to it at its turn.
     """
 
     transport: runtime.Transport
@@ -69,10 +70,10 @@ class CollectiveCall:
         self._runtime = runtime.state_of(self.group).part(GroupRuntime)
         self.num_ranks, self.rank = self.group.size(), self.group.rank()
         self.collective, self._algorithm, self.root = collective, algorithm, root
-        recorded = runtime.recorded_group(self.group)
+        recorded = recorded_group(self.group)
         self._rehearsal = None if recorded is None else Rehearsal(recorded, self.group, collective)
         self.is_recorded = recorded is not None
-        # Now, so that what cannot be is the caller's error.
+        # Now, so that an impossible algorithm is the caller's error.
         if recorded is None and algorithm == AUTO:
             require_network(self.group)
         elif recorded is None:
@@ -90,7 +91,6 @@ class CollectiveCall:
         return self.perform(lambda: run(operands), fingerprint, result, operands.inputs, async_op)
 
     def _details(self, operands: Operands) -> tuple[object, ...]:
-        """Return what all ranks must have alike beside the number of elements, for a fingerprint."""
         amount: tuple[object, ...] = ()
         if operands.splits is not None:
             amount = ", ", operands.splits, " in all"
@@ -102,8 +102,9 @@ class CollectiveCall:
         return amount if reduction is None else (*amount, ", ", reduction.name, operands.dtypes)
 
     def _run(self, operands: Operands) -> None:
-        """Run the schedule on the output, or on a copy where it cannot be, and leave the result in the outputs."""
-        inputs, outputs, dtypes, reduction, splits = operands
+        """Run the schedule on the output, or on a copy if that is impossible, and leave the result in the outputs."""
+        inputs, outputs, dtypes, splits = operands.inputs, operands.outputs, operands.dtypes, operands.splits
+        reduction = operands.reduction
         gathers, scatters = self.collective is Collective.ALL_GATHER, self.collective is Collective.REDUCE_SCATTER
         is_wanted = self.collective is not Collective.REDUCE or self.rank == self.root
         in_place = is_wanted and not scatters and len(outputs) == 1 and self._can_use_directly(outputs[0], dtypes.state)
@@ -112,31 +113,30 @@ class CollectiveCall:
         else:
             length = sum(splits or [tensor.numel() * (self.num_ranks if gathers else 1) for tensor in inputs])
             whole = self._buffer(length, dtypes.state, inputs[0])
-        share = self.own_share(whole, splits) if gathers or scatters else whole
-        source = own_share = None
+        share = self._share(whole, splits) if gathers or scatters else whole
+        source = summed_share = None
         if not in_place and self._can_be_read_in_place(operands):
             source = inputs[0]
-            takes_output = scatters and self._can_use_directly(outputs[0], dtypes.state)
-            if takes_output and self._can_be_summed_in(outputs[0], source, splits):
-                share = own_share = outputs[0].detach()  # which saves a copy
+            if scatters and self._can_be_summed_in(outputs[0], source, operands):
+                share = summed_share = outputs[0].detach()  # which saves a copy
         elif not (in_place and inputs[0] is outputs[0]):
-            for part, tensor in zip(_split(share if gathers else whole, inputs), inputs, strict=True):
-                fill(part, tensor)
+            _copy_in(inputs, share if gathers else whole)
         if reduction is not None:
             reduction.begin(whole, self.num_ranks)
-        self.execute(whole, reduction, dtypes.wire, source, own_share, splits)
+        combine = reduction.combine if reduction else torch.Tensor.add_
+        run = runtime.RunOperands(whole, combine, source, summed_share, dtypes.wire, splits, None, self.stamp)
+        self.execute(run, reduction)
         if not is_wanted:
             return
         result = share if scatters else whole
         if reduction is not None:
             reduction.finish(result, self.num_ranks)
-        if not in_place and own_share is None:
-            for output, part in zip(outputs, _split(result, outputs), strict=True):
-                output.detach().copy_(part.view(output.shape))
+        if not in_place and summed_share is None:
+            _copy_out(result, outputs)
 
     def run_out_of_place(self, operands: Operands) -> None:
-        """Run the schedule from the inputs to the outputs, between which it leaves no rank all chunks."""
-        inputs, outputs, dtypes, *_, splits = operands
+        """Run the schedule of a collective that leaves no rank all chunks, from the inputs to the outputs."""
+        inputs, outputs, dtypes = operands.inputs, operands.outputs, operands.dtypes
         source_length, length = (sum(tensor.numel() for tensor in tensors) for tensors in (inputs, outputs))
         is_source = (
             len(inputs) == 1 and self._can_use_directly(inputs[0], dtypes.state) and not _share_storage(inputs, outputs)
@@ -147,14 +147,12 @@ class CollectiveCall:
         if is_source:
             source = inputs[0].detach()
         else:
-            for part, tensor in zip(_split(source, inputs), inputs, strict=True):
-                fill(part, tensor)
+            _copy_in(inputs, source)
         if is_target:
             target = outputs[0].detach()
-        self.execute(target, source=source, splits=splits)
+        self.execute(runtime.RunOperands(target, source=source, splits=operands.splits, stamp=self.stamp))
         if not is_target:
-            for output, part in zip(outputs, _split(target, outputs), strict=True):
-                output.detach().copy_(part.view(output.shape))
+            _copy_out(target, outputs)
 
     def _can_use_directly(self, tensor: torch.Tensor, dtype: torch.dtype) -> bool:
         """Whether the schedule can run on `tensor` itself, in `dtype`, rather than on a copy in a `_buffer`."""
@@ -162,59 +160,37 @@ class CollectiveCall:
         return self.transport is not runtime.STAGED and tensor.dtype == dtype and runtime.is_plain(tensor)
 
     def _can_be_read_in_place(self, operands: Operands) -> bool:
-        """Whether the input need not be copied to the whole."""
         reduction, (state, wire) = operands.reduction, operands.dtypes
         stays = state == wire and (reduction is None or not reduction.divides_first)
         single = len(operands.inputs) == 1 and self.collective is not Collective.ALL_GATHER and self.num_ranks > 1
         return stays and single and self._can_use_directly(operands.inputs[0], state)
 
-    def own_share(self, whole: torch.Tensor, splits: tuple[int, ...] | None) -> torch.Tensor:
-        """Return this rank's share of `whole`, which is contiguous: an equal one, or the one that `splits` say."""
-        return (whole.view(-1).split(splits) if splits else whole.view(self.num_ranks, -1))[self.rank]
+    def _can_be_summed_in(self, output: torch.Tensor, whole: torch.Tensor, operands: Operands) -> bool:
+        """Whether the sum can form in the output: it must overlap no input but the share that it replaces."""
+        own = self._share(whole, operands.splits)
+        is_apart = own.data_ptr() == output.data_ptr() or not _same_storage(own, output)
+        return is_apart and self._can_use_directly(output, operands.dtypes.state)
 
-    def _can_be_summed_in(self, output: torch.Tensor, whole: torch.Tensor, splits: tuple[int, ...] | None) -> bool:
-        """Whether nothing of the input has to be read where the output is, but the share that it replaces."""
-        own = self.own_share(whole, splits)
-        return own.data_ptr() == output.data_ptr() or not same_storage(own, output)
+    def _share(self, whole: torch.Tensor, splits: tuple[int, ...] | None) -> torch.Tensor:
+        return own_share(whole, self.rank, self.num_ranks, splits)
 
     def _buffer(self, length: int, dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
         """Return the queue's buffer for a copy, (length,), on the device of `tensor`, or where `execute` takes it."""
         is_staged = self.transport is runtime.STAGED
         return self._runtime.queue.buffer(length, dtype, runtime.CPU if is_staged else tensor.device, is_staged)
 
-    def execute(
-        self,
-        tensor: torch.Tensor,
-        reduction: Reduction | None = None,
-        wire: torch.dtype | None = None,
-        source: torch.Tensor | None = None,
-        share: torch.Tensor | None = None,
-        splits: tuple[int, ...] | None = None,
-    ) -> None:
-        """Run the schedule on `tensor`, contiguous, in place; to be called when it is this collective's turn.
-
-        source, share, splits: as in `Executor.run`.
-        """
-        algorithm = self._algorithm
-        dtype = wire or tensor.dtype
-        size_bytes = self._num_elements(tensor, source, splits) * dtype.itemsize
+    def execute(self, operands: runtime.RunOperands, reduction: Reduction | None = None) -> None:
+        """Run the schedule; to be called when it is this collective's turn."""
+        collective, algorithm = self.collective, self._algorithm
+        # In an all_to_all the chunks of all ranks are n tensors; the size is that of one, on average.
+        num_elements = operands.num_elements(collective, self.num_ranks) // collective.num_tensors(self.num_ranks)
+        size_bytes = num_elements * operands.wire_dtype.itemsize
         if self._rehearsal is not None:
-            self._rehearsal.execute(tensor, reduction, dtype, source, share, splits, size_bytes)
+            self._rehearsal.execute(operands, reduction, size_bytes)
             return
         if algorithm == AUTO:
-            algorithm = self._runtime.chooser.choose(self.collective, size_bytes, self.group)
-        executor = self._executor(algorithm, size_bytes)
-        combine = reduction.combine if reduction else torch.Tensor.add_
-        executor.run(tensor, reduce=combine, source=source, share=share, wire=wire, stamp=self.stamp, splits=splits)
-
-    def _num_elements(self, tensor: torch.Tensor, source: torch.Tensor | None, splits: tuple[int, ...] | None) -> int:
-        """Return the elements of the whole, or in an all_to_all of a rank's tensor, on average; alike on all ranks."""
-        if splits is not None:
-            return sum(splits) // self.collective.num_tensors(self.num_ranks)
-        if self.collective is Collective.GATHER:
-            assert source is not None
-            return source.numel() * self.num_ranks
-        return tensor.numel() * (self.num_ranks if self.collective is Collective.SCATTER else 1)
+            algorithm = self._runtime.chooser.choose(collective, size_bytes, self.group)
+        self._executor(algorithm, size_bytes).carry_out(operands)
 
     def _executor(self, algorithm: str, size_bytes: int) -> runtime.Executor:
         collective, root = self.collective, self.root
@@ -227,7 +203,7 @@ class CollectiveCall:
         return executor
 
     def fingerprint(self, name: str, length: int | None, dtype: torch.dtype, *details: object) -> runtime.Fingerprint:
-        """Return the fingerprint of this call of `length` elements. details: what else all ranks must have alike."""
+        """Return the fingerprint of this call of `length` elements. details: as in `Fingerprint`."""
         algorithm = self._runtime.compared_names.get((self.collective, self._algorithm), self._algorithm)
         root = self.root if self.collective.has_root else None
         return runtime.Fingerprint(name, length, dtype, details, algorithm, root)
@@ -242,14 +218,14 @@ class CollectiveCall:
     ) -> runtime.Work | None:
         """Do `work` when the group's earlier collectives are done, and wait for it unless `async_op`.
 
-        result: the tensors that it writes, all on the device on which `inputs`, which it reads, are.
+        result: the tensors that it writes; inputs: those that it reads; all on one device.
         """
         tensor = (result or inputs)[0]
         self.transport = self._runtime.transports.of(tensor)
         if self._rehearsal is not None:
             return self._rehearsal.perform(work, fingerprint, result, async_op)
         fingerprints = self._runtime.fingerprints
-        # That of now, when it is called: by its turn it may be another, but not on all ranks.
+        # The mode at the call: by its turn the program may have set another, but not on all ranks.
         mode = fingerprints.mode
 
         def turn() -> None:
@@ -286,25 +262,29 @@ class CollectiveCall:
         return None
 
 
-def fill(part: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Write the values of `tensor` into `part`, contiguous memory of as many elements, unless they are there."""
-    if tensor.data_ptr() == part.data_ptr() and runtime.is_plain(tensor):
-        return
-    values = tensor.detach()
-    if same_storage(values, part):
-        values = values.clone()  # torch copies no tensor over part of itself
-    part.view(tensor.shape).copy_(values)
+def _copy_in(tensors: Sequence[torch.Tensor], whole: torch.Tensor) -> None:
+    """Write the values of `tensors`, one after the other, into `whole`, contiguous memory, unless they are there."""
+    for part, tensor in zip(_split(whole, tensors), tensors, strict=True):
+        if tensor.data_ptr() == part.data_ptr() and runtime.is_plain(tensor):
+            continue
+        values = tensor.detach()
+        if _same_storage(values, part):
+            values = values.clone()  # torch copies no tensor over part of itself
+        part.view(tensor.shape).copy_(values)
 
 
-def same_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors may share elements: whether they are views of one storage."""
+def _copy_out(whole: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    for tensor, part in zip(tensors, _split(whole, tensors), strict=True):
+        tensor.detach().copy_(part.view(tensor.shape))
+
+
+def _same_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _share_storage(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
-    return any(same_storage(one, other) for one in inputs for other in outputs if one.numel() and other.numel())
+    return any(_same_storage(one, other) for one in inputs for other in outputs if one.numel() and other.numel())
 
 
 def _split(whole: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Return the parts of `whole` for `tensors`, which lie in it one after the other."""
     return [whole] if len(tensors) == 1 else whole.split([tensor.numel() for tensor in tensors])

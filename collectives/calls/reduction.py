@@ -15,8 +15,6 @@ Combine = Callable[[torch.Tensor, torch.Tensor], object]
 
 
 def _chosen_by(choose: Callable[..., torch.Tensor]) -> Combine:
-    """Return a combination that keeps one of two elements, as `torch.minimum` and `torch.maximum` do."""
-
     def combine(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
         choose(chunk, arrived.to(chunk.dtype), out=chunk)
         if chunk.is_floating_point():
@@ -28,8 +26,8 @@ def _chosen_by(choose: Callable[..., torch.Tensor]) -> Combine:
 def _add_parts(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
     """Add complex numbers as pairs of numbers, as torch.distributed does.
 
-    `add_` multiplies the second one by the complex number 1, which can change the sign of a zero, so that the sum would
-    depend on which comes first.
+    `add_` multiplies the second by the complex number 1, which can change the sign of a zero: the sum would depend on
+    the order.
     """
     torch.view_as_real(chunk).add_(torch.view_as_real(arrived.to(chunk.dtype)))
 
@@ -63,12 +61,10 @@ class Reduction:
     divides_first: bool = False
 
     def begin(self, tensor: torch.Tensor, num_ranks: int) -> None:
-        """Do in place what comes before contributions are combined."""
         if self.divides_first:
             _divide(tensor, num_ranks)
 
     def finish(self, tensor: torch.Tensor, num_ranks: int) -> None:
-        """Do in place what is left once all contributions are combined."""
         if self.averages:
             _divide(tensor, num_ranks)
 
@@ -81,7 +77,7 @@ def _divide(tensor: torch.Tensor, num_ranks: int) -> None:
 
 
 class ReductionDtypes(NamedTuple):
-    """In which dtypes a collective is done: `state` is added up, `wire` travels."""
+    """The dtypes of a collective: `state` is added up, `wire` travels."""
 
     state: torch.dtype
     wire: torch.dtype
@@ -91,7 +87,7 @@ class ReductionDtypes(NamedTuple):
 
     @property
     def are_narrow(self) -> bool:
-        """Whether sums may leave the range of one of them although their mean does not: of float16 and float8."""
+        """Whether sums may overflow one of them although their mean does not: in float16 and float8."""
         return any(torch.finfo(dtype).max < torch.finfo(torch.bfloat16).max for dtype in self if _has_range(dtype))
 
 
@@ -128,7 +124,6 @@ def reduction_of(
 
 
 def _check_rounding(wire: torch.dtype, dtype: torch.dtype) -> None:
-    """Raise ValueError if tensors of `dtype` cannot be rounded to the one that travels, or nothing is rounded."""
     if not (wire.is_floating_point and dtype.is_floating_point):
         raise ValueError(f"wire {wire}: only for floating-point tensors, in a floating-point dtype; got {dtype}")
     with suppress(RuntimeError):

@@ -1,25 +1,73 @@
 """`Rehearsal`: one of our collectives on a group that sends nothing, recorded with the work that its rank does itself.
 
-The results are those that would come if all ranks held what this one holds.
+The results are those of a group whose ranks all hold what this one holds.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from collectives.calls.reduction import Reduction
-from collectives.calls.table import SCATTERING
-from collectives.runtime import Fingerprint, RecordedGroup, Work, is_lent
+from collectives.calls.table import SCATTERING, own_share
+from collectives.runtime import Fingerprint, RunOperands, Work
 from ringsim.schedule import Collective
 from ringsim.traces import TraceCall
 
 Op = ReduceOp.RedOpType | ReduceOp
 
 
+class CallRecorder(Protocol):
+    """The interface between a call and the recorder of its group (`collectives.recording.Recorder`)."""
+
+    clock: Callable[[], float]
+
+    def stopped(self) -> AbstractContextManager[None]:
+        """Do not count the time of the block."""
+
+    def call(self, call: TraceCall, result: list[torch.Tensor]) -> Work:
+        """Note a call that has its result already, and return its work."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGroup:
+    """The recorder of a group, and the group's index in the trace."""
+
+    recorder: CallRecorder
+    index: int
+
+
+_RECORDED: WeakKeyDictionary[dist.ProcessGroup, RecordedGroup] = WeakKeyDictionary()
+
+
+def record_group(group: dist.ProcessGroup, recorded: RecordedGroup) -> None:
+    """Record the calls of `group` from now on, and send nothing."""
+    _RECORDED[group] = recorded
+
+
+def recorded_group(group: dist.ProcessGroup) -> RecordedGroup | None:
+    """Return where the calls of `group` are recorded; None if it really communicates."""
+    return _RECORDED.get(group) if _RECORDED else None
+
+
+def record_as_lent(tensor: torch.Tensor) -> torch.Tensor:
+    """Return `tensor`, from now on recorded as memory that ranks share, with all its views."""
+    tensor.untyped_storage().is_lent = True  # type: ignore[attr-defined]
+    return tensor
+
+
+def is_lent(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` lies in memory of `record_as_lent`."""
+    return getattr(tensor.untyped_storage(), "is_lent", False)
+
+
 class Rehearsal:
-    """One call: what would be sent is made up in `execute`, whose time does not count; all else is done."""
+    """One call: the transfers are made up in `execute`, whose time does not count; all else is done."""
 
     def __init__(self, recorded: RecordedGroup, group: dist.ProcessGroup, collective: Collective) -> None:
         self._recorded, self._collective = recorded, collective
@@ -28,44 +76,29 @@ class Rehearsal:
         self._seconds = 0.0  # in `execute`
         self._size_bytes, self._dtype, self._is_lent = 0, torch.uint8, False
 
-    def execute(
-        self,
-        whole: torch.Tensor,
-        reduction: Reduction | None,
-        dtype: torch.dtype,
-        source: torch.Tensor | None,
-        share: torch.Tensor | None,
-        splits: tuple[int, ...] | None,
-        size_bytes: int,
-    ) -> None:
-        """Write the result of the collective, for the case that all ranks give what this one gives; send nothing.
+    def execute(self, operands: RunOperands, reduction: Reduction | None, size_bytes: int) -> None:
+        """Write the result that would come if all ranks gave what this one gives; send nothing.
 
-        whole, source, share, splits: the tensors, as `tensor` and others of `CollectiveCall.execute`; the result goes
-        to `share` if that is given, and else to `whole`.
-        reduction: None if the collective does not reduce.
-        dtype: in which the chunks would be sent. size_bytes: of all chunks, for the recording.
+        size_bytes: of all chunks, for the recording.
         """
         began_s, collective = self._clock(), self._collective
-        self._dtype, self._size_bytes = dtype, size_bytes
-        self._is_lent = is_lent(whole if source is None else source) and dtype == whole.dtype
-        whole = whole.view(-1)
+        whole, source, splits = operands.tensor.view(-1), operands.source, operands.splits
+        self._dtype, self._size_bytes = operands.wire_dtype, size_bytes
+        self._is_lent = is_lent(whole if source is None else source) and self._dtype == whole.dtype
         given, outputs = whole if source is None else source.view(-1), [whole]
         if collective is Collective.ALL_GATHER:
-            given, outputs = self._share(whole, splits).clone(), list(whole.split(splits)) if splits else [whole]
+            given = own_share(whole, self._rank, self._num_ranks, splits).clone()
+            outputs = list(whole.split(splits)) if splits else [whole]
         elif collective is Collective.REDUCE_SCATTER:
-            outputs = [self._share(whole, splits) if share is None else share]
+            share = operands.share
+            outputs = [own_share(whole, self._rank, self._num_ranks, splits) if share is None else share]
         inputs = [given]
         if splits and collective in SCATTERING:
             inputs = list(given.split(splits[: self._num_ranks]))
         imitate(collective, outputs, inputs, self._op(reduction), self._rank, self._num_ranks)
         self._seconds += self._clock() - began_s
 
-    def _share(self, tensor: torch.Tensor, splits: tuple[int, ...] | None) -> torch.Tensor:
-        """Return this rank's share of `tensor`, which has one dimension."""
-        return (tensor.split(splits) if splits else tensor.view(self._num_ranks, -1))[self._rank]
-
     def _op(self, reduction: Reduction | None) -> Op | None:
-        """Return what the schedule does; `Reduction` divides, before or after, if it is to be a mean."""
         if reduction is None:
             return None
         return ReduceOp.SUM if reduction.name == ReduceOp.AVG.name else getattr(ReduceOp, reduction.name)
@@ -73,7 +106,6 @@ class Rehearsal:
     def perform(
         self, work: Callable[[], None], fingerprint: Fingerprint, result: list[torch.Tensor], async_op: bool
     ) -> Work | None:
-        """Do `work`, which calls `execute`, and record the call."""
         with self._recorded.recorder.stopped():
             began_s = self._clock()
             work()
@@ -113,7 +145,6 @@ def imitate(
 
 
 def _reduced(tensor: torch.Tensor, op: Op, num_ranks: int) -> torch.Tensor:
-    """Return what `num_ranks` tensors like this one are reduced to."""
     if op == ReduceOp.SUM:
         return tensor * num_ranks
     if op == ReduceOp.PRODUCT:

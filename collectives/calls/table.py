@@ -15,7 +15,7 @@ SCATTERING = Collective.REDUCE_SCATTER, Collective.SCATTER, Collective.ALL_TO_AL
 
 
 class Function(NamedTuple):
-    """A function of `collectives` and torch.distributed; of coalesced ones only the all_reduce is, others are methods.
+    """A function of `collectives` and torch.distributed; coalesced ones, except the all_reduce, are only methods.
 
     output, input: the arguments with the tensors that it writes and that it reads; one name if these are the same.
     methods: those of torch's ProcessGroup that do it, the newest name first.
@@ -31,7 +31,6 @@ class Function(NamedTuple):
 
     @property
     def is_in_place(self) -> bool:
-        """Whether it writes the tensors that it reads."""
         return self.output == self.input
 
     @property
@@ -41,7 +40,6 @@ class Function(NamedTuple):
 
     @property
     def single(self) -> str:
-        """The name of the function that does one of them."""
         return self.name.removesuffix("_coalesced")
 
     def arguments(self, output: Any, given: Any) -> tuple[Any, ...]:
@@ -76,8 +74,13 @@ FUNCTIONS = {function.name: function for function in _ALL}
 FIRST = {collective: next(one for one in _ALL if one.collective is collective) for collective in Collective}
 
 
+def own_share(whole: torch.Tensor, rank: int, num_ranks: int, splits: tuple[int, ...] | None) -> torch.Tensor:
+    """Return the share of `rank` in `whole`, which is contiguous: an equal one, or the one in `splits`."""
+    return (whole.view(-1).split(splits) if splits else whole.view(num_ranks, -1))[rank]
+
+
 def check_tensor(name: str, tensor: torch.Tensor) -> None:
-    """Raise ValueError if `tensor` is of a kind whose elements cannot be sent: sparse, quantized, or without memory."""
+    """Raise ValueError if the elements of `tensor` cannot be sent: it is sparse, quantized, or without memory."""
     if tensor.layout != torch.strided:
         raise ValueError(f"{name} has the layout {tensor.layout}: must be dense; call to_dense() first")
     if tensor.is_quantized:
@@ -91,7 +94,6 @@ def check_tensor(name: str, tensor: torch.Tensor) -> None:
 
 @lru_cache
 def _can_be_copied(dtype: torch.dtype, conjugated: bool, negated: bool) -> bool:
-    """Whether torch can copy elements of `dtype`, and resolve such views of them."""
     try:
         element = torch.empty(1, dtype=dtype)
         element = element.conj() if conjugated else element
@@ -103,10 +105,7 @@ def _can_be_copied(dtype: torch.dtype, conjugated: bool, negated: bool) -> bool:
 
 
 def check_writable(name: str, tensor: torch.Tensor) -> None:
-    """Raise ValueError if no result fits into `tensor`.
-
-    So it is if its elements share memory, as those of an expanded one do, or for what `check_tensor` refuses.
-    """
+    """Raise ValueError if `tensor` can hold no result: if `check_tensor` does, or its elements share memory."""
     check_tensor(name, tensor)
     if not tensor.is_contiguous() and _overlaps(tensor):
         raise ValueError(
@@ -116,7 +115,6 @@ def check_writable(name: str, tensor: torch.Tensor) -> None:
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether two elements of `tensor` lie at one offset."""
     strides = sorted((step, size) for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
     reach = 0  # how far the dimensions of smaller strides go
     for step, size in strides:
@@ -160,7 +158,7 @@ def check_as_many(name: str, tensor: torch.Tensor, other_name: str, other: torch
 def block_lengths(name: str, tensor: torch.Tensor, sizes: Sequence[int] | None, num_ranks: int) -> list[int]:
     """Return the number of elements of each rank's block of `tensor`.
 
-    sizes: number of rows of each block, along the first dimension; None: the rows are divided equally.
+    sizes: rows of each block, along the first dimension; None: equally many.
 
     Raises ValueError unless the blocks cover all rows.
     """
@@ -196,10 +194,9 @@ def check_shares(
 ) -> tuple[int, ...] | None:
     """Return the elements of each listed tensor, one for each rank; None if all have as many.
 
-    rank: this one, if ranks may have shares of other lengths than it has.
+    rank: this one, if the shares of ranks may differ; then only its own must have as many elements as `tensor`.
 
-    Raises ValueError unless its tensor, or without it each one, has as many elements as `tensor`, and all are of its
-    dtype and on its device.
+    Raises ValueError unless they have, and are all of its dtype and on its device.
     """
     check_number(list_name, tensors, num_ranks)
     for index, listed in enumerate(tensors):

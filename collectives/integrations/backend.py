@@ -3,9 +3,8 @@
     import collectives
     dist.init_process_group("ring", pg_options=collectives.BackendOptions(all_reduce="halving_doubling"))
 
-What is not written here goes to Gloo as it would without us: sending and receiving, also in batches, sparse tensors, a
-monitored barrier. CUDA tensors go through memory of the host; what goes to Gloo takes them only as far
-as Gloo does.
+All else goes to Gloo as it would without us: sending and receiving, also in batches, sparse tensors, a monitored
+barrier. CUDA tensors of collectives go through memory of the host, all others as far as Gloo takes them.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,9 +38,9 @@ HAS_STRATEGIES = hasattr(eval_frame, "_FrameExecStrategy")  # from torch 2.7 on
 def untraced(function: T) -> T:
     """Let Dynamo run a function, or each method of a class, and all that it calls, as the Python that it is.
 
-    In a compiled program Dynamo is asked about every Python frame, also about those that torch's C++ calls, as it calls
-    the methods of a process group; but it refuses the attributes of a process group. `torch.compiler.disable` does
-    the same, with a wrapper for each call, and imports Dynamo, which takes seconds.
+    In a compiled program Dynamo looks at every Python frame, also those that torch's C++ calls, such as the methods of
+    a process group, but refuses the attributes of a process group. `torch.compiler.disable` does the same with a
+    wrapper for each call, and imports Dynamo, which takes seconds.
     """
     for method in vars(function).values() if isinstance(function, type) else [function]:
         if isinstance(method, FunctionType):
@@ -56,9 +55,8 @@ def untraced(function: T) -> T:
 class BackendOptions:
     """Which algorithms a group uses; `pg_options` of init_process_group and new_group, the same on every rank.
 
-    all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all: the algorithm of each
-    collective.
-    wire: for the collectives that reduce, as in `all_reduce`; for tensors of floating-point numbers only.
+    all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all: algorithms.
+    wire: for the collectives that reduce, as in `all_reduce`; for floating-point tensors only.
     transport: as in `use_transport`; as the environment says if None.
 
         >>> options = collectives.BackendOptions(all_reduce="halving_doubling", wire=torch.bfloat16)
@@ -99,10 +97,10 @@ _OPTIONS = {
 def carries_out(context: CallContext) -> Callable[[type[T]], type[T]]:
     """Give a class of process groups torch's methods for the functions of the table.
 
-    They call, within `context`, the method `carry_out` of the class with the function, the options, and the operands as
+    Within `context` they call the method `carry_out` of the class with the function, the options, and the operands as
     the function takes them; where it works in place, with a list of tensors. They take their arguments in every form
-    that the methods of torch's ProcessGroup have. Those of `reduce`, for example, are reduce([tensor]),
-    reduce([tensor], opts), reduce(tensor, root) and reduce(tensor, root, op, timeout), each also by keyword.
+    that torch's ProcessGroup has. Those of `reduce`, for example, are reduce([tensor]), reduce([tensor], opts),
+    reduce(tensor, root) and reduce(tensor, root, op, timeout), each also by keyword.
     """
 
     def changed(group: type[T]) -> type[T]:
@@ -172,7 +170,7 @@ def allreduce(group: dist.ProcessGroup, tensors: Tensors, opts: Any) -> dist.Wor
 class RingGroup(dist.ProcessGroup):
     """A process group whose collectives are ours, and whose sends and receives, and all else, are Gloo's.
 
-    The methods and their arguments are those that torch.distributed calls; roots are ranks of the group.
+    It has the methods that torch.distributed calls; roots are ranks of the group.
     """
 
     def __init__(
@@ -245,10 +243,10 @@ class RingGroup(dist.ProcessGroup):
 
 
 def create(options: Any, group_options: BackendOptions | None) -> RingGroup:
-    """Return what torch calls for `init_process_group("ring")` and `new_group(backend="ring")`.
+    """Return the group of `init_process_group("ring")` or `new_group(backend="ring")`.
 
-    options: torch's own: store, rank, size and timeout. Raises ValueError unless `group_options`, which is
-    what was given as `pg_options`, is None or a BackendOptions.
+    options: torch's own: store, rank, size and timeout. Raises ValueError unless `group_options`, the `pg_options`, is
+    None or a BackendOptions.
     """
     if not isinstance(group_options, BackendOptions | None):
         raise ValueError(f"pg_options {group_options!r}: must be a collectives.BackendOptions, or nothing")
@@ -258,7 +256,7 @@ def create(options: Any, group_options: BackendOptions | None) -> RingGroup:
 def register() -> None:
     """Make the name "ring" known to torch.distributed; `import collectives` does.
 
-    torch's function `monitored_barrier` asks for the name "gloo" before it calls the group, whose Gloo has the barrier.
+    torch's `monitored_barrier` refuses backends other than "gloo"; for a group of ours it is that of its Gloo.
     """
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
     in_torch = dist.monitored_barrier
@@ -282,8 +280,7 @@ def mark_last_bucket(bucket: torch.Tensor) -> None:
     """Let `is_last_bucket` know a tensor that has all of its memory to itself.
 
     The last bucket of DistributedDataParallel is a call that its caller waits for at once, though it asks not to wait.
-    A communication hook is told which bucket is the last, a process group is not; so it is marked where it is
-    allocated.
+    A process group is not told which bucket that is, so it is marked where it is allocated.
     """
     bucket.untyped_storage().is_last_bucket = True  # type: ignore[attr-defined]
 

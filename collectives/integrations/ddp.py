@@ -19,14 +19,14 @@ from collectives.runtime import CPU, Work
 class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     """torch's DistributedDataParallel, for the CPU, whose buckets the collectives use in place, without copying.
 
-    It does what torch's does, with the same arguments, and is used with the backend "ring" or with `ddp_comm_hook`.
-    torch's reducer allocates its buckets in C++, and asks no process group of CPU tensors for their memory; so here it
-    allocates them in a mode in which that is a call of `empty`. Where ranks share no memory nothing is different.
+    It takes the same arguments; use it with the backend "ring" or with `ddp_comm_hook`. torch's reducer asks no process
+    group of CPU tensors for the memory of its buckets; here it allocates them in a mode in which that is a call of
+    `empty`. Where ranks share no memory nothing is different.
 
     On the backend "ring" the last bucket is summed in the thread of the backward pass, which would only wait for it.
 
-    gradient_as_bucket_view: as torch has it, but True by default: a gradient is then copied to its bucket, is summed
-    there, and the optimizer reads it there.
+    gradient_as_bucket_view: as in torch, but True by default: a gradient is copied to its bucket, is summed there, and
+    the optimizer reads it there.
 
         >>> model = collectives.DistributedDataParallel(torch.nn.Linear(3, 1))
         >>> model.register_comm_hook(None, collectives.ddp_comm_hook)
@@ -44,9 +44,9 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
 
     @contextmanager
     def allocating_buckets(self) -> Iterator[None]:
-        """In the block buckets that the reducer makes lie in shared memory.
+        """Put the buckets that the reducer makes in the block into shared memory.
 
-        It makes them when it is made, and once more, in the order in which gradients have come, in the second step.
+        It makes them when it is made, and again in the second step, in the order in which gradients have come.
         """
         with _BucketAllocation(self.process_group) as allocation:
             yield
@@ -81,12 +81,12 @@ def _refuse_double_backward(_: torch.Tensor) -> None:
 
 
 def settled(parameters: Iterable[torch.nn.Parameter]) -> dict[int, torch.dtype]:
-    """Return the dtypes of those that are trained, by their identity, for `check_settled`."""
+    """Return the dtypes of the parameters that are trained, by their identity, for `check_settled`."""
     return {id(parameter): parameter.dtype for parameter in parameters if parameter.requires_grad}
 
 
 def check_settled(parameters: Iterable[tuple[str, torch.nn.Parameter]], before: Mapping[int, torch.dtype]) -> None:
-    """Raise RuntimeError for one that would not be synchronised, so that ranks would diverge: new, thawed or converted.
+    """Raise RuntimeError for a new, thawed or converted parameter, which would not be synchronised.
 
     before: what `settled` returned when the model was wrapped.
     """
@@ -133,8 +133,8 @@ class HookState:
     """The options of `ddp_comm_hook`, given to `register_comm_hook` with it.
 
     group: that of the DistributedDataParallel; the default group if None.
-    algorithm, wire: see `all_reduce`. With wire torch.bfloat16 half the bytes of float32 gradients travel, and each
-    rank adds in float32 what arrives.
+    algorithm, wire: as in `all_reduce`. With wire torch.bfloat16 half the bytes of float32 gradients travel, and each
+    rank adds in float32.
 
         >>> collectives.HookState(wire=torch.bfloat16)
         HookState(group=None, algorithm='ring', wire=torch.bfloat16)
@@ -151,9 +151,9 @@ def ddp_comm_hook(
 ) -> torch.futures.Future[torch.Tensor]:
     """Make a bucket of gradients the mean over all ranks: `model.register_comm_hook(state, ddp_comm_hook)`.
 
-    Returns at once; buckets are reduced one after the other, in a thread of the group's. But for the last one: it is
-    full when the backward pass is over and the program waits, so that it need not be handed over to another thread. If
-    a bucket cannot be reduced, the backward pass raises a RuntimeError that holds the text of the CollectiveError.
+    Returns at once; buckets are reduced one after the other in the group's thread, but the last one, when the backward
+    pass is over and the program waits, in the program's own. If a bucket cannot be reduced, the backward pass raises a
+    RuntimeError with the text of the CollectiveError.
 
     Sparse gradients are summed by torch.distributed, as they are on the backend "ring", whatever the options.
 

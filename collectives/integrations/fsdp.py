@@ -45,7 +45,6 @@ class FSDPAllGather(_Allocating, api.AllGather):
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> Work | None:
-        """Gather into `output_tensor`, of which `input_tensor` may be a part."""
         return all_gather_into_tensor(output_tensor, input_tensor, group, async_op, algorithm=self.algorithm)
 
 
@@ -76,7 +75,6 @@ class FSDPReduceScatter(_Allocating, api.ReduceScatter):
         op: Op,
         async_op: bool = False,
     ) -> Work | None:
-        """Reduce `input_tensor`; it is not changed."""
         return reduce_scatter_tensor(
             output_tensor, input_tensor, op, group, async_op, algorithm=self.algorithm, wire=self.wire
         )

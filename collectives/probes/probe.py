@@ -1,7 +1,4 @@
-"""`probe`: what sending and reducing cost here, measured with all ranks at work as they are in a ring.
-
-And where that is: on which machines, with which versions.
-"""
+"""`probe`: measures the costs of sending and reducing with all ranks at work, as in a ring; and their provenance."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -56,26 +53,23 @@ def probe(
     calls: CallProbes | None = None,
     on_progress: Callable[[int, int], object] = lambda *_: None,
 ) -> Measurements:
-    """Probe `group`: latency, bandwidth and overhead between neighbours, and the rate of additions.
+    """Probe `group`: latency, bandwidth and overhead between neighbours, and the rate of additions; collective.
 
-    Collective: every rank must call it, and every rank gets the same measurements. Takes a few seconds.
-    With more ranks than cores the ranks slow each other down; so they will in a collective, which is why all
-    of them work at once here. Messages go the way they go in a collective, through an `Executor`: over
-    torch.distributed, and, where all ranks of the group share memory, once more through that.
+    Every rank gets the same measurements, in a few seconds. All ranks work at once, as they slow each other down in a
+    collective where they share cores. Messages go through an `Executor`, as in a collective: over torch.distributed
+    and, where all ranks share memory, also through that.
 
-    tensor_bytes: of the largest tensor whose collectives are to be predicted; messages go up to half of it.
-    blocks: how often everything is probed; the fewer, the more a busy moment of the machine matters.
-    sizes: of messages, as far as the tensor goes.
-    memory_bytes: what a rank touches between two collectives. The probes walk through as much, a message at a
-    time, because what is still in the caches moves and adds several times faster.
-    calls: makes the probes of what calls cost: `probe_calls`, which cannot be had without `CollectiveCall`. With them
-    pairs of ranks are probed by themselves, too, and additions in other dtypes than float32; and before each block the
-    ranks meet at a barrier. Without them a collective of `group` may ask for the probes: another one of the same group
-    would wait for its end, so that the ranks meet by our own messages.
-    on_progress: is told, between two probes, how many of how many have been done.
+    tensor_bytes: of the largest tensor to be predicted; messages have up to half of it.
+    memory_bytes: that a rank touches between two collectives. The probes walk through as much, as data in the caches
+    moves and adds several times faster.
+    blocks: repetitions; with few, a busy moment of the machine matters. sizes: of messages.
+    calls: makes the probes of calls, `probe_calls`. With them pairs of ranks are also probed alone, and additions in
+    other dtypes, and ranks meet at a barrier before each block. Without them a collective of `group` may ask for the
+    probes; another one of the same group would wait for its end, so that the ranks meet by our own messages.
+    on_progress: called between two probes with the number done and of all.
     """
     sizes = _sizes(sizes, tensor_bytes)
-    # Written to, because all pages that never were are one and the same, which is always in the caches.
+    # Written to, because unwritten pages are all one page, which is always in the caches.
     memory = torch.full((max(memory_bytes, tensor_bytes, sizes[-1]),), _WRITTEN, dtype=torch.uint8)
     with naming_failures(f"rank {group.rank()}: probing its neighbours failed"):
         places = places_of(group)
@@ -88,7 +82,7 @@ def probe(
         flat = torch.cat([torch.empty(0, 2, dtype=torch.float64), *times])  # one rank may have nothing to probe
         execute(build(Collective.ALL_REDUCE, "ring", group.size()), flat, group=group)
     split = zip(workloads, flat.split([len(of_workload) for of_workload in times]), strict=True)
-    means_s = [(workload, sums_s / len(workload.ranks)) for workload, sums_s in split]  # all go at the same pace
+    means_s = [(workload, sums_s / len(workload.ranks)) for workload, sums_s in split]  # as all have the same pace
     results = [
         Probe(workload.kind + suffix, workload.size_bytes, workload.in_flight, tuple(times_s[:, place].tolist()))
         for place, suffix in enumerate(("", "_cpu"))
@@ -101,7 +95,7 @@ def probe(
 def _workloads(
     group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], places: RankHosts | None
 ) -> list[ProbeWorkload]:
-    """Return what is probed, but for calls; places: given if pairs of ranks are probed by themselves as well."""
+    """Return the probes, without those of calls. places: to also probe pairs of ranks alone."""
     num_ranks = group.size()
     workloads = [*shifts(group, memory, sizes), *additions(group, memory, sizes, torch.float32, "reduce")]
     workloads += shared_memory_probes(group, memory, sizes, thoroughly=places is not None)
@@ -120,11 +114,11 @@ def _times(
     meet: Callable[[], object] | None,
     on_progress: Callable[[int, int], object],
 ) -> list[torch.Tensor]:
-    """Return the times of this rank: of each probe those of all turns, (block or call, elapsed or of a core)."""
+    """Return the times of this rank for each probe, (block or call, elapsed or of a core)."""
     meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group, shares_memory=False)
     meet = meet or partial(meeting.run, torch.zeros(1))
     times: list[list[tuple[float, float]]] = [[] for _ in workloads]
-    # All probes one after the other, in turns: a slow moment of the machine then spoils no probe whole.
+    # Probes take turns, so that a slow moment of the machine does not spoil all times of one.
     for turn in range(blocks.turns):
         for place, workload in enumerate(workloads):
             on_progress(turn * len(workloads) + place, blocks.turns * len(workloads))
@@ -133,25 +127,25 @@ def _times(
 
 
 def _sizes(sizes: Sequence[int], tensor_bytes: int) -> list[int]:
-    """Return the sizes up to half the tensor, and that half; at least two."""
+    """Return the sizes up to half the tensor, and that half; at least two sizes."""
     half = tensor_bytes // 2 // sizes[0] * sizes[0]
     return [size for size in sizes if size < half or size <= sizes[1]] + [half] * (half > sizes[1])
 
 
 def places_of(group: dist.ProcessGroup) -> RankHosts:
-    """Where the ranks of `group` are; collective."""
+    """Return the hosts of the ranks of `group`; collective."""
     names = TextAllGather(group, Tag.HOSTS).gather(f"{machine_name()} {namespace_name()}")
     return RankHosts(_numbered([name.split(" ")[0] for name in names]), _numbered(names))
 
 
 def _numbered(names: list[str]) -> tuple[int, ...]:
-    """Equal names as equal numbers, counted as they first come."""
+    """Return the number of each name, by first appearance."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return tuple(numbers[name] for name in names)
 
 
 def provenance() -> dict[str, Any]:
-    """Return what a reader must know to judge a figure, for JSON."""
+    """Return versions, machine, command and settings, for JSON."""
     origin = measurements.provenance()
     return {
         **origin,
@@ -164,7 +158,7 @@ def provenance() -> dict[str, Any]:
 
 
 def _torchrun() -> str:
-    """Return what stands in front of the command where torchrun has started it."""
+    """Return the beginning of the command if torchrun has started it."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return ""
     hosts, ranks = os.environ.get("GROUP_WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE", "1")

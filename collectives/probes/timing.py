@@ -1,4 +1,4 @@
-"""`time_blocks`: how the rounds of a probe are timed, on ranks that agree on their number."""
+"""`time_blocks`: the time of the rounds of a probe, on ranks that agree on their number."""
 
 import math
 import time
@@ -10,21 +10,21 @@ import torch
 from collectives.runtime import Executor
 from ringsim.measurements import ROUNDS_PER_RUN
 
-CALLS_PER_BLOCK = 16  # each after what is done before it
-MAX_PIECES = 256  # more would only cost memory: the caches have long forgotten the first by then
+CALLS_PER_BLOCK = 16
+MAX_PIECES = 256  # more would only cost memory, as the first piece has left the caches by then
 
 Rounds = Callable[[], object]
 
 
 def whole_time() -> tuple[float, float]:
-    """Return the seconds since any moment, elapsed and of a core in all threads of this rank."""
+    """Return a clock of elapsed seconds, and one of core-seconds of all threads of this rank."""
     return time.perf_counter(), time.process_time()
 
 
 class TimedAddition:
-    """Adds what has arrived, as collectives do, and is a clock that goes only meanwhile.
+    """Adds as collectives do, and is a clock of the additions alone.
 
-    Messages take several times as long as their additions, and vary by as much as those take.
+    Messages take several times as long as their additions, and vary by as much.
     """
 
     def __init__(self) -> None:
@@ -44,10 +44,9 @@ class TimedAddition:
 class ProbeWorkload(NamedTuple):
     """The work of the ranks in one probe.
 
-    ranks: those that have a part in it.
-    rounds: does ROUNDS_PER_RUN of them; or one call, if something is done before each.
-    before: is done before each call, and not timed; all ranks must then have a part in it. calls: in a block.
-    clock: tells the seconds that have passed, elapsed and of a core; not for single calls.
+    ranks: that take part. rounds: executes ROUNDS_PER_RUN rounds, or one call if there is a `before`.
+    before: executed before each call and not timed; then all ranks must take part. calls: in a block.
+    clock: of the rounds, elapsed and of a core.
     """
 
     kind: str
@@ -61,10 +60,10 @@ class ProbeWorkload(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """How a probe is timed: `turns` times, each time in `number` blocks of rounds that take `least_s` or more each.
+    """How a probe is timed: in `turns` turns of `number` blocks, whose rounds take at least `least_s`.
 
-    Where threads share cores, one that polls can keep another from going on until the kernel's next tick, 4 ms and
-    more. A block that is not much longer than that has one such wait or none, and the median of the blocks none.
+    Where threads share cores, one that polls can delay another one until the kernel's next tick, 4 ms and more. A short
+    block has at most one such wait, and the median of the blocks none.
     """
 
     turns: int = 4
@@ -73,24 +72,23 @@ class Blocks(NamedTuple):
 
 
 def spread(memory: torch.Tensor, length: int) -> list[torch.Tensor]:
-    """Pieces of `length` elements from all over the memory, in order."""
+    """Return pieces of `length` elements from all over the memory, in order."""
     count = min(len(memory) // length, MAX_PIECES)
     return [piece[:length] for piece in memory.split(len(memory) // count)[:count]]
 
 
 def add_one(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
-    """Time an addition of next to nothing; what bytes take is probed by itself."""
+    """Add one element, as the time per byte has its own probe."""
     chunk[:1].add_(arrived[:1])
 
 
 def time_blocks(
     workload: ProbeWorkload, blocks: Blocks, meeting: Executor, meet: Callable[[], object]
 ) -> list[tuple[float, float]]:
-    """Seconds per round, elapsed and of a core (in all threads of this rank), of each block or call; 0 on the others.
+    """Return the seconds per round of each block or call, elapsed and of a core; 0 on ranks without a part; collective.
 
-    Collective. meeting: an all_reduce, for the ranks to agree on how many rounds a block has.
-    meet: lets them meet before each block: which thread has which core stays as it is for many rounds, and should not
-    for all blocks.
+    meeting: an all_reduce, by which the ranks agree on the rounds of a block.
+    meet: brings them together before each block, as threads keep their cores for many rounds, but should not for all.
     """
     if workload.before is not None:
         return [time for _ in range(blocks.number) for time in _time_calls(workload, workload.before, meeting)]
@@ -110,10 +108,7 @@ def time_blocks(
 
 
 def _time_calls(workload: ProbeWorkload, before: Rounds, meeting: Executor) -> list[tuple[float, float]]:
-    """Seconds of each of some calls, elapsed and of a core; the same on all ranks.
-
-    Ranks do not come at the same time. The one that comes last waits for nobody, and takes the shortest.
-    """
+    """Return the seconds of each call, elapsed and of a core, of the last rank to come, which waits for nobody."""
     times = torch.zeros(workload.calls, 2, dtype=torch.float64)
     for number in range(workload.calls):
         before()
@@ -126,10 +121,10 @@ def _time_calls(workload: ProbeWorkload, before: Rounds, meeting: Executor) -> l
 
 
 def _agreed_runs(workload: ProbeWorkload, blocks: Blocks, meeting: Executor) -> int:
-    """Return the number of runs of eight rounds in a block, the same on all ranks, which it also brings together."""
+    """Return the number of runs in a block, the same on all ranks, which also meet."""
     num_runs = 1
-    meeting.run(torch.zeros(1))  # the others must not disturb it with what came before
-    for _ in range(2):  # the first also warms up, and so tells too few
+    meeting.run(torch.zeros(1))  # so that the earlier work of others is over
+    for _ in range(2):  # the first one also warms up, and gives too few
         begin = time.perf_counter()
         if meeting.group.rank() in workload.ranks:
             for _ in range(num_runs):

@@ -1,7 +1,4 @@
-"""The work of the ranks in each probe: messages that wait for one another as in collectives, additions and copies.
-
-Over torch.distributed, and, where all ranks of the group share memory, once more through that.
-"""
+"""The work of the ranks in each probe: dependent messages as in collectives, additions and copies."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -29,10 +26,9 @@ def shift_schedule(
     in_flight: int,
     collective: Collective = Collective.ALL_REDUCE,
 ) -> Schedule:
-    """In each ring every rank passes on to the next what has just come, `in_flight` chunks at a time.
+    """Return a schedule in which every rank of each ring forwards what has arrived, `in_flight` chunks at a time.
 
-    As in a ring, but with as many groups of chunks as there is memory to be touched, and for as many rounds as asked.
-    collective: which chunks a rank must hold in the end.
+    groups: of chunks, as many as there is memory to touch. collective: the chunks that a rank holds in the end.
     """
     sources = np.concatenate([np.asarray(ring) for ring in rings])[:, None]
     targets = np.concatenate([np.roll(ring, -1) for ring in rings])[:, None]
@@ -45,9 +41,9 @@ def shift_schedule(
 
 
 def one_way_schedule(num_ranks: int, rounds: int, reduce: bool) -> Schedule:
-    """Every rank sends the next one `rounds` new chunks, none of which is passed on."""
+    """Return a schedule in which every rank sends the next one `rounds` new chunks, which are not forwarded."""
     ranks = np.arange(num_ranks)
-    num_colours = 2 + num_ranks % 2  # neighbours send different chunks, so that none is written to that is also sent
+    num_colours = 2 + num_ranks % 2  # neighbours send different chunks, so that no sent chunk is overwritten
     colour = ranks % 2
     colour[-1] = num_colours - 1
     columns = (
@@ -57,7 +53,7 @@ def one_way_schedule(num_ranks: int, rounds: int, reduce: bool) -> Schedule:
 
 
 def ping_pong_schedule(num_ranks: int, one: int, other: int, rounds: int) -> Schedule:
-    """Ping-pong: a chunk goes from one rank to the other, and back, `rounds` messages in all; the rest are idle."""
+    """Return a schedule in which a chunk goes to and fro between two ranks, `rounds` messages in all."""
     pair = (one, other)
     columns = ((pair[index % 2], pair[1 - index % 2], 0, np.True_) for index in range(rounds))
     return Schedule.from_columns(Collective.ALL_REDUCE, "ping_pong", num_ranks, 1, columns)
@@ -66,12 +62,12 @@ def ping_pong_schedule(num_ranks: int, one: int, other: int, rounds: int) -> Sch
 IN_FLIGHT = 4
 FRESH_BYTES = NEW_BEYOND_BYTES + 8 * 2**20
 PAUSE_S = 10e-3  # in which a link of 100 Mbit/s can save up 122 KiB
-RESTED_SIZES = (2**17, 2**21)  # from and to, beside the smallest
+RESTED_SIZES = (2**17, 2**21)  # least and most, beside the smallest size
 RESTED_CALLS = 4  # in a block
 
 
 def shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[ProbeWorkload]:
-    """Every rank sends to the next in the ring; once more with several messages at a time."""
+    """Yield messages from every rank to the next one, of each size, and several at a time of the smallest."""
     if group.size() == 1:
         return
     for size, in_flight in [*((size, 1) for size in sizes), (sizes[0], IN_FLIGHT)]:
@@ -80,13 +76,13 @@ def shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int])
 
 
 def _ring_shift(num_ranks: int, memory_bytes: int, size: int, in_flight: int) -> Schedule:
-    """Return the shift through all ranks in one ring, with as many groups of chunks as the memory has room for."""
+    """Return the shift through all ranks, with as many groups of chunks as fit into the memory."""
     groups = min(ROUNDS_PER_RUN, max(memory_bytes // (in_flight * size), 1))
     return shift_schedule(num_ranks, [range(num_ranks)], ROUNDS_PER_RUN, groups, in_flight)
 
 
 def rested_shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[ProbeWorkload]:
-    """Every rank sends one message to the next in the ring after a pause, in which links may save up something."""
+    """Yield messages from every rank to the next one after a pause, in which token buckets of links fill up."""
     num_ranks = group.size()
     meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", num_ranks), group, shares_memory=False)
     schedule = one_way_schedule(num_ranks, 1, reduce=True)
@@ -97,7 +93,7 @@ def rested_shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequenc
 
     def shift_and_meet(shift: Rounds) -> None:
         shift()
-        meeting.run(torch.zeros(1))  # a send is over when the system has taken the bytes, which may be long before
+        meeting.run(torch.zeros(1))  # a send is over when the system has taken the bytes, perhaps long before
 
     for size in (sizes[0], *(size for size in sizes if RESTED_SIZES[0] <= size <= RESTED_SIZES[1])):
         rounds = partial(shift_and_meet, _messages(schedule, group, memory, size))
@@ -107,7 +103,7 @@ def rested_shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequenc
 def ping_pongs(
     group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], places: RankHosts
 ) -> Iterator[ProbeWorkload]:
-    """Ping-pong: a message there and back between all neighbours of different hosts, and one pair on one host."""
+    """Yield ping-pongs between all neighbours on different hosts, and one pair on one host."""
     num_ranks, hosts = group.size(), places.hosts
     across = [rank for rank in range(num_ranks) if hosts[rank] != hosts[places.right_of(rank)]]
     within = [rank for rank in range(num_ranks - 1) if hosts[rank] == hosts[rank + 1]][:1]
@@ -119,7 +115,7 @@ def ping_pongs(
 
 
 def bidirectional(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[ProbeWorkload]:
-    """Bidirectional bandwidth: one pair of neighbours, and all pairs there are, send to each other at once."""
+    """Yield exchanges of one pair of neighbours, and of all pairs at once: bidirectional bandwidth."""
     for num_pairs in sorted({1, group.size() // 2} - {0}) if group.size() > 1 else ():
         rings = [(2 * pair, 2 * pair + 1) for pair in range(num_pairs)]
         for size in sizes:
@@ -132,9 +128,8 @@ def bidirectional(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequenc
 def _messages(
     schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, length: int, reduce: Reduce = add_one
 ) -> Rounds:
-    """Return the schedule with chunks of `length` elements, each time somewhere else in the memory."""
-    # Calls of torch.distributed are to be predicted, too. And ranks that have no part in a probe leave it out, which
-    # ranks that share memory must not.
+    """Return a call of the schedule with chunks of `length` elements, each time elsewhere in the memory."""
+    # Over torch.distributed, whose calls are to be predicted, too, and where ranks without a part may be absent.
     executor = Executor(schedule, group, shares_memory=False)
     windows = cycle(spread(memory, schedule.num_chunks * length))
     return lambda: executor.run(next(windows), reduce=reduce)
@@ -143,10 +138,9 @@ def _messages(
 def additions(
     group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], dtype: torch.dtype, kind: str
 ) -> Iterator[ProbeWorkload]:
-    """Every rank adds what the one before it in the ring has just sent, in place, and sends the sum on.
+    """Yield shifts in which every rank adds in place; only the additions are timed.
 
-    Only the additions are timed. The smallest and the largest size tell the rate beyond the caches; in between an
-    addition takes a small part of its message's time.
+    The smallest and the largest size give the rate beyond the caches.
     """
     if group.size() == 1:
         return
@@ -159,7 +153,7 @@ def additions(
 
 
 def clones(num_ranks: int, memory: torch.Tensor) -> Iterator[ProbeWorkload]:
-    """Every rank copies into memory that is new to it, if tensors are as long as those that get such memory."""
+    """Yield copies into new memory, if tensors are long enough to get it."""
     if len(memory) >= FRESH_BYTES:
         pieces = cycle(spread(memory, FRESH_BYTES))
 
@@ -170,11 +164,11 @@ def clones(num_ranks: int, memory: torch.Tensor) -> Iterator[ProbeWorkload]:
         yield ProbeWorkload("fresh", FRESH_BYTES, 1, range(num_ranks), rounds)
 
 
-_FURTHER_SIZES = (256 * 2**10,)  # between two of those of all probes: what fits the caches changes quickly there
+_FURTHER_SIZES = (256 * 2**10,)  # about the size of caches
 
 
 def shared_memory_sizes(group: dist.ProcessGroup, memory: torch.Tensor) -> dict[str, Any]:
-    """For the provenance, if all ranks of `group` share memory: what a rank can publish, and has touched, at a time."""
+    """Return the bytes that a rank can publish and has touched, for the provenance, if all ranks share memory."""
     shared = state_of(group).part(Sharing).of(group)
     if not shared.on_one_host:
         return {}
@@ -184,11 +178,9 @@ def shared_memory_sizes(group: dist.ProcessGroup, memory: torch.Tensor) -> dict[
 def shared_memory_probes(
     group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], thoroughly: bool
 ) -> Iterator[ProbeWorkload]:
-    """None unless all ranks of `group` share memory. The first time all ranks must ask.
+    """Yield the probes of shared memory (see `Probe`), if all ranks share it; the first time a collective call.
 
-    thoroughly: also what a tensor takes that is still in the caches, and one more size.
-
-    Their kinds are described at `Probe`. What a rank publishes in a run fills a slot at most.
+    thoroughly: also for tensors in the caches, and one more size.
     """
     shared = state_of(group).part(Sharing).of(group)
     if not shared.on_one_host:
@@ -211,14 +203,14 @@ def shared_memory_probes(
 
 
 def _num_pieces(schedule: Schedule) -> int:
-    """How many pieces of memory as long as a chunk a run needs: sums are formed elsewhere than in what is given."""
+    """Return how many chunks of memory a run needs; a reduce_scatter is out of place."""
     return schedule.num_chunks * (2 if schedule.collective is Collective.REDUCE_SCATTER else 1)
 
 
 def _published(
     kind: str, schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, size: int
 ) -> ProbeWorkload:
-    """Return the schedule with chunks of `size` bytes, each time somewhere else in the memory."""
+    """Return a run of the schedule with chunks of `size` bytes, each time elsewhere in the memory."""
     executor = Executor(schedule, group)
     windows = cycle(spread(memory[: len(memory) // 4 * 4].view(torch.float32), _num_pieces(schedule) * size // 4))
     length = schedule.num_chunks * size // 4

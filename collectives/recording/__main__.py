@@ -1,7 +1,7 @@
 """`python -m collectives.recording REQUEST [REPORT]`: what `ringsim trace` starts; REQUEST is a `TraceRequest` as JSON.
 
-REPORT is a file to which the exit code is written as soon as it is known, so that nothing that the program does at its
-end changes it; or where the program is, if a signal such as SIGSEGV ends the process.
+The exit code is written to the file REPORT as soon as it is known, before the program's own functions of atexit run;
+or where the program is, if a signal such as SIGSEGV ends the process.
 """
 
 import atexit
@@ -27,7 +27,7 @@ ENDING_S = 5.0  # in which the program's own functions of atexit may end
 
 
 def main() -> None:
-    """Record the program, and end with exit code 2 and one line if that cannot be.
+    """Record the program, or end with exit code 2 and one line.
 
     `ringsim trace` sends SIGTERM after Ctrl-C; then the line says how far the program has come.
     """
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _end(report: Path, exit_code: int, message: str = "") -> NoReturn:
-    """End the process as Python does, but without the program's threads, which it would have stopped later."""
+    """End the process as Python does, but without waiting for the program's threads."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with suppress(OSError):  # the disk is full, or the program may open no more files
         report.write_text(f"{exit_code}\n")

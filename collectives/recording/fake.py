@@ -1,7 +1,7 @@
 """`without_data`: a program runs on tensors without data, so that nothing is computed and no memory is used.
 
-The tensors are those of PyTorch's FakeTensorMode: they have shape, dtype, device and storage. Where PyTorch itself
-reads a tensor's data in C++, or makes tensors that describe the job and not the model, these are real.
+The tensors are those of PyTorch's FakeTensorMode, with shape, dtype, device and storage. Tensors that PyTorch reads in
+C++, or that describe the job and not the model, are real.
 """
 
 import sys
@@ -32,8 +32,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
+from collectives.recording.pretended_cuda import Replacement, replaced
+
 _TORCH = Path(torch.__file__).parent
-# Through their lines a call of the program's own, such as `tensor.item()`, comes to us.
+# A call of the program, such as `tensor.item()`, comes here through their lines.
 _CALLERS = "_compile", "_dynamo/eval_frame", "_ops", "_subclasses/fake_tensor", "_tensor", "_tensor_str"
 _ON_THE_WAY = {f"{_TORCH / name}.py" for name in _CALLERS}
 _WITH_DATA = (torch.int8, torch.int16, torch.int32, torch.int64)
@@ -46,10 +48,9 @@ _OURS = str(Path(__file__).parent)
 
 
 class WithoutValues(TorchDispatchMode):
-    """Gives whoever reads an element a plain number: False, 1 or 1.0; and warns once if that is the program itself.
+    """Gives readers of an element a plain number, False, 1 or 1.0, and warns once if the program itself reads.
 
-    Integers that are not computed from other numbers have data, as far as they are few: such as tokens, the places in a
-    file from which they are taken, and the sizes of buckets.
+    Few integers that are not computed from fractions have data: tokens, offsets in a file, sizes of buckets.
     The mode below takes cpu:0 for another device than cpu, so the index of a CPU is left out.
     """
 
@@ -75,14 +76,14 @@ class WithoutValues(TorchDispatchMode):
         return outcome
 
     def array_of(self, tensor: FakeTensor) -> np.ndarray[Any, Any]:
-        """Return a NumPy array as `tensor.numpy()` does, of the same shape and dtype; all its elements are alike."""
+        """Return a NumPy array of the shape and dtype of `tensor.numpy()`, with equal elements."""
         self._warn_once()
         with unset_fake_temporarily():
             dtype = torch.empty(0, dtype=tensor.dtype).numpy().dtype
         return np.full(tuple(tensor.shape), _value_of(tensor.dtype), dtype)
 
     def _warn_once(self) -> None:
-        """Warn of the line that reads, unless it is torch's: optimizers and data loaders need no real numbers."""
+        """Warn of the line that reads, unless it is torch's, which needs no real numbers."""
         frame = sys._getframe(1)
         while frame.f_back and (frame.f_code.co_filename in _ON_THE_WAY or frame.f_code.co_filename.startswith(_OURS)):
             frame = frame.f_back
@@ -93,12 +94,12 @@ class WithoutValues(TorchDispatchMode):
 
 
 def _value_of(dtype: torch.dtype) -> float | int | bool:
-    """Return the number that stands for all of a dtype."""
+    """Return the number in place of all of a dtype."""
     return False if dtype == torch.bool else 1.0 if dtype.is_floating_point else 1
 
 
 def _has_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether an operator makes integers from none, or has only integers with data, and few of them."""
+    """Return whether an operator makes few integers from no tensors, or has only few integers with data."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     if tensors:
         return sum(tensor.numel() for tensor in tensors) <= MAX_INTEGERS and not any(
@@ -114,12 +115,12 @@ def _has_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _is_unknown(tensor: Tensor) -> bool:
-    """Return whether a tensor has no data, or none that is right."""
+    """Return whether a tensor has no data, or wrong data."""
     return isinstance(tensor, FakeTensor) or hasattr(tensor.untyped_storage(), "is_unknown")
 
 
 def _forget_written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Give the tensors with data that an operator has written, from others without, the number that stands for all."""
+    """Fill tensors with data that an operator has written from others without."""
     arguments = {argument.name: argument.alias_info for argument in func._schema.arguments}
     given = {**dict(zip(arguments, args, strict=False)), **kwargs}
     written = [value for name, value in given.items() if (alias := arguments[name]) is not None and alias.is_write]
@@ -132,55 +133,58 @@ def _forget_written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
 
 @contextmanager
 def without_data() -> Iterator[None]:
-    """In the block tensors have shapes, dtypes and storages, but no data."""
-    make_mesh = device_mesh.init_device_mesh
+    """Within the block tensors have shapes, dtypes and storages, but no data."""
     with ExitStack() as stack:
-
-        def replace(owner: Any, name: str, value: Any) -> None:
-            stack.enter_context(patch.object(owner, name, value))
-
-        # DistributedDataParallel compares shapes with all ranks in C++.
-        replace(dist, "_verify_params_across_processes", _do_nothing)
-        # A mesh is an array of ranks, and its methods read it.
-        for module in list(sys.modules.values()):
-            if vars(module).get("init_device_mesh") is make_mesh:
-                replace(module, "init_device_mesh", _within(unset_fake_temporarily, make_mesh))
-        for name in ("__init__", "__getitem__", "_flatten"):
-            replace(DeviceMesh, name, _within(unset_fake_temporarily, vars(DeviceMesh)[name]))
-        # `module.to()` swaps a tensor with another one, unless there are weak references, as the mode has to each.
-        replace(torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda _: []))
-        # Objects travel as tensors of bytes.
-        for name in ("all_gather_object", "gather_object"):
-            function = getattr(dist, name)
-            for module in (dist, distributed_c10d):
-                replace(module, name, _within(unset_fake_temporarily, function))
-        replace(Tensor, "__deepcopy__", _deepcopy)
-        # A storage copies by tensors that it makes itself, of bytes, which would have no data.
-        for name in ("copy_", "fill_", "share_memory_"):
-            replace(UntypedStorage, name, _within(_disable_current_modes, getattr(UntypedStorage, name)))
-        replace(torch, "asarray", _asarray)
-        replace(FakeTensor, "data_ptr", _address_of_tensor)
-        replace(UntypedStorage, "data_ptr", _address)
-        replace(torch, "save", _do_nothing)  # the program's checkpoints stay as they are: there is nothing to save
-        for name in ("save", "save_to_buffer"):
-            replace(torch._C.ScriptModule, name, lambda *_, **__: b"")
+        stack.enter_context(replaced([*_with_real_tensors(), *_without_saving()]))
         with suppress(ImportError):
             stack.enter_context(patch("safetensors.torch.save_file", _do_nothing))
-        replace(state_dict_saver, "_save_state_dict", lambda *_, **__: Metadata({}))
-        replace(GradScaler, "_maybe_opt_step", _step_always)
-        replace(DataLoader, "__init__", _load_here)
         without_values = WithoutValues()
-        replace(FakeTensor, "numpy", lambda tensor, **_: without_values.array_of(tensor))
-        replace(FakeTensor, "__format__", _formatted)
+        numpy = (FakeTensor, "numpy", lambda tensor, **_: without_values.array_of(tensor))
+        stack.enter_context(replaced([numpy, (FakeTensor, "__format__", _formatted)]))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(without_values)
         yield
 
 
-def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Any:
-    """Copy what has data with it; a number of which a tensor without data knows the value is in its attributes.
+def _with_real_tensors() -> Iterator[Replacement]:
+    """Yield functions of torch whose tensors need data or memory."""
+    make_mesh = device_mesh.init_device_mesh
+    # DistributedDataParallel compares shapes with all ranks in C++.
+    yield dist, "_verify_params_across_processes", _do_nothing
+    # A mesh is an array of ranks, and its methods read it.
+    for module in list(sys.modules.values()):
+        if vars(module).get("init_device_mesh") is make_mesh:
+            yield module, "init_device_mesh", _within(unset_fake_temporarily, make_mesh)
+    for name in ("__init__", "__getitem__", "_flatten"):
+        yield DeviceMesh, name, _within(unset_fake_temporarily, vars(DeviceMesh)[name])
+    # `module.to()` swaps a tensor with another one, unless there are weak references, as the mode has to each.
+    yield torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda _: [])
+    # Objects travel as tensors of bytes.
+    for name in ("all_gather_object", "gather_object"):
+        function = _within(unset_fake_temporarily, getattr(dist, name))
+        yield from ((module, name, function) for module in (dist, distributed_c10d))
+    yield Tensor, "__deepcopy__", _deepcopy
+    # A storage copies by tensors of bytes that it makes itself, which would have no data.
+    for name in ("copy_", "fill_", "share_memory_"):
+        yield UntypedStorage, name, _within(_disable_current_modes, getattr(UntypedStorage, name))
+    yield torch, "asarray", _asarray
+    yield FakeTensor, "data_ptr", _address_of_tensor
+    yield UntypedStorage, "data_ptr", _address
+    yield GradScaler, "_maybe_opt_step", _step_always
+    yield DataLoader, "__init__", _load_here
 
-    So is its mode, which is not copied: a copied StorageWeakRef would free another's reference, and corrupt the memory.
+
+def _without_saving() -> Iterator[Replacement]:
+    """Yield functions of torch that would overwrite the program's checkpoints."""
+    yield torch, "save", _do_nothing
+    yield from ((torch._C.ScriptModule, name, lambda *_, **__: b"") for name in ("save", "save_to_buffer"))
+    yield state_dict_saver, "_save_state_dict", lambda *_, **__: Metadata({})
+
+
+def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Any:
+    """Copy a tensor with its data or, without data, its attributes, among them known values.
+
+    Its mode is not copied: a copied StorageWeakRef would free the reference of another, and corrupt the memory.
     """
     if isinstance(tensor, FakeTensor):
         memo[id(tensor.fake_mode)] = tensor.fake_mode
@@ -189,7 +193,7 @@ def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Any:
 
 
 def _asarray(source: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
-    """Let a tensor on a storage with data, such as one of a file, be one without data, like all tensors."""
+    """Return a tensor without data for a storage with data, such as one of a file."""
     if isinstance(source, UntypedStorage):
         dtype = dtype or torch.get_default_dtype()
         return torch.empty(source.nbytes() // dtype.itemsize, dtype=dtype)
@@ -199,7 +203,7 @@ def _asarray(source: Any, *, dtype: torch.dtype | None = None, **options: Any) -
 def _address(storage: Any) -> Any:
     """Return an address by which a program can tell storages without data apart.
 
-    There is memory, though storages share it: others than torch, such as safetensors, may read and write there.
+    Storages share the memory there, which libraries such as safetensors may read and write.
     """
     frame: Any = sys._getframe(1)
     while frame.f_code.co_filename == __file__:
@@ -207,13 +211,13 @@ def _address(storage: Any) -> Any:
     if storage.device.type != "meta":
         return _ADDRESS(storage)
     if frame.f_code.co_filename.startswith(str(_TORCH)):
-        return 0  # by which torch knows such a tensor
+        return 0  # as torch expects
     return _memory().ctypes.data + storage._cdata % _LARGEST
 
 
 @cache
 def _memory() -> np.ndarray[Any, Any]:
-    """Return bytes of which only those that somebody writes take memory."""
+    """Return bytes that take memory only when they are written."""
     return np.frombuffer(mmap(-1, 2 * _LARGEST, MAP_PRIVATE | MAP_ANONYMOUS | _MAP_NORESERVE), np.uint8)
 
 
@@ -223,17 +227,17 @@ def _address_of_tensor(tensor: FakeTensor) -> Any:
 
 
 def _do_nothing(*_: object, **__: object) -> None:
-    """Stand for a function that compares what all ranks have alike, or saves what has no data."""
+    """Replace a function that compares ranks, or saves tensors."""
 
 
 def _step_always(_: GradScaler, optimizer: Optimizer, __: object, *args: Any, **options: Any) -> Any:
-    """Step the optimizer, which a GradScaler does only if it reads that no gradient has overflowed."""
+    """Step the optimizer, as a GradScaler does if no gradient has overflowed."""
     return optimizer.step(*args, **options)
 
 
 @wraps(_MAKE_LOADER)
 def _load_here(loader: DataLoader[Any], *args: Any, **options: Any) -> None:
-    """Let a data loader load in the program's process: tensors without data cannot be sent by another one."""
+    """Let a data loader load in the program's process, as other processes cannot send tensors without data."""
     bound = signature(_MAKE_LOADER).bind(loader, *args, **options)
     for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
         bound.arguments.pop(name, None)
@@ -241,12 +245,12 @@ def _load_here(loader: DataLoader[Any], *args: Any, **options: Any) -> None:
 
 
 def _formatted(tensor: Tensor, specification: str) -> str:
-    """Write a tensor of one number as the number, which torch does with its own class of tensors only."""
+    """Format a tensor of one number as the number, as torch does only for its own class."""
     return format(tensor.item() if tensor.dim() == 0 else str(tensor), specification)
 
 
 def _within(make_context: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function so that it runs in its own context each time."""
+    """Return the function so that each call has a new context."""
 
     @wraps(function)
     def called(*args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`RecordingGroup`: a process group that sends nothing, and notes each call; and torch.distributed with such groups."""
+"""`RecordingGroup`: a process group that sends nothing and records each call; torch.distributed with such groups."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -12,10 +12,11 @@ from torch import Tensor
 from torch._C._distributed_c10d import FakeProcessGroup, HashStore
 from torch.distributed import distributed_c10d
 
-from collectives.calls import FUNCTIONS, Function, check_share, imitate, name_of
+from collectives.calls import FUNCTIONS, Function, RecordedGroup, check_share, imitate, is_lent, name_of, record_group
 from collectives.integrations import NAME as RING
 from collectives.integrations import BackendOptions, RingGroup, carries_out
-from collectives.runtime import RecordedGroup, Recorder, Work, is_lent, record_group
+from collectives.recording.recorder import Recorder
+from collectives.runtime import Work
 from ringsim.schedule import Collective
 from ringsim.traces import Group, TraceCall
 
@@ -29,17 +30,14 @@ DEVICES = ["cpu", "cuda"]
 
 @contextmanager
 def _not_counted(group: "RecordingGroup", _: object = None) -> Iterator[None]:
-    """Do not count the time of the block, in which results are made up."""
+    """Do not count the time of the block, which makes up results."""
     with group._recorded.recorder.stopped(), torch.no_grad():
         yield
 
 
 @carries_out(_not_counted)
 class RecordingGroup(dist.ProcessGroup):
-    """A process group whose calls are over at once, with the results that come if all ranks hold what this one holds.
-
-    The methods and their arguments are those that torch.distributed calls.
-    """
+    """A process group whose calls end at once, with the results for ranks that all hold the same as this one."""
 
     def __init__(self, store: Any, rank: int, size: int, recorded: RecordedGroup) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
@@ -51,7 +49,7 @@ class RecordingGroup(dist.ProcessGroup):
         record_group(self, recorded)
 
     def getBackendName(self) -> str:  # noqa: N802  torch's name
-        return NAME  # what it is; the name that the program asked for is that of `dist.get_backend`
+        return NAME  # `dist.get_backend` returns the one that the program asked for
 
     def get_group_store(self) -> Any:
         return self._store
@@ -59,7 +57,7 @@ class RecordingGroup(dist.ProcessGroup):
     def _note(
         self, name: str, size_bytes: int, inputs: list[Tensor], outputs: list[Tensor], how: Any = None, peer: int = -1
     ) -> Work:
-        """Record a call that leaves its result in `outputs`, or has none, and return its work."""
+        """Record a call with its result in `outputs`, if any, and return its work."""
         if name in ("send", "recv"):
             warnings.warn(_SINGLE_RANKS, stacklevel=1)
         tensors = outputs or inputs
@@ -71,13 +69,13 @@ class RecordingGroup(dist.ProcessGroup):
         return self._latest
 
     def _end_coalescing(self, _: torch.device) -> Work:
-        """Return the work of all calls: a group's calls are done in order."""
+        """Return the work of the last call, since a group's calls end in order."""
         return self._latest
 
     def carry_out(
         self, function: Function, opts: Any, output: Any = (), given: Any = (), *sizes: list[int]
     ) -> dist.Work:
-        """Make up the result of a call of the table's function, and note it."""
+        """Make up the result of a call of the table's function, and record it."""
         if function is FUNCTIONS["barrier"]:
             return self._note("barrier", 0, [], [], opts)
         if function.name == "all_gather_coalesced":
@@ -111,7 +109,7 @@ class RecordingGroup(dist.ProcessGroup):
     def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> Work:  # noqa: ARG002
         with _not_counted(self):
             for tensor in tensors:
-                tensor.zero_()  # nobody knows what another rank sends
+                tensor.zero_()  # in place of unknown data
             return self._note("recv", _bytes(tensors), [], tensors, peer=peer)
 
     def recv_anysource(self, *_: object) -> NoReturn:
@@ -119,7 +117,7 @@ class RecordingGroup(dist.ProcessGroup):
 
 
 class RecordingRingGroup(RingGroup, RecordingGroup):
-    """A group of the backend "ring" that records calls of `collectives`, with the algorithms of its options."""
+    """A group of the backend "ring" that records its calls, with the algorithms of its options."""
 
     def __init__(
         self, store: Any, rank: int, size: int, recorded: RecordedGroup, options: BackendOptions | None
@@ -144,9 +142,9 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 
 @contextmanager
 def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]) -> Iterator[None]:
-    """Let this process be `rank` of `num_ranks`: process groups made in the block record, whatever their backend.
+    """Let this process be `rank` of `num_ranks`: process groups of any backend made within the block record.
 
-    groups: is given each group, in the order in which they are made.
+    groups: gets each group when it is made.
     """
     make = distributed_c10d._new_process_group_helper
     asked_for: list[str] = []  # the name of the backend of the group that is being made
@@ -182,7 +180,7 @@ def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]
 
 
 def _broadcast_own_objects(object_list: list[Any], *_: object, **__: object) -> None:
-    """Leave the objects as they are: those of this rank."""
+    """Leave the objects of this rank as they are."""
     _warn_of_objects("broadcast_object_list", object_list)
 
 
@@ -194,14 +192,14 @@ def _scatter_own_object(
     *_: object,
     **__: object,
 ) -> None:
-    """Take this rank's object if there are any here, as on the root."""
+    """Take this rank's object if the list is here, as on the root."""
     if scatter_object_input_list:
         scatter_object_output_list[0] = scatter_object_input_list[dist.get_rank(group)]
     _warn_of_objects("scatter_object_list", scatter_object_output_list)
 
 
 def _leave_own_objects(object_list: list[Any], src: int | None = None, *_: object, **__: object) -> int | None:
-    """Leave the objects as they are, and return who would have sent them."""
+    """Leave the objects as they are, and return the rank that would have sent them."""
     _warn_of_objects("recv_object_list", object_list)
     return src
 

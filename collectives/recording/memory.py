@@ -1,7 +1,7 @@
-"""`MemoryWatch`: which storages there are in a step, by which its peak is known, and what is held at its end.
+"""`MemoryWatch`: the storages of a step, which give its peak and what is held at its end.
 
-torch's own `MemTracker` is not used: it refuses a model that is called twice in a step, as where gradients are
-accumulated, and takes the tensors of the recording for the program's.
+torch's `MemTracker` refuses a model that is called twice in a step, as in gradient accumulation, and counts the tensors
+of the recording.
 """
 
 import gc
@@ -28,7 +28,7 @@ _REST = "rest"
 
 
 class _Known(NamedTuple):
-    """A storage that is there. number: no other storage has it, also later. reference: tells when the storage ends."""
+    """A storage in use, with a unique number. reference: its callback notes the end of the storage."""
 
     number: int
     size_bytes: int
@@ -36,7 +36,7 @@ class _Known(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """A change in the size of the storage called `number`, in bytes; negative if it shrinks."""
+    """A change in the size of the storage `number`, in bytes."""
 
     number: int
     size_bytes: int
@@ -45,10 +45,10 @@ class _Change(NamedTuple):
 class MemoryWatch:
     """Notes when storages begin, change their size and end, from `start` to `stop`.
 
-    Tensors that Python knows are there from the start. So are storages that an operator reads before any operator has
+    Tensors known to Python exist at the start, and so do storages that an operator reads before any operator has
     returned them, such as the buckets of DistributedDataParallel, which C++ holds.
 
-    memory: of the step that was watched; None until it ends.
+    memory: of the watched step; None until it ends.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class MemoryWatch:
         self.is_watching = False
 
     def start(self) -> None:
-        """Watch the step that begins now."""
+        """Begin to watch a step."""
         self.is_watching = True
         self._resizing.start()
         gradients = (parameter.grad for parameter in _parameters() if parameter.grad is not None)
@@ -70,7 +70,7 @@ class MemoryWatch:
         self.read(tensor for tensor in tensors if isinstance(tensor, FakeTensor) or not is_fake)
 
     def stop(self) -> None:
-        """End the step, whose gradients must still be there; does nothing if no step is watched."""
+        """End the step, if one is watched, while its gradients still exist."""
         if not self.is_watching:
             return
         self.is_watching = False
@@ -117,7 +117,7 @@ class MemoryWatch:
         return known is not None
 
     def _noting(self, resize: Any) -> Any:
-        """Return `UntypedStorage.resize_` so that its calls are noted; FSDP2 frees what it has gathered by it."""
+        """Return `UntypedStorage.resize_` with its calls noted; FSDP2 frees gathered parameters by it."""
 
         @wraps(resize)
         def resize_(storage: UntypedStorage, size: int) -> Any:
@@ -128,7 +128,7 @@ class MemoryWatch:
         return resize_
 
     def _kinds(self) -> dict[int, str]:
-        """Return which storages are for parameters, gradients and the optimizers, by number; the first that fits."""
+        """Return the kind of each storage, parameters, gradients or optimizer, by number; the first that fits."""
         parameters = list(_parameters())
         states = [state for optimizer in _all(Optimizer) for state in optimizer.state.values()]
         held = (
@@ -146,11 +146,10 @@ class MemoryWatch:
 
 
 def _all(kind: type[Any]) -> list[Any]:
-    """Return all objects of a class that there are now: an object refers to its class.
+    """Return all objects of a class, which refer to it, also those put aside by `gc.freeze`.
 
     `gc.get_objects` would also return tuples that other threads are making, and CPython raises SystemError in a thread
-    that finishes a tuple to which something else refers; that ends a data loader's thread. What a program has put aside
-    by `gc.freeze` would not be seen.
+    that finishes a tuple to which something else refers; that ends a data loader's thread.
     """
     is_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
@@ -161,7 +160,6 @@ def _all(kind: type[Any]) -> list[Any]:
 
 
 def _classes(kind: type[Any]) -> set[type[Any]]:
-    """Return the class and all classes that are derived from it."""
     return {kind}.union(*map(_classes, type.__subclasses__(kind)))
 
 
@@ -170,18 +168,17 @@ def _parameters() -> Iterator[Tensor]:
 
 
 def _has_own_storage(tensor: Tensor) -> bool:
-    """Return whether it has elements itself; a DTensor does not, but the tensors that it is made of do."""
+    """Return whether a tensor has elements itself, as a DTensor has not."""
     return not is_traceable_wrapper_subclass(tensor) and tensor.layout is torch.strided
 
 
 def _peak(changes: list[_Change]) -> int:
-    """Return how many changes lead to the most bytes."""
+    """Return the number of changes up to the most bytes."""
     held = list(accumulate((change.size_bytes for change in changes), initial=0))
     return held.index(max(held))
 
 
 def _held(changes: list[_Change], kinds: dict[int, str]) -> HeldBytes:
-    """Return the bytes that are held after some changes."""
     held: Counter[str] = Counter()
     for change in changes:
         held[kinds.get(change.number, _REST)] += change.size_bytes

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import flop_registry
 
 from collectives.calls import name_of
 from collectives.recording.memory import MemoryWatch
-from collectives.runtime import Recorder
+from collectives.recording.recorder import Recorder
 from ringsim.traces import Operator
 
 aten = torch.ops.aten
@@ -29,15 +29,15 @@ _WITHOUT_WORK = _EMPTY | {"aten._unsafe_view", "aten.lift_fresh", "aten.record_s
 
 
 def _product_flops(left: Tensor, right: Tensor, *_: Any, **__: Any) -> int:
-    """Return the operations of a product of matrices, or of one for each group of rows, columns or inner elements."""
+    """Return the operations of a product of matrices, or of a batch or groups of them."""
     num_products = left.shape[0] if left.dim() == right.dim() == 3 else 1
     return int(2 * num_products * left.shape[-2] * left.shape[-1] * right.shape[-1])
 
 
 def _convolution_backward_flops(gradient: Tensor, image: Tensor, weight: Tensor, *options: Any, **_: Any) -> int:
-    """Return the operations of the gradients that are asked for, each of as many as the convolution has.
+    """Return the operations of the gradients that are asked for, each as many as the convolution has.
 
-    torch's own formula forgets that each group of channels has weights for its own channels only.
+    torch's own formula ignores groups of channels.
     """
     is_transposed, is_asked_for = options[4], options[7]
     positions = prod((image if is_transposed else gradient).shape[2:])
@@ -75,9 +75,9 @@ _TF32_DTYPES = {"float32", "complex64"}
 class _Kind(NamedTuple):
     """The facts about an operator that follow from its schema.
 
-    written: the positions or names of its arguments that it writes. overwritten: those of them that it does not read.
-    formula: of its operations; None if there is none. is_counted: as of `Operator`.
-    is_made_of_others: whether torch runs it as other operators; in inference mode it comes to us first.
+    written: positions or names of the arguments that it writes. overwritten: of those that it does not read.
+    formula: of its operations. is_counted: as of `Operator`.
+    is_made_of_others: torch runs it as other operators, but dispatches it first in inference mode.
     """
 
     name: str
@@ -127,10 +127,7 @@ def _works_by_bytes(operator: OpOverload) -> bool:
 
 
 class OperatorWatch(TorchDispatchMode):
-    """While it is entered, the recorder is told of each operator of the program.
-
-    Of tensors that are made of others, such as DTensors, it tells of these.
-    """
+    """Tells the recorder of each operator of the program, for tensors such as DTensors of those on their parts."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -139,14 +136,13 @@ class OperatorWatch(TorchDispatchMode):
         self.memory = MemoryWatch()
 
     def start(self) -> None:
-        """Watch from now on, until `stop`, which may be called in another function."""
+        """Watch until `stop`."""
         self.is_watching = True
         self.memory = MemoryWatch()
         self.memory.start()
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
-        """Watch no longer."""
         self.is_watching = False
         self.memory.stop()
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
@@ -155,7 +151,7 @@ class OperatorWatch(TorchDispatchMode):
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if any(is_traceable_wrapper_subclass_type(type_) for type_ in types):
-            return NotImplemented  # such a tensor comes first, and then we see the operators on its parts
+            return NotImplemented  # then torch dispatches the operators on its parts
         kwargs = kwargs or {}
         if func.namespace == "_c10d_functional":
             # Its kernel in C++ copies the tensors, which we shall see, and calls our process groups.
@@ -187,7 +183,7 @@ class OperatorWatch(TorchDispatchMode):
         return outcome
 
     def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator; its tensors are memory that is there."""
+        """Run an operator and note the memory of its tensors."""
         if not self.memory.is_watching:
             return func(*args, **kwargs)
         with self._recorder.stopped():
@@ -199,25 +195,25 @@ class OperatorWatch(TorchDispatchMode):
 
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:
-    """Return the tensors with a storage that are in values as operators have them."""
+    """Return the tensors with a storage in nested values."""
     leaves = tree_leaves(list(values))
     return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
 
 
 def _are_sparse(arguments: Any) -> bool:
-    """Return whether tensors leave out elements, so that an operator works on fewer than their shapes say."""
+    """Return whether some tensors have fewer elements than their shapes say."""
     return any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in tree_leaves(arguments))
 
 
 def _dtype_of(tensors: list[Tensor]) -> str:
-    """Return the dtype in which is computed: that of the first tensor of fractions, or of the first at all."""
+    """Return the dtype of the computation: of the first floating-point tensor, or of the first one."""
     of_fractions = [tensor for tensor in tensors if tensor.dtype.is_floating_point or tensor.dtype.is_complex]
     first = (of_fractions or tensors)[:1]
     return name_of(first[0].dtype) if first else "uint8"
 
 
 def _multiplies_in_tf32(name: str) -> bool:
-    """Return whether the program lets a GPU multiply float32 in TF32 now, as torch does by default in convolutions."""
+    """Return whether the program's settings let a GPU multiply float32 in TF32, torch's default in convolutions."""
     backends: Any = torch.backends
     by_cudnn = "conv" in name and backends.cudnn.enabled
     return bool((backends.cudnn.conv if by_cudnn else backends.cuda.matmul).fp32_precision == "tf32")
@@ -226,7 +222,7 @@ def _multiplies_in_tf32(name: str) -> bool:
 def _flops(
     formula: Callable[..., int], func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], outcome: Any
 ) -> int:
-    """Return the operations of a call, without those of attention that a causal mask leaves out."""
+    """Return the operations of a call, in attention without those that a causal mask leaves out."""
     flops = int(formula(*args, **kwargs, out_val=outcome))
     given = {**dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)), **kwargs}
     if not given.get("is_causal") or "scaled_dot_product" not in func._schema.name:

@@ -1,15 +1,15 @@
 """`pretended_cuda`: a program that asks for CUDA devices gets the CPU, and is told that it has GPUs.
 
-Its tensors stay on the CPU and say so. Whatever it says of a device of CUDA is read as the CPU, and the functions of
-torch.cuda and torch.accelerator answer as on a host with GPUs. Streams are torch's placeholders for a CPU, by which the
-recorder knows what the program puts on its own stream.
+Its tensors stay on the CPU; a CUDA device is read as the CPU, and the functions of torch.cuda and torch.accelerator
+answer as on a host with GPUs. Streams are torch's placeholders for a CPU, from which the recorder knows the stream of
+each call. `replaced` is the way in which all recording changes torch.
 """
 
 import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial, wraps
 from inspect import isfunction
@@ -31,6 +31,7 @@ from ringsim.training_step import GPUS
 
 Arguments = tuple[Any, ...]
 Options = dict[str, Any]
+Replacement = tuple[Any, str, Any]  # an object, the name of its attribute, and the value in its place
 
 Device, Generator = torch.device, torch.Generator
 CPU = Device("cpu")
@@ -41,7 +42,7 @@ NAME, MAJOR, MINOR, VERSION, GPU = "pretended by ringsim trace", 9, 0, "12.8", G
 NCCL_VERSION = (2, 27, 5)  # hooks of DistributedDataParallel that send bfloat16 ask for 2.10
 
 _MODULES = torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.nvtx, torch.cuda.profiler, torch.accelerator
-# Their functions whose names begin so do nothing or return 0, unless it is said below what they do.
+# Their functions with these prefixes do nothing or return 0, unless they are defined below.
 _NO_EFFECT = "_record", "empty_", "ipc_", "manual_", "mark", "range_", "reset_", "seed", "set_", "start", "stop", "sync"
 _ARE_ZERO = "initial_seed", "max_memory_", "memory_", "utilization"
 _FACTS: dict[str, Any] = {
@@ -67,19 +68,19 @@ _FACTS: dict[str, Any] = {
 
 
 def _returns(value: Any) -> Callable[..., Any]:
-    """Return a function of any arguments that returns the value; each is another one, as torch.compile wants it."""
+    """Return a new function of any arguments that returns the value; torch.compile needs different ones."""
     return lambda *_, **__: value
 
 
 class CpuForCuda(TorchFunctionMode):
-    """Lets each function of torch that is given a CUDA device make or move its tensor on the CPU, not pinned."""
+    """Lets functions of torch that are given a CUDA device make or move their tensors on the CPU, not pinned."""
 
     def __torch_function__(self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None) -> Any:
         if func is Device:
             return Device("cuda", *args) if args and type(args[0]) is int else Device(*args, **kwargs or {})
         kwargs = kwargs or {}
         args = tuple(_on_cpu(argument) for argument in args)
-        if func in (Tensor.to, _PARSE_TO):  # they take numbers for devices of CUDA
+        if func in (Tensor.to, _PARSE_TO):  # for which a number is a CUDA device
             place = 1 if func is Tensor.to else 0
             args = (*args[:place], *map(_device_on_cpu, args[place : place + 1]), *args[place + 1 :])
         if "device" in kwargs:
@@ -90,7 +91,7 @@ class CpuForCuda(TorchFunctionMode):
 
 
 def _on_cpu(value: Any) -> Any:
-    """Return the CPU for a CUDA device, its name for the name of one, and any other value as it is."""
+    """Return the CPU for a CUDA device, "cpu" for its name, and any other value as it is."""
     if isinstance(value, str):
         return "cpu" if value.partition(":")[0] == "cuda" else value
     return CPU if isinstance(value, Device) and value.type == "cuda" else value
@@ -102,7 +103,7 @@ def _device_on_cpu(device: Any) -> Any:
 
 
 class _GeneratorMeta(type):
-    """Makes a class in the place of torch.Generator, which cannot be changed: it makes generators of the CPU."""
+    """The metaclass of a class in the place of torch.Generator, which cannot be changed: it makes those of the CPU."""
 
     def __call__(cls, device: Any = CPU) -> torch.Generator:
         return Generator(_device_on_cpu(device))
@@ -126,7 +127,7 @@ class _Event(torch.cpu.Event):
         return (end_event._recorded_s - self._recorded_s) * 1e3
 
 
-# What streams of CUDA can do, and torch's placeholders for a CPU cannot.
+# Methods of CUDA streams that torch's placeholders for a CPU lack.
 _OF_STREAMS: dict[str, Any] = {
     "__init__": lambda *_, **__: None,
     "synchronize": lambda _: None,
@@ -136,43 +137,35 @@ _OF_STREAMS: dict[str, Any] = {
 
 
 @contextmanager
+def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
+    """Replace attributes within the block; all values are made before the first one is in place."""
+    with ExitStack() as stack:
+        for owner, name, value in list(replacements):
+            stack.enter_context(patch.object(owner, name, value, create=owner is torch.cpu.Stream))
+        yield
+
+
+@contextmanager
 def pretended_cuda(num_devices: int) -> Iterator[None]:
     """Make torch report `num_devices` CUDA devices within the block, unless the machine has real ones."""
     if torch.cuda.is_available():
         yield
         return
-    answers = _answers(num_devices)
-    with ExitStack() as stack:
-
-        def replace(owner: Any, name: str, value: Any) -> None:
-            stack.enter_context(patch.object(owner, name, value, create=name in _OF_STREAMS))
-
-        for module in _MODULES:
-            for name in answers.keys() & vars(module).keys():
-                replace(module, name, answers[name])
-        for name, method in _OF_STREAMS.items():
-            replace(torch.cpu.Stream, name, method)
-        replace(torch, "Generator", _GeneratorMeta("Generator", (), {"__module__": "torch"}))
-        replace(torch, "Stream", torch.cpu.Stream)
-        replace(torch, "Event", _Event)
-        replace(torch.version, "cuda", VERSION)
-        replace(torch.cuda.nccl, "version", _returns(NCCL_VERSION))
-        stack.callback(torch.set_autocast_dtype, "cpu", torch.get_autocast_dtype("cpu"))
-        torch.set_autocast_dtype("cpu", torch.get_autocast_dtype("cuda"))
-        _move_to_cpu(replace)
-        replace(serialization, "_package_registry", list(serialization._package_registry))
-        serialization.register_package(15, lambda _: None, _storage_of_cuda)  # before that of CUDA
-        begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
-        replace(threading.Thread, "_bootstrap_inner", _with_mode(begin))
-        stack.enter_context(CpuForCuda())
-        yield
+    dtype, set_dtype = torch.get_autocast_dtype("cpu"), torch.set_autocast_dtype
+    set_dtype("cpu", torch.get_autocast_dtype("cuda"))
+    try:
+        with replaced([*_devices(num_devices), *_on_the_cpu()]), CpuForCuda():
+            serialization.register_package(15, lambda _: None, _storage_of_cuda)  # before that of CUDA
+            yield
+    finally:
+        set_dtype("cpu", dtype)
 
 
 @contextmanager
 def hidden_cuda() -> Iterator[None]:
-    """In the block the program is told that there are no CUDA devices."""
-    none: dict[str, Any] = {"is_available": _returns(False), "device_count": _returns(0)}
-    with patch.multiple(torch.cuda, **none), patch.multiple(torch.accelerator, **none):
+    """Make torch report no CUDA devices within the block."""
+    answers = {"is_available": _returns(False), "device_count": _returns(0)}
+    with replaced((module, *answer) for module in (torch.cuda, torch.accelerator) for answer in answers.items()):
         yield
 
 
@@ -219,20 +212,35 @@ def _refuse() -> None:
     raise RuntimeError(f"{name} needs a real GPU; ringsim trace only pretends to have one: leave it out there")
 
 
-def _move_to_cpu(replace: Callable[[Any, str, Any], None]) -> None:
-    """Let methods and classes of torch that are given a device take the CPU where no function of a tensor is called."""
+def _devices(num_devices: int) -> Iterator[Replacement]:
+    """Yield how torch reports the devices, their streams and events."""
+    answers = _answers(num_devices)
+    for module in _MODULES:
+        yield from ((module, name, answers[name]) for name in answers.keys() & vars(module).keys())
+    yield from ((torch.cpu.Stream, name, method) for name, method in _OF_STREAMS.items())
+    yield torch, "Generator", _GeneratorMeta("Generator", (), {"__module__": "torch"})
+    yield torch, "Stream", torch.cpu.Stream
+    yield torch, "Event", _Event
+    yield torch.version, "cuda", VERSION
+    yield torch.cuda.nccl, "version", _returns(NCCL_VERSION)
+    yield from ((module, "is_nccl_available", lambda: True) for module in (dist, distributed_c10d))
+    yield distributed_c10d, "default_pg_nccl_timeout", distributed_c10d.default_pg_timeout
+
+
+def _on_the_cpu() -> Iterator[Replacement]:
+    """Yield how methods and classes of torch that are given a device use the CPU without a function of a tensor."""
     for kind in (Tensor, torch.UntypedStorage, torch.TypedStorage):
-        replace(kind, "cuda", lambda itself, *_, **__: itself)
-    replace(Tensor, "pin_memory", lambda tensor, *_, **__: tensor)  # also in the thread of a data loader
-    replace(Tensor, "record_stream", lambda *_: None)
-    replace(torch._utils, "_get_restore_location", _returns("cpu"))  # of what torch.load reads without data
-    replace(distributed_c10d, "default_pg_nccl_timeout", distributed_c10d.default_pg_timeout)
-    replace(torch, "get_autocast_gpu_dtype", partial(torch.get_autocast_dtype, "cpu"))
-    replace(torch, "set_autocast_gpu_dtype", partial(torch.set_autocast_dtype, "cpu"))
-    replace(dist, "is_nccl_available", lambda: True)
-    replace(distributed_c10d, "is_nccl_available", lambda: True)
+        yield kind, "cuda", lambda itself, *_, **__: itself
+    yield Tensor, "pin_memory", lambda tensor, *_, **__: tensor  # also in the thread of a data loader
+    yield Tensor, "record_stream", lambda *_: None
+    yield torch._utils, "_get_restore_location", _returns("cpu")  # for torch.load without data
+    yield serialization, "_package_registry", list(serialization._package_registry)
+    yield torch, "get_autocast_gpu_dtype", partial(torch.get_autocast_dtype, "cpu")
+    yield torch, "set_autocast_gpu_dtype", partial(torch.set_autocast_dtype, "cpu")
     # A GPU has kernels of attention that a CPU has not.
-    replace(attention, "sdpa_kernel", wraps(attention.sdpa_kernel)(lambda *_, **__: nullcontext()))
+    yield attention, "sdpa_kernel", wraps(attention.sdpa_kernel)(lambda *_, **__: nullcontext())
+    begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+    yield threading.Thread, "_bootstrap_inner", _with_mode(begin)
     changes: tuple[tuple[Any, str, Callable[..., tuple[Arguments, Options]]], ...] = (
         (nn.parallel.DistributedDataParallel, "__init__", _without_devices),
         (FullyShardedDataParallel, "__init__", lambda args, kwargs: (args, {**kwargs, "device_id": CPU})),
@@ -246,12 +254,11 @@ def _move_to_cpu(replace: Callable[[Any, str, Any], None]) -> None:
         (autocast_mode, "_cast", _all_on_cpu),
         (nn.functional, "scaled_dot_product_attention", _without_dropout),
     )
-    for owner, name, change in changes:
-        replace(owner, name, _with_changed(vars(owner)[name], change))
+    yield from ((owner, name, _with_changed(vars(owner)[name], change)) for owner, name, change in changes)
 
 
 def _with_changed(function: Callable[..., Any], change: Callable[..., tuple[Arguments, Options]]) -> Callable[..., Any]:
-    """Return the function so that it takes what `change` makes of its arguments."""
+    """Return the function with its arguments changed by `change`."""
 
     @wraps(function)
     def changed(*args: Any, **kwargs: Any) -> Any:
@@ -272,13 +279,13 @@ def _without_devices(args: Arguments, kwargs: Options) -> tuple[Arguments, Optio
 
 
 def _without_dropout(args: Arguments, kwargs: Options) -> tuple[Arguments, Options]:
-    """Leave out the dropout of attention: a GPU's kernels do it as well, and a CPU has no kernel that does."""
+    """Leave out the dropout of attention, for which a GPU has kernels and a CPU has none."""
     names = "query", "key", "value", "attn_mask", "dropout_p", "is_causal"
     return (), {**dict(zip(names, args, strict=False)), **kwargs, "dropout_p": 0.0}
 
 
 def _with_mode(begin: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
-    """Return a thread's first function so that the thread asks for CUDA as the program does: a mode is one thread's."""
+    """Return a thread's first function with the mode in that thread."""
 
     def begin_with_mode(thread: threading.Thread) -> None:
         with CpuForCuda():
@@ -288,5 +295,5 @@ def _with_mode(begin: Callable[[threading.Thread], None]) -> Callable[[threading
 
 
 def _storage_of_cuda(storage: Any, location: str) -> Any:
-    """Return the storage that torch.load has read if it was to lie on CUDA, None if another function restores it."""
+    """Return the storage for torch.load if its place is on CUDA, else None."""
     return storage if location.partition(":")[0] == "cuda" else None

@@ -22,18 +22,18 @@ from torch.distributed import rpc
 from collectives.recording.fake import without_data
 from collectives.recording.group import recording
 from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
+from collectives.recording.recorder import Recorder, StreamMoment
 from collectives.recording.step_counter import EnoughError, StepCounter
-from collectives.runtime import Recorder, StreamMoment
 from ringsim import traces
 from ringsim.measurements import provenance
 
 
 @contextmanager
 def watched_streams(recorder: Recorder, device: Any) -> Iterator[None]:
-    """In the block the recorder is told of each wait that the program asks of the streams of a device.
+    """Tell the recorder of each wait of the program's streams within the block.
 
-    device: a module such as torch.cuda, or torch.cpu with its placeholders, or what stands in for one: it has classes
-    Stream and Event, and current_stream(). A stream's methods do what those of torch.cuda do, by those of events.
+    device: torch.cuda, or torch.cpu with its placeholders: classes Stream and Event, and current_stream(). The methods
+    of streams are replaced by those of events, as in torch.cuda.
     """
     marks: WeakKeyDictionary[Any, StreamMoment] = WeakKeyDictionary()
     record, wait = device.Event.record, device.Event.wait
@@ -55,7 +55,7 @@ def watched_streams(recorder: Recorder, device: Any) -> Iterator[None]:
         return event
 
     def wait_event(stream: Any, event: Any) -> None:
-        if event is not None:  # a placeholder takes None for an event, too
+        if event is not None:  # placeholders accept None
             event.wait(stream)
 
     def wait_stream(stream: Any, other: Any) -> None:
@@ -71,15 +71,15 @@ _OF_BOTH = (traces.TraceEventKind.CALL, traces.TraceEventKind.WAIT)
 
 
 class ProgramError(ValueError):
-    """A program that cannot be recorded; the message says where and why, in one line."""
+    """A program that cannot be recorded; the message has the place and the reason in one line."""
 
 
 def record_program(request: traces.TraceRequest, give_up: Callable[[str], object] = sys.exit) -> traces.ProgramTrace:
-    """Run the program until it has made as many steps as are asked for, and return them.
+    """Run the program until it has made the requested number of steps, and return them.
 
     give_up: ends the process with a message.
 
-    Raises ProgramError, in one line, if it fails, ends before the first step is over, or starts its own processes.
+    Raises ProgramError if the program fails, ends before its first recorded step, or starts its own ranks.
     """
     recorder = Recorder(lambda: 0.0) if request.is_fake else Recorder()  # without data nothing is computed
     groups: list[traces.Group] = []
@@ -102,7 +102,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         except EnoughError:
             pass
         except ProgramError:
-            if not counter.is_complete:  # else the program only says that it was stopped
+            if not counter.is_complete:  # else the program reports that it was stopped
                 raise
         except KeyboardInterrupt:
             if not counter.is_complete:  # else another thread has stopped this one
@@ -110,7 +110,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         finally:
             counter.processes.end_if_forked(sys.exc_info()[1])
             counter.processes.end_children()
-            if failures and not counter.recorded:  # which may be why this thread has failed, or has waited for ever
+            if failures and not counter.recorded:  # perhaps the reason why this thread has failed or hung
                 raise _told(failures[0].exc_value, request)
     for failure in failures:
         threading.__excepthook__(failure)
@@ -136,7 +136,7 @@ def _require_steps(counter: StepCounter, request: traces.TraceRequest) -> None:
 
 
 def _run(request: traces.TraceRequest) -> None:
-    """Run the program to its end, at which Python joins its threads."""
+    """Run the program to its end, and join its threads as Python does."""
     try:
         if request.is_module:
             runpy.run_module(request.program, run_name="__main__", alter_sys=True)
@@ -153,7 +153,7 @@ def _run(request: traces.TraceRequest) -> None:
 
 
 def _told(error: BaseException, request: traces.TraceRequest) -> ProgramError:
-    """Return an error that says in one line where the program has failed and why, and what helps."""
+    """Return an error with the place and reason of the failure, and advice, in one line."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if request.is_own(frame.filename)]
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else request.program  # the innermost line of its own
     if isinstance(error, ProgramError):
@@ -204,12 +204,11 @@ def _as_started_by_torchrun(request: traces.TraceRequest) -> Iterator[None]:
 
 @contextmanager
 def _without_compilers(compiled: list[str]) -> Iterator[None]:
-    """In the block torch.compile returns what it is given, or as a decorator a function that does, and warns once.
+    """Let torch.compile do nothing but warn within the block, as fused operators could not be watched.
 
-    Operators that are compiled together could be seen no longer. TorchScript's can be, and it goes on; on a GPU it
-    would fuse them.
+    TorchScript continues; its operators can be watched, though a GPU would fuse them.
 
-    compiled: is given the name of each backend that would fuse operators.
+    compiled: gets the name of each backend that would fuse operators.
     """
 
     def scripted(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -244,12 +243,10 @@ def _refuse_rpc(*_: object, **__: object) -> NoReturn:
 
 
 def with_times_of(timed: traces.TracedStep, watched: traces.TracedStep) -> traces.TracedStep:
-    """Return the watched step with the times of another one, or the other one if it makes other calls.
+    """Return the watched step with the times of a timed step; the timed one if their calls differ.
 
-    To watch an operator takes as long as a small one does, so that no step can be watched and timed at once.
-
-    Both steps compute for a while between one call or wait and the next. Where a READ divides that in the watched step,
-    the time of the timed step is divided in the same proportion.
+    Watching takes as long as a small operator, so that a watched step has no valid times. Where a READ divides the
+    computing between two calls or waits of the watched step, the time of the timed one is divided in proportion.
     """
     if _skeleton(timed) != _skeleton(watched):
         return timed
@@ -268,13 +265,13 @@ def with_times_of(timed: traces.TracedStep, watched: traces.TracedStep) -> trace
 
 
 def _skeleton(step: traces.TracedStep) -> tuple[list[tuple[traces.TraceEventKind, int]], list[traces.TraceCall]]:
-    """Return all that two steps of one program have in common, watched or not."""
+    """Return the calls and waits of a step, which do not depend on watching."""
     events = [(event.kind, event.call) for event in step.events if event.kind in _OF_BOTH]
     return events, [replace(call, local_s=0.0, after=None) for call in step.calls]
 
 
 def _computing_s(step: traces.TracedStep) -> list[float]:
-    """Return the seconds of computing before the first call or wait, between it and the next, and so on."""
+    """Return the seconds of computing before each call or wait, and after the last."""
     stretches_s = [0.0]
     for event in step.events:
         if event.kind in _OF_BOTH:

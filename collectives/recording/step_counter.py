@@ -1,4 +1,4 @@
-"""`StepCounter`: a recorded step ends with each step of the program's optimizer, and the program with the last one."""
+"""`StepCounter`: each step of the program's optimizer ends a recorded step, and the last one the program."""
 
 import os
 import signal
@@ -15,15 +15,15 @@ from torch import multiprocessing
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from collectives.recording.operators import OperatorWatch
-from collectives.runtime import Recorder
+from collectives.recording.recorder import Recorder
 from ringsim.traces import StepMemory, TracedStep
 from ringsim.units import plural
 
 # In the first step the optimizer allocates its state, and in the second DistributedDataParallel agrees on its buckets.
-# The third makes the calls of all that follow, so its operators are watched.
+# The third one makes the same calls as all later ones, so its operators are watched.
 WARM_UP_STEPS = 3
 WATCHED_STEP = WARM_UP_STEPS - 1
-MAX_STOPS = 10  # so often a program may catch what stops it
+MAX_STOPS = 10  # that a program may catch
 
 
 class EnoughError(BaseException):
@@ -31,9 +31,9 @@ class EnoughError(BaseException):
 
 
 class ForkedProcesses:
-    """The processes that the program forks: such as load data or log, but do not train.
+    """The processes that the program forks, to load data or to log, but not to train.
 
-    have_trained: whether an optimizer has made a step in one of them, which all of them can tell.
+    have_trained: whether an optimizer has made a step in one of them; known in all of them.
     """
 
     def __init__(self) -> None:
@@ -50,12 +50,12 @@ class ForkedProcesses:
         return self._shared[0] > 0
 
     def refuse_training(self) -> NoReturn:
-        """End this process, a forked one that trains, and let the program's own one say so."""
+        """End this forked process, which trains; the parent then reports it."""
         self._shared[0] = 1
         os._exit(1)
 
     def end_if_forked(self, error: BaseException | None) -> None:
-        """End a process that was forked and has come to the program's end, as Python does: it has no trace to write."""
+        """End a forked process at the program's end as Python does, without a trace."""
         if self.is_forked:
             if error is not None:
                 print(error, file=sys.stderr)  # noqa: T201
@@ -64,7 +64,7 @@ class ForkedProcesses:
             os._exit(code if isinstance(code, int) else 1)
 
     def end_children(self) -> None:
-        """End those that the program would have told to end, had it not been stopped."""
+        """End the child processes of the stopped program."""
         children = multiprocessing.active_children()
         for process in children:
             process.terminate()
@@ -74,13 +74,12 @@ class ForkedProcesses:
 
 
 class StepCounter:
-    """Counts the steps of the optimizer that steps first, while it is entered.
+    """Counts the steps of the first optimizer, within its context.
 
-    An optimizer that is gone when another one steps was on trial, and its steps are forgotten; unless it has made all
-    that were to be recorded, when nobody knows of another one.
+    If that optimizer is gone when another one steps, it was a trial, and its steps are forgotten.
 
-    watch_all: the operators of all steps are watched, once they have warmed up, since none is timed.
-    give_up: ends the process with a message, where no exception gets out of the program.
+    watch_all: watch the operators of all steps after the warm-up, since none is timed.
+    give_up: ends the process with a message, if the program catches every exception.
     """
 
     def __init__(
@@ -106,22 +105,22 @@ class StepCounter:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all steps are recorded, so that the program was stopped."""
+        """Whether all steps are recorded, and the program was stopped."""
         return len(self._recorder.steps) == self._num_steps
 
     @property
     def recorded(self) -> tuple[TracedStep, ...]:
-        """The steps after those that warm up."""
+        """The steps after the warm-up."""
         return tuple(self._recorder.steps[WARM_UP_STEPS:])
 
     @property
     def watched(self) -> list[TracedStep]:
-        """The step whose operators were watched, if the program has come so far."""
+        """The step whose operators were watched, if it is over."""
         return self._recorder.steps[WATCHED_STEP : WATCHED_STEP + 1]
 
     @property
     def memory(self) -> StepMemory | None:
-        """The memory of that step; None if it is not over."""
+        """The memory of the watched step; None if it is not over."""
         return self._watch.memory.memory
 
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
@@ -150,7 +149,7 @@ class StepCounter:
         self._stop_watch()
 
     def _stop_watch(self) -> None:
-        """Watch no longer; a thread that watches, and is not this one, is over or about to be."""
+        """Stop watching in this thread; another watching thread is about to end."""
         if self._watch.is_watching and self._thread is threading.current_thread():
             self._watch.stop()
 
@@ -170,7 +169,7 @@ class StepCounter:
                 is_handled = callable(signal.getsignal(signal.SIGTERM))
                 main = threading.main_thread().ident or 0
                 signal.pthread_kill(main, signal.SIGTERM if is_handled else signal.SIGINT)
-            raise SystemExit  # which ends a thread without a word
+            raise SystemExit  # which ends a thread silently
         if self._stops > MAX_STOPS:
             problem = "it catches BaseException in each step, and so cannot be stopped: let it catch Exception"
             self._give_up(f"{sys.argv[0]}: {problem}")

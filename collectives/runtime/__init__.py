@@ -28,20 +28,11 @@ from collectives.runtime.backends import (
 from collectives.runtime.chunk_transports import GlooTransport, SharedMemoryTransport
 from collectives.runtime.chunks import Reduce, reduce_into
 from collectives.runtime.errors import CollectiveError, FlightRecord, naming_failures
-from collectives.runtime.executor import Executor, execute, is_plain
+from collectives.runtime.executor import Executor, RunOperands, execute, is_plain
 from collectives.runtime.failures import FailureRecords, explain_failures, has_failed, name_first_to_fail
 from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.messages import UNSTAMPED, CallStamp, Tag
 from collectives.runtime.queue import CollectiveQueue, Work, close_queue
-from collectives.runtime.recorded_calls import (
-    RecordedGroup,
-    Recorder,
-    StreamMoment,
-    is_lent,
-    record_as_lent,
-    record_group,
-    recorded_group,
-)
 from collectives.runtime.schedule_run import Event, span
 from collectives.runtime.sharing import (
     TRANSPORTS,

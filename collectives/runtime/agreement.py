@@ -1,15 +1,12 @@
-"""`FingerprintCheck`: whether all ranks of a group make the same calls: it compares new ones and stamps all.
+"""`FingerprintCheck`: whether all ranks of a group make the same calls.
 
-Each call has a fingerprint: which collective, of how many elements of which dtype, by which operation and algorithm.
-The first time that a rank makes a call with some fingerprint, all ranks compare theirs before anything else is sent.
-From then on the fingerprint has a number, the same on all ranks, which is part of the tag of each of its messages. So
-calls with known fingerprints are not compared, and if ranks disagree about them, no message is taken for another's.
+A call's fingerprint names its collective, number of elements, dtype, operation and algorithm. A new one is compared by
+all ranks before anything else is sent, and then has a number, the same on all ranks and part of the tag of each of its
+messages: if ranks disagree on known calls, no message is taken for one of another call.
 
-In most collectives each rank needs something of every other one, so that ranks which disagree on them wait for each
-other, and nothing goes wrong. In a *rooted* one, a broadcast or a reduce, a rank may be done that has only sent. If the
-receiver calls something else meanwhile, its next call of that kind would find the message and take it for its own. So
-messages of rooted collectives carry the stamp of their call, as do those of the call that comes after one: after that,
-all ranks are known to have made the same calls.
+In a *rooted* collective, a broadcast or a reduce, that is not enough: a rank that only sends may be done while the
+receiver calls something else, whose next call of that kind would take the message. Messages of rooted collectives, and
+of the call that follows one, therefore carry the stamp of their call.
 """
 
 import zlib
@@ -33,9 +30,8 @@ from ringsim.schedule import Collective
 class RowAllGather:
     """Gathers a short row of numbers of every rank, in about the time of the smallest all_gather.
 
-    Every rank asks every other, so that all can name a silent one.
-
-    tag: of its messages, not that of the collectives: one rank's row must not be taken for another's data.
+    Every rank asks every other, so that all can name a silent one: CollectiveError after the group's timeout. tag: of
+    its messages; not that of the collectives.
     """
 
     def __init__(self, group: dist.ProcessGroup, tag: int, length: int, dtype: torch.dtype) -> None:
@@ -45,7 +41,6 @@ class RowAllGather:
         self._home = home_of(group)
 
     def gather(self, row: torch.Tensor) -> list[list[int]]:
-        """Return every rank's row, by rank. Raises CollectiveError if one sends none within the group's timeout."""
         self._rows[self._rank] = row
         gathered = self._rows.to(self._home)  # themselves, on the CPU; else anew on the stream that is current now
         self._executor.run(gathered)
@@ -57,20 +52,18 @@ TEXT_BYTES = 256  # of each rank
 
 
 class TextAllGather:
-    """Gathers a short text of every rank. tag: as of `RowAllGather`."""
+    """Gathers a short text of every rank, as `RowAllGather` does."""
 
     def __init__(self, group: dist.ProcessGroup, tag: int) -> None:
         self._rows = RowAllGather(group, tag, TEXT_BYTES, torch.uint8)
 
     def gather(self, text: str) -> list[str]:
-        """Return every rank's text, by rank. Raises CollectiveError if one sends none within the group's timeout."""
         own = _shortened(text.encode()).ljust(TEXT_BYTES)
         rows = self._rows.gather(torch.frombuffer(bytearray(own), dtype=torch.uint8))
         return [bytes(row).decode(errors="replace").rstrip() for row in rows]
 
 
 def _shortened(text: bytes) -> bytes:
-    """Return `text`, or its beginning and a checksum if it is too long."""
     return text if len(text) <= TEXT_BYTES else text[: TEXT_BYTES - 12] + f"... {zlib.crc32(text):08x}".encode()
 
 
@@ -94,8 +87,8 @@ _MIXER = 6364136223846793005  # odd, so that histories which differ in one call 
 class MismatchError(ValueError):
     """The ranks of a group were about to do different things; nothing was done, and the group can still be used.
 
-    All ranks raise it, with a message that says what each of them was about to do. A rank whose call the group has seen
-    before does not compare it: then all raise CollectiveError.
+    All ranks raise it; the message lists what each was about to do. Known calls are not compared: ranks that mix those
+    up raise CollectiveError.
 
         >>> try:
         ...     collectives.all_reduce(torch.ones(70 + rank))  # of lengths that the group has not seen yet
@@ -108,8 +101,8 @@ class MismatchError(ValueError):
 class CallCheck(Enum):
     """Which calls of a group are compared, over all its ranks, before they are carried out.
 
-    NEW: those with a fingerprint (collective, number of elements, dtype, operation, algorithm, root) that the group has
-    not seen yet. EVERY: all. NONE: none.
+    NEW: calls whose fingerprint (collective, number of elements, dtype, operation, algorithm, root) is new to the
+    group.
 
         >>> collectives.check_calls(check=collectives.CallCheck.NEW)
     """
@@ -122,11 +115,10 @@ class CallCheck(Enum):
 class Fingerprint(NamedTuple):
     """The description of a call that all ranks must have alike.
 
-    name: of the collective.
     num_elements: of the tensor that is reduced, passed on or gathered; of one rank's share where `details` say so; None
     if ranks may differ in it.
-    details: what else matters, in words once they are put together.
-    root: of the group; None where there is none.
+    details: all else that matters; joined, they are words.
+    root: of the group; None if there is none.
     """
 
     name: str
@@ -143,12 +135,12 @@ class Fingerprint(NamedTuple):
 
 
 class FingerprintCheck:
-    """The check of one rank of a group, which keeps the fingerprints that all ranks are known to have had.
+    """The check of one rank of a group, with the fingerprints that all ranks are known to have had.
 
-    The ranks of a group make its calls in one order, so that all number the fingerprints alike.
+    All ranks make the calls of a group in one order, and therefore number the fingerprints alike.
 
     mode: which calls are compared, from the next one on.
-    position: the number of the call that this rank is in, or was in last; its first is 1.
+    position: the number of the call that this rank is in, or was in last, from 1.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -161,11 +153,7 @@ class FingerprintCheck:
         self._is_after_rooted = False
 
     def stamp(self, fingerprint: Fingerprint, check: CallCheck) -> CallStamp:
-        """Return the stamp of the group's next call, which has this fingerprint.
-
-        Raises MismatchError, on every rank alike, if the ranks compare their fingerprints and they differ;
-        CollectiveError if one says nothing within the group's timeout.
-        """
+        """Return the stamp of the group's next call, which has this fingerprint; raises what `compare` does."""
         self.position += 1
         self._recent.append(fingerprint)
         try:
@@ -180,7 +168,6 @@ class FingerprintCheck:
         return CallStamp(number, self.position, self._digest, travels=is_rooted or was_rooted)
 
     def calls_in_words(self) -> list[str]:
-        """Return the last calls, KEPT_CALLS at most; the last of them has `position`."""
         return list(map(str, self._recent))
 
     def _number(self, fingerprint: Fingerprint, check: CallCheck) -> int:
@@ -195,7 +182,7 @@ class FingerprintCheck:
         return known or UNNUMBERED
 
     def compare(self, words: str) -> None:
-        """Raise MismatchError, on every rank alike, unless all ranks give the same words."""
+        """Raise MismatchError, on every rank, unless all give the same words; CollectiveError if one gives none."""
         try:
             different = disagreement(list(enumerate(self._texts.gather(words))))
         except CollectiveError as error:
@@ -208,10 +195,10 @@ class FingerprintCheck:
 
 
 def default_check(group: dist.ProcessGroup) -> CallCheck:
-    """Which calls of `group` are compared unless `check_calls` is called.
+    """Return which calls of `group` are compared unless `check_calls` is called.
 
-    All if TORCH_DISTRIBUTED_DEBUG is INFO or DETAIL; none by ranks that have no backend for the CPU: to compare makes
-    the CPU wait for the device, which a program on NCCL does not expect.
+    All if TORCH_DISTRIBUTED_DEBUG is INFO or DETAIL; none without a backend for the CPU, since the CPU would wait for
+    the device, which a program on NCCL does not expect.
     """
     if group.size() == 1:
         return CallCheck.NONE
@@ -224,14 +211,14 @@ def check_calls(group: dist.ProcessGroup | None = None, check: CallCheck = CallC
     """Compare the calls of all ranks of `group` that `check` selects, before they are carried out, from now on.
 
     group: the default group if None.
-    check: must be the same on every rank. The default is NEW where the group has a backend for the CPU, and EVERY with
-    TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. If ranks are about to make different calls, all of them raise MismatchError,
-    which lists the call of each; a rank that makes no call is named by all others after the group's timeout. A
-    comparison takes as long as a small collective: EVERY compares each call, NEW only the first call with a given
-    number of elements, dtype, operation and algorithm.
+    check: the same on every rank. By default NEW, NONE without a backend for the CPU, EVERY with
+    TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. If calls differ, all ranks raise MismatchError, which lists them; a rank
+    that makes no call is named by all others after the group's timeout. A comparison takes as long as a small
+    collective.
 
-    With NEW, ranks that disagree on calls of which the group has seen one before raise CollectiveError, after the
-    group's timeout at the latest, which also says which calls they have made: see docs/collectives.md.
+    With NEW, ranks that mix up known calls raise CollectiveError, after the group's timeout at the latest, which says
+    which
+    calls they have made: see docs/collectives.md.
 
     Raises ValueError if there is no such group.
 

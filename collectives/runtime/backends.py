@@ -33,9 +33,9 @@ POSTED, BATCHED, STAGED = Transport
 
 
 class Transports:
-    """The transports of one group, found when first asked for; and its communicator for batched transfers.
+    """The transports of one group, found when first asked for, and its communicator for batched transfers.
 
-    on_cpu: that of the CPU's tensors, by far the most often asked for; None until it is.
+    on_cpu: the transport of tensors on the CPU, by far the most often asked for; None until it is.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -45,7 +45,6 @@ class Transports:
         self._has_communicator = False
 
     def of(self, tensor: torch.Tensor) -> Transport:
-        """Return the transport of `tensor`. Raises ValueError if the group cannot send from where it is."""
         return (self.on_cpu if tensor.is_cpu else self._by_device.get(tensor.device)) or self._find(tensor.device)
 
     def _find(self, device: torch.device) -> Transport:
@@ -57,11 +56,9 @@ class Transports:
         return transport
 
     def start_communicator(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        """Let NCCL create the communicator of `group` on `device`, unless this has been done.
+        """Let NCCL create the communicator of `group` on `device`, by an all_reduce of one element, once.
 
-        NCCL creates one in the first operation of the group, in which all of its ranks must take part; a schedule may
-        send between some of them only. So every rank calls this before its first run, which does an all_reduce of one
-        element.
+        NCCL creates it in the first operation, in which all ranks must take part; a schedule may leave some out.
         """
         if not self._has_communicator:
             backend: Any = group._get_backend(device)  # torch's stubs lack its methods
@@ -82,7 +79,7 @@ def find_transport(group: dist.ProcessGroup, device: torch.device) -> Transport:
 
 
 def has_backend(group: dist.ProcessGroup, device: torch.device) -> bool:
-    """Whether `group` has one for tensors on `device`."""
+    """Whether `group` has a backend for tensors on `device`."""
     try:
         group._get_backend(device)
     except RuntimeError:
@@ -100,7 +97,7 @@ def _backend_name(group: dist.ProcessGroup, device: torch.device) -> str:
 
 
 def home_of(group: dist.ProcessGroup) -> torch.device:
-    """Where our small messages are: the CPU, or the current CUDA device if the group has no backend for it."""
+    """Return the device of our small messages: the CPU, or the current CUDA device if the group cannot send from it."""
     return CPU if has_backend(group, CPU) else torch.device("cuda")
 
 
@@ -109,7 +106,7 @@ _CALL_TIMEOUT_S = ContextVar[float | None]("the timeout of the call that this is
 
 @contextmanager
 def call_timeout(timeout: timedelta) -> Iterator[None]:
-    """In the block a rank waits for others as long in each collective that is called; unset, as torch has it: < 0."""
+    """Set the timeout of each collective that is called in the block; a negative one is unset, as in torch."""
     token = _CALL_TIMEOUT_S.set(timeout.total_seconds() if timeout >= timedelta() else None)
     try:
         yield
@@ -118,7 +115,7 @@ def call_timeout(timeout: timedelta) -> Iterator[None]:
 
 
 def time_limit_of(group: dist.ProcessGroup) -> Callable[[], TimeLimit]:
-    """Return what tells how long a rank of `group` waits for another one: as the call says, or as the group does."""
+    """Return a function that tells how long a rank of `group` waits for another one, as the call or the group says."""
     backend: Any = group._get_backend(home_of(group))
     options = backend.options  # which keep no group, and change with it
 
@@ -132,9 +129,9 @@ def time_limit_of(group: dist.ProcessGroup) -> Callable[[], TimeLimit]:
 
 
 def new_buffer(length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False) -> torch.Tensor:
-    """Return new memory, (length,), which may be written to in any mode, whatever the mode is now.
+    """Return new memory, (length,), which may be written to in any mode.
 
-    pinned: as a GPU copies from and to fastest; not heeded where there is no GPU.
+    pinned: for the fastest copies of a GPU; ignored where there is none.
     """
     # What is made in inference mode must not be written to outside of it, where it is used again.
     with torch.inference_mode(mode=False):
@@ -144,7 +141,7 @@ def new_buffer(length: int, dtype: torch.dtype, device: torch.device = CPU, pinn
 def reused_buffer(
     kept: torch.Tensor, length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False
 ) -> torch.Tensor:
-    """Return `kept`, or a new buffer if that is too short or of another kind: new memory costs more than sending."""
+    """Return `kept`, or a new buffer if it is too short or of another kind: new memory costs more than sending."""
     if kept.dtype == dtype and len(kept) >= length and kept.device == device:
         return kept
     return new_buffer(length, dtype, device, pinned)
@@ -165,11 +162,11 @@ GLOO_THREAD_POLICIES: tuple[GlooThreadPolicy, ...] = get_args(GlooThreadPolicy)
 def set_gloo_thread_policy(policy: GlooThreadPolicy = "batch") -> int:
     """Set the scheduling policy of all of Gloo's polling threads of this process; returns how many there are.
 
-    Each process group has its own thread, so this is to be called when groups have been made. It needs no privilege.
-    Where the system has no such threads, or forbids it, nothing is changed.
+    Each process group has its own thread, so call this when groups have been made. It needs no privilege; where it is
+    impossible nothing is changed.
 
-    policy: "batch" is SCHED_BATCH, with which a thread does not take a core from one that is running; "normal" is
-    SCHED_OTHER, which they have from the beginning. Raises ValueError for any other.
+    policy: "batch" is SCHED_BATCH, with which a thread takes no core from a running one; "normal" is SCHED_OTHER, the
+    default. Raises ValueError for any other.
 
         >>> collectives.set_gloo_thread_policy("batch") > 0
         True
@@ -181,7 +178,7 @@ def set_gloo_thread_policy(policy: GlooThreadPolicy = "batch") -> int:
 
 @contextmanager
 def batch_policy_for_new_groups() -> Iterator[None]:
-    """Set the policy "batch" for the threads of groups that are made meanwhile; others stay as they are."""
+    """Set the policy "batch" for the threads of groups that are made in the block."""
     before = _gloo_threads()
     yield
     _set_policy(_appeared_since(before), "batch")
@@ -197,10 +194,7 @@ def have_gloo_threads_batch_policy() -> bool:
 
 
 def _appeared_since(before: set[int]) -> set[int]:
-    """Return the threads that are new.
-
-    A group has one when it is made, but it may take a moment to give itself its name.
-    """
+    """Return the new threads. A group's thread may take a moment to give itself its name."""
     deadline = time.monotonic() + NAMING_S
     while not (new := _gloo_threads() - before) and TASKS.exists() and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -208,7 +202,6 @@ def _appeared_since(before: set[int]) -> set[int]:
 
 
 def _gloo_threads() -> set[int]:
-    """None where the system cannot be asked for them, or has no such policies."""
     if not hasattr(os, "SCHED_BATCH"):
         return set()
     return {int(task.name) for task in TASKS.glob("*") if _name(task) == GLOO_THREAD}

@@ -1,8 +1,4 @@
-"""How chunks travel in a run: by Gloo, each by itself; by NCCL, in batches; and through shared memory.
-
-Each transport says what a run does for every opcode. Of the memory of a run they ask where a message lands, what it is
-made of, and to apply it.
-"""
+"""How chunks travel in a run (`ChunkTransport`): by Gloo one by one, by NCCL in batches, or through shared memory."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,22 +26,18 @@ from ringsim.schedule import Receive, Send
 
 @dataclass(slots=True)
 class ChunkTransport:
-    """The interface that a run asks of its transport.
-
-    part: what is to be done. memory: on which chunks.
-    """
+    """The interface between a run and its transport: an action for each opcode, on the chunks in `memory`."""
 
     part: RankPart
     memory: ChunkMemory
 
     @property
     def instructions(self) -> Sequence[RankInstruction]:
-        """Return what it has to be asked to do, in order."""
         return self.part.instructions
 
     @property
     def actions(self) -> Actions:
-        """Return what does the instructions, by opcode. Not kept: it and its methods would keep each other alive."""
+        """Return the actions by opcode. They are not kept: methods and object would keep each other alive."""
         raise NotImplementedError
 
     def open(self) -> None:
@@ -56,7 +48,7 @@ class ChunkTransport:
 
 
 class PostedReceive(NamedTuple):
-    """A receive that is posted: where it lands, what to wait for, and the eager buffer if it is one."""
+    """A posted receive: where it lands, its work, and the eager buffer if it is one."""
 
     buffer: torch.Tensor
     work: dist.Work | FailedReceive
@@ -65,13 +57,14 @@ class PostedReceive(NamedTuple):
 
 @dataclass(slots=True)
 class GlooTransport(ChunkTransport):
-    """Sends and receives of torch.distributed, each by itself.
+    """Sends and receives of torch.distributed, one by one.
 
     Receives are posted ahead, because Gloo's send is a rendezvous: it writes at once only if the receiver has already
-    said where to. Those of short messages are posted even before the call (`PrepostedReceives`).
+    said where to. Receives of short messages are posted even before the call (`PrepostedReceives`).
 
-    tags: of each chunk's messages, but for the digest. stamp, timeout: of the call.
-    outgoing: what is sent of each chunk, where it carries the stamp; `copied` are those that hold the chunk as it is.
+    tags: of each chunk's messages, without the digest. stamp, timeout: of the call.
+    outgoing: the buffers in which chunks are sent behind a stamp; `copied` are the chunks that they hold as they are
+    now.
     """
 
     group: dist.ProcessGroup
@@ -93,7 +86,6 @@ class GlooTransport(ChunkTransport):
             self.preposted.put_outgoing(self.tags[number], buffer)
 
     def post_recv(self, index: int) -> None:
-        """Say where a message may land."""
         receive = self.part.program.receives[index]
         peer, tag = self.part.peers[receive.peer], self.tags[receive.chunk]
         if is_eager(tag):
@@ -107,7 +99,6 @@ class GlooTransport(ChunkTransport):
         self.receives[index] = PostedReceive(buffer, work)
 
     def wait_recv(self, index: int) -> None:
-        """Wait until it has arrived."""
         _, work, eager = self.receives[index]
         work.wait(self.timeout)
         if eager is not None and eager.stamp is not None and eager.stamp[1] != self.stamp.digest:
@@ -116,20 +107,17 @@ class GlooTransport(ChunkTransport):
             raise OtherCallError(peer, detail)
 
     def apply(self, index: int) -> None:
-        """Write it into its chunk."""
         receive = self.part.program.receives[index]
         self.memory.apply(receive, self.receives[index].buffer)
         self.copied.discard(receive.chunk)
 
     def repost_recv(self, index: int) -> None:
-        """Post the buffer that it landed in once more, for a later call."""
         eager = self.receives[index].eager
         if eager is not None:
             receive = self.part.program.receives[index]
             self.preposted.repost(self.group, self.part.peers[receive.peer], self.tags[receive.chunk], eager)
 
     def send(self, index: int) -> None:
-        """Send a chunk."""
         send = self.part.sends[index]
         message, tag = self.memory.message(index, send.chunk), self.tags[send.chunk]
         if not is_eager(tag):
@@ -139,14 +127,12 @@ class GlooTransport(ChunkTransport):
         self.sends[index] = self.group.send([message], self.part.peers[send.peer], tag)
 
     def wait_send(self, index: int) -> None:
-        """Wait until it has left."""
         self.sends[index].wait(self.timeout)
 
     def _rendezvous_tag(self, tag: int) -> int:
         return digest_tag(tag, self.stamp.digest) if tag & STAMPED else tag
 
     def _stamped(self, number: int, message: torch.Tensor, tag: int) -> torch.Tensor:
-        """Return `message`, what is sent of that chunk, behind the stamp of the call."""
         buffer = self.outgoing.get(number)
         if buffer is None:
             buffer = self.outgoing[number] = self.preposted.take_outgoing(tag)
@@ -158,13 +144,13 @@ class GlooTransport(ChunkTransport):
 
 @dataclass(slots=True)
 class NcclTransport(ChunkTransport):
-    """All that a rank sends and receives in a step as one group: POST_RECV and SEND put into it, LAUNCH launches it.
+    """All transfers of a step as one group: POST_RECV and SEND add to it, LAUNCH launches it.
 
-    NCCL asks for that: two ranks that send to each other by themselves would each wait for the other's receive. On NCCL
-    nothing here makes the CPU wait; it is the current stream that does.
+    NCCL asks for that: two ranks that send to each other one by one would each wait for the other's receive. On NCCL
+    the current stream waits and not the CPU.
 
-    batch: what was put in since the last launch; nothing of empty chunks, as both ends know that they are.
-    works: what is yet to be waited for, in the order of the batch; on NCCL one for all of it.
+    batch: the operations added since the last launch; none of empty chunks, as both ends know that they are empty.
+    works: not waited for yet, in the order of the batch; on NCCL one for the whole batch.
     """
 
     group: dist.ProcessGroup
@@ -179,35 +165,29 @@ class NcclTransport(ChunkTransport):
         return *posted, self.launch
 
     def post_recv(self, index: int) -> None:
-        """Put a receive into the batch."""
         receive = self.part.program.receives[index]
         self.buffers[index] = self.memory.landing(receive)
         self._add(dist.irecv, self.buffers[index], receive)
 
     def send(self, index: int) -> None:
-        """Put a send into the batch."""
         send = self.part.sends[index]
         self._add(dist.isend, self.memory.message(index, send.chunk), send)
 
     def launch(self, _: int) -> None:
-        """Launch the batch."""
         if self.batch:
             self.works.extend(dist.batch_isend_irecv(self.batch))
             self.batch.clear()
 
     def wait_recv(self, index: int) -> None:
-        """Wait until a message has arrived."""
         self._wait(self.buffers[index])
 
     def apply(self, index: int) -> None:
-        """Write it into its chunk."""
         self.memory.apply(self.part.program.receives[index], self.buffers[index])
 
     def repost_recv(self, index: int) -> None:
         """Do nothing: no receive stays posted between calls."""
 
     def wait_send(self, index: int) -> None:
-        """Wait until a message has left."""
         self._wait(self.memory.wire_chunks[self.part.sends[index].chunk])
 
     def _add(self, op: Callable[..., dist.Work | None], message: torch.Tensor, transfer: Send | Receive) -> None:
@@ -223,21 +203,19 @@ class NcclTransport(ChunkTransport):
 
 @dataclass(slots=True)
 class SharedMemoryTransport(ChunkTransport):
-    """Send chunks to ranks of the same host through shared memory, and to ranks of other hosts by torch.distributed.
+    """Sends chunks to ranks of the same host through shared memory, and to other hosts by torch.distributed.
 
-    To send a chunk, a rank *publishes* its location, from which the receiver adds or copies the chunk. The location is
-    that of the chunk in the tensor, if the tensor was made by `collectives.empty`; in the rank's own segment, to which
-    the chunk is copied; or, if the chunk has come from another rank of the host and is only forwarded, where that rank
-    published it. A sum that is to be forwarded is written to the segment at once. No memory is written to while another
-    rank may still read it (rule 4): in the segment each chunk of a portion has its own place, and in the tensor a
-    chunk is published only if what later overwrites it is computed from it (`plan.stays`).
+    A rank sends a chunk by *publishing* its location, from which the receiver adds or copies it: in the tensor, if that
+    was made by `collectives.empty`; in the rank's segment, after a copy; or, for a chunk that is only forwarded, where
+    it was published before. A sum that is to be forwarded is written to the segment at once. Nothing is overwritten
+    while another rank may still read it (rule 4): in the segment each chunk of a portion has its own place, and in the
+    tensor a chunk is published only if whatever overwrites it is computed from it (`plan.stays`).
 
-    plan: this rank's part of the schedule.
-    token: a number that stands for schedule and tensor, by which ranks notice that they run different ones.
-    remote: the transport to ranks of other hosts; None if no rank of the schedule is on one.
+    token: stands for schedule and tensor; by it ranks notice that they run different ones.
+    remote: the transport to ranks of other hosts; None if there are none.
     is_last: whether this is the last portion of the run; after it the caller may write to the tensor.
-    locations: by the number of a chunk, where its present value is published; None or missing if it is not.
-    arrived: by the index of a receive, the tensor with what has come, and its location; None if from another host.
+    locations: by chunk, where its present value is published.
+    arrived: by receive, the tensor that has arrived, and its location; None if from another host.
     """
 
     plan: SharedPlan
@@ -269,7 +247,6 @@ class SharedMemoryTransport(ChunkTransport):
             self.plan.local.take_back()
 
     def wait_recv(self, index: int) -> None:
-        """Wait until a message is published, or has arrived from another host."""
         record = self.plan.awaited[index]
         if record < 0:
             assert self.remote is not None
@@ -282,7 +259,7 @@ class SharedMemoryTransport(ChunkTransport):
         self.arrived[index] = self.plan.local.view(location, message.numel(), message.dtype), location
 
     def apply(self, index: int) -> None:
-        """Add what has arrived, in this rank's segment if the sum is sent on; or let the chunk be where it is."""
+        """Add what has arrived, in this rank's segment if the sum is sent on, or leave the chunk where it is."""
         receive, memory = self.part.program.receives[index], self.memory
         number = receive.chunk
         output = target = memory.targets[number]
@@ -308,7 +285,6 @@ class SharedMemoryTransport(ChunkTransport):
             self.remote.copied.discard(number)
 
     def send(self, index: int) -> None:
-        """Publish where a chunk is, or send it to another host."""
         send, local = self.part.sends[index], self.plan.local
         peer, number, location = self.part.peers[send.peer], send.chunk, self.locations.get(send.chunk)
         if self.remote is not None and peer not in local:
@@ -324,15 +300,12 @@ class SharedMemoryTransport(ChunkTransport):
         local.publish(peer, self.plan.published[index], location)
 
     def lend(self, number: int, chunk: torch.Tensor) -> int | None:
-        """Return the location of `chunk` where it is, in tensor or source; None if others cannot read it there."""
+        """Return the location of `chunk` in tensor or source; None if others cannot read it there."""
         is_overwritten = chunk.data_ptr() == self.memory.targets[number].data_ptr()
         return self.plan.local.lend(chunk) if self.plan.stays[number] or not is_overwritten else None
 
     def place(self, index: int, number: int) -> int:
-        """Return where others can read what send `index` sends of a chunk.
-
-        It is copied to the segment if they cannot read it where it is.
-        """
+        """Return where others can read the chunk of send `index`: in place, or else in the segment, after a copy."""
         chunk, message = self.memory.chunks[number], self.memory.wire_chunks[number]
         if self.memory.rounding is None and (lent := self.lend(number, chunk)) is not None:
             return lent
@@ -343,5 +316,5 @@ class SharedMemoryTransport(ChunkTransport):
 
 
 def _never(_: int) -> None:
-    """Stand for what a plan without other hosts has no instructions for."""
+    """Stand for the opcodes that a plan without other hosts does not have."""
     raise AssertionError

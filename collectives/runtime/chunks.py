@@ -1,7 +1,4 @@
-"""The chunks of a run: how a tensor is cut into them (`ChunkLayout`), and the memory where they are (`ChunkMemory`).
-
-The layout also says how chunks are cut into portions, and which tags their messages have.
-"""
+"""The chunks of a run: how a tensor is cut into them (`ChunkLayout`), and the memory where they are (`ChunkMemory`)."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -21,7 +18,7 @@ Reduce = Callable[[torch.Tensor, torch.Tensor], object]
 
 
 def reduce_into(reduce: Reduce, output: torch.Tensor, chunk: torch.Tensor, arrived: torch.Tensor) -> None:
-    """Put into `output` what `reduce` makes of `chunk`, which stays as it is unless it is the output itself."""
+    """Put `chunk` reduced with `arrived` into `output`; the chunk stays as it is unless it is the output."""
     if output is chunk:
         reduce(chunk, arrived)
     elif reduce is torch.Tensor.add_:
@@ -35,9 +32,9 @@ LARGEST_ROUNDED = 464.0  # which float8_e4m3fn rounds to its last number, 448
 
 
 def copy_rounded(target: torch.Tensor, values: torch.Tensor) -> None:
-    """Copy `values`; what is out of the range of float8_e4m3fn becomes NaN, as other dtypes have NaN or infinity there.
+    """Copy `values`; out of the range of float8_e4m3fn they become NaN, as other dtypes have NaN or infinity there.
 
-    torch makes it 448, and infinity too, which nobody can tell from a result.
+    torch makes them 448, and infinity too, which nobody can tell from a result.
     """
     target.copy_(values)
     if target.dtype == torch.float8_e4m3fn != values.dtype:
@@ -46,14 +43,14 @@ def copy_rounded(target: torch.Tensor, values: torch.Tensor) -> None:
 
 @dataclass(slots=True)
 class ChunkMemory:
-    """The chunks of one run on one rank, or of one portion of it.
+    """The chunks of one run, or one portion of it, on one rank.
 
     chunks: where each chunk is now: in the target, or, until it is first written, in the source.
     targets: where each chunk is in the end.
-    wire_chunks: what is sent of each chunk: `chunks` itself, or, if they travel in another dtype, tensors of that.
-    staging_buffers: for what must not land in its chunk, nor in an eager buffer.
-    rounding: what must be rounded, if chunks travel in another dtype; None if they do not.
-    on_wire: the chunks of which `wire_chunks` holds what is sent of them.
+    wire_chunks: what is sent of each chunk: `chunks`, or tensors of the dtype in which they travel.
+    staging_buffers: for messages that must land neither in their chunk nor in an eager buffer.
+    rounding: what must be rounded, if chunks travel in another dtype.
+    on_wire: the chunks whose present value `wire_chunks` holds.
     """
 
     chunks: list[torch.Tensor]
@@ -66,13 +63,11 @@ class ChunkMemory:
     on_wire: set[int] = field(default_factory=set)
 
     def cut(self, cuts: Sequence[slice]) -> "ChunkMemory":
-        """Return the memory of a portion, which has those elements of each chunk."""
         chunks, targets = _cut_each(self.chunks, cuts), _cut_each(self.targets, cuts)
         wire_chunks = chunks if self.rounding is None else _cut_each(self.wire_chunks, cuts)
         return ChunkMemory(chunks, targets, wire_chunks, self.reduce, self.staging_buffers, self.rounding)
 
     def landing(self, receive: Receive) -> torch.Tensor:
-        """Return where a message lands that is not eager."""
         if not receive.needs_staging:
             return (self.targets if self.rounding is None else self.wire_chunks)[receive.chunk]
         # It is free again: there are as many as such receives are ever posted and not yet applied.
@@ -91,7 +86,7 @@ class ChunkMemory:
         self.move(number, target, arrived)
 
     def move(self, number: int, chunk: torch.Tensor, arrived: torch.Tensor) -> None:
-        """From now on the chunk is where `chunk` is, which was made of what has arrived."""
+        """Note that the chunk is now in `chunk`, which was made of what has arrived."""
         if self.rounding is not None:
             self.on_wire.discard(number)
             if arrived is self.wire_chunks[number]:
@@ -99,7 +94,7 @@ class ChunkMemory:
         self.chunks[number] = chunk
 
     def message(self, index: int, number: int) -> torch.Tensor:
-        """Return what send `index` sends of a chunk: itself, or what it is in the dtype that travels."""
+        """Return the message of send `index`: the chunk, or its copy in the dtype that travels."""
         message, chunk = self.wire_chunks[number], self.chunks[number]
         if self.rounding is not None and number not in self.on_wire:
             copy_rounded(message, chunk)
@@ -108,15 +103,15 @@ class ChunkMemory:
         return message
 
     def round_in_place(self, index: int, chunk: torch.Tensor, message: torch.Tensor) -> None:
-        """Make the chunk what send `index` has sent of it, where this rank needs it later.
+        """Make the chunk what send `index` has sent of it, if this rank needs it later.
 
-        In an exchange both sides must add the same two.
+        In an exchange both sides must add the same.
         """
         if self.rounding is not None and self.rounding.in_place[index]:
             chunk.copy_(message)
 
     def finish(self) -> None:
-        """Round what this rank has not sent, where all ranks shall hold the same."""
+        """Round the chunks that this rank has not sent, where all ranks shall hold the same."""
         for number in self.rounding.at_end if self.rounding is not None else ():
             sent, chunk = self.wire_chunks[number], self.chunks[number]
             copy_rounded(sent, chunk)
@@ -129,10 +124,9 @@ def _cut_each(chunks: Sequence[torch.Tensor], cuts: Sequence[slice]) -> list[tor
 
 @dataclass(frozen=True, slots=True)
 class ChunkPlaces:
-    """The chunks in the two tensors of a rank, in order, where the collective leaves no rank all of them.
+    """The chunks in the two tensors of a rank, in order, of a collective that leaves no rank all of them.
 
-    given: in the tensor that the rank gives. left: in the tensor in which the collective leaves its result.
-    staying: in both, so that they have to be copied.
+    given: in its input. left: in its output. staying: in both, so that they are copied.
     passing: in neither, as the rank only passes them on.
     """
 
@@ -144,7 +138,7 @@ class ChunkPlaces:
 
     @classmethod
     def of(cls, schedule: Schedule, program: RankProgram, rank: int, root: int) -> "ChunkPlaces":
-        """Return the places on the rank that the schedule calls `rank`, if its rank 0 is rank `root` of the group."""
+        """Return the places on the schedule's rank `rank`; the schedule's rank 0 is rank `root` of the group."""
         shape = schedule.collective, schedule.num_ranks, schedule.num_chunks
         given, left = (np.flatnonzero(held(*shape)[rank]) for held in (held_at_start, held_at_end))
         received = {receive.chunk for receive in program.receives}
@@ -158,21 +152,15 @@ class ChunkPlaces:
         passing = tuple(sorted(received.difference(left.tolist())))
         return cls(schedule.num_chunks, in_order(given), in_order(left), staying, passing)
 
-    def num_elements(self, source: torch.Tensor, target: torch.Tensor) -> int:
-        """Return how many elements all chunks have together if they are equally long."""
-        own, chunks = (source, self.given) if self.given else (target, self.left)
-        return own.numel() * self.num_chunks // len(chunks)
-
 
 MAX_KEPT = 1024  # layouts of a schedule; of more sizes the oldest go
 MAX_KEPT_CHUNKS = 2**17  # of these layouts together; an all_to_all of n ranks has n * n, and new lengths in each call
 
 
 class Portion(NamedTuple):
-    """A part of every chunk, for which the whole schedule is executed before that of the next.
+    """A part of every chunk, for which the whole schedule is executed before the next part.
 
-    cuts: which elements of each chunk belong to it; None if all do.
-    tags: of the messages of each chunk.
+    cuts: the elements of each chunk that belong to it; None for all. tags: of the messages of each chunk.
     """
 
     cuts: list[slice] | None
@@ -184,7 +172,7 @@ class ChunkLayout(NamedTuple):
 
     lengths: elements of each chunk.
     portions: one, unless the chunks have to fit the slots of shared memory.
-    staging_length: elements that a staging buffer must have for what is not eager; 0 if all is.
+    staging_length: elements of a staging buffer; 0 if all messages are eager.
     token: a number that stands for the schedule and the tensor, less than 2**TOKEN_BITS.
     """
 
@@ -195,7 +183,7 @@ class ChunkLayout(NamedTuple):
 
 
 class LayoutKey(NamedTuple):
-    """The quantities that a layout depends on, beside the schedule.
+    """The quantities that a layout of a schedule depends on.
 
     bytes_each: of an element as it travels.
     eager: whether receives may stay posted between calls, as only Gloo lets them.
@@ -224,7 +212,6 @@ class ChunkLayouts:
         self._known: dict[LayoutKey, ChunkLayout] = {}
 
     def of(self, key: LayoutKey) -> ChunkLayout:
-        """Return the layout for these elements."""
         layout = self._known.get(key)
         if layout is None:
             if len(self._known) == max(1, min(MAX_KEPT, MAX_KEPT_CHUNKS // self._schedule.num_chunks)):
@@ -249,7 +236,6 @@ class ChunkLayouts:
         return ChunkLayout(lengths, portions, staging_length, token)
 
     def _tags(self, sizes_bytes: list[int], key: LayoutKey) -> list[int]:
-        """Return the tags of the messages of chunks of those sizes."""
         own = numbered_tag(self._tag, key.number, key.stamped)
         reduces = self._schedule.collective.reduces
         tags = [eager_tag(own, size, reduces) for size in sizes_bytes]
@@ -259,7 +245,6 @@ class ChunkLayouts:
 
 
 def _portion_cuts(lengths: list[int], key: LayoutKey) -> list[list[slice]]:
-    """Return the cuts of each portion: enough portions for the longest chunk, with equal shares of every chunk."""
     longest_bytes = max(lengths, default=0) * key.bytes_each
     number = 1 if key.portion_bytes is None else max(1, -(-longest_bytes // key.portion_bytes))
     return [

@@ -12,8 +12,8 @@ from collectives.runtime.instructions import Opcode, RankInstruction, RankPart
 class TransferRecord(NamedTuple):
     """One transfer of this rank.
 
-    kind: send or receive.
-    state: of a send "not begun", "under way", "left"; of a receive "not begun", "awaited", "applied".
+    kind: "send" or "receive".
+    state: "not begun", then "under way" and "left" for a send, "awaited" and "applied" for a receive.
     """
 
     kind: str
@@ -25,9 +25,9 @@ class TransferRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlightRecord:
-    """All transfers of one rank in one collective, in step order: what a `CollectiveError` holds as `flight_record`.
+    """The transfers of one rank in one collective, in step order: the `flight_record` of a `CollectiveError`.
 
-    entries: one `TransferRecord` for each, with kind, step, peer, chunk and state.
+    entries: a `TransferRecord` for each, with kind, step, peer, chunk and state.
 
         >>> from collectives.runtime.errors import TransferRecord
         >>> sent = TransferRecord("send", step=0, peer=1, chunk=0, state="left")
@@ -43,14 +43,12 @@ class FlightRecord:
     entries: tuple[TransferRecord, ...]
 
     def __str__(self) -> str:
-        """In short: how many of the sends have left and how many of the receives are applied."""
         states = Counter((entry.kind, entry.state) for entry in self.entries)
         kinds = Counter(entry.kind for entry in self.entries)
         left, applied = states["send", "left"], states["receive", "applied"]
         return f"{left} of {kinds['send']} sends left, {applied} of {kinds['receive']} receives applied"
 
     def table(self) -> str:
-        """Return a line for each transfer."""
         return "\n".join(
             f"step {entry.step}: {entry.kind:7} chunk {entry.chunk} "
             f"{'to' if entry.kind == 'send' else 'from'} rank {entry.peer}: {entry.state}"
@@ -62,7 +60,7 @@ _STATES = {Opcode.POST_RECV: "awaited", Opcode.APPLY: "applied", Opcode.SEND: "u
 
 
 def flight_record_of(part: RankPart, failed: RankInstruction | None = None) -> FlightRecord:
-    """Return where the transfers of `part` are once the instructions before `failed` are done; None is the first."""
+    """Return the states of the transfers of `part` before the instruction `failed`; None for the first."""
     receives, sends = ["not begun"] * len(part.program.receives), ["not begun"] * len(part.sends)
     num_done = 0 if failed is None else part.instructions.index(failed)
     for opcode, index in part.instructions[:num_done]:
@@ -79,13 +77,12 @@ def flight_record_of(part: RankPart, failed: RankInstruction | None = None) -> F
 class CollectiveError(RuntimeError):
     """A transfer failed or was not finished within the timeout; the message names rank, step, chunk and peer.
 
-    At its end the message names the rank that failed first, the same on all ranks, where that can be found out: a
-    neighbour that this rank was waiting for may have left only because it had lost another one.
+    Where it can be found out, the message ends with the rank that failed first, the same on all ranks.
 
-    The tensor is left half-reduced, and the process group is broken: further collectives of it raise at once. Leave by
-    sys.exit with a code other than 0, so that whoever started the ranks ends the others; with Gloo neither that nor
-    dist.destroy_process_group before it waits for a peer. (Where torch's own collectives are under way as well, whose
-    threads may abort a process that takes leave, os._exit is the sure way.)
+    The tensor is left half-reduced, and the group is broken: its further collectives raise at once. Leave by sys.exit
+    with a code other than 0, so that whoever started the ranks ends the others; with Gloo that waits for no peer, nor
+    does dist.destroy_process_group before it. (Where torch's own collectives are under way, too, whose threads may
+    abort a process that leaves, os._exit is the sure way.)
 
     flight_record: how far each of this rank's transfers had got; None if it failed outside of a schedule.
     peer: the rank of the group that this rank was waiting for; None if it is not known.
@@ -104,25 +101,24 @@ class CollectiveError(RuntimeError):
         self._cause = ""
 
     def add_cause(self, cause: str) -> None:
-        """Put at the end of the message what made the transfer fail, unless that is there already."""
         if cause and not self._cause:
             self._cause = cause
             self.args = (f"{self}; {cause}",)
 
     def during(self, doing: str) -> "CollectiveError":
-        """Return it with `doing`, the rank and what it was at, in front of its message."""
+        """Return the error with `doing`, the rank and what it was at, in front of its message."""
         placed = CollectiveError(f"{doing}: {self}", self.flight_record, self.peer)
         placed._cause = self._cause
         return placed
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Whether Gloo says that nothing came in time, or that an earlier such failure has closed the connection."""
+    """Whether Gloo says that nothing came in time, or that an earlier timeout has closed the connection."""
     return any(words in str(error).lower() for words in ("timed out", "timeout"))
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what it says."""
+    """Return the first line of the message."""
     return (str(error).strip() or repr(error)).splitlines()[0]
 
 
@@ -141,7 +137,7 @@ def naming_failures(doing: str) -> Iterator[None]:
 
 
 def disagreement(calls: Sequence[tuple[int, str]], about: str = "what to do") -> str:
-    """Which ranks were doing what, if not all did the same. calls: of each rank, what it was doing, in words."""
+    """Return which ranks were doing what; empty if all did the same. calls: ranks, and what they were doing."""
     ranks: dict[str, list[int]] = {}
     for rank, call in calls:
         ranks.setdefault(call, []).append(rank)

@@ -1,13 +1,9 @@
-"""`execute`: a `Schedule` on real tensors, over point-to-point send and receive of torch.distributed.
-
-Each rank runs its own part (`RankPart`) in one thread, from a list of instructions: a `ScheduleRun` of chunk memory and
-a transport.
-"""
+"""`execute`: a `Schedule` on real tensors, over point-to-point send and receive of torch.distributed."""
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -22,7 +18,7 @@ from collectives.runtime.messages import UNSTAMPED, CallStamp, PrepostedReceives
 from collectives.runtime.rounding import Rounding, rounding_of
 from collectives.runtime.schedule_run import Event, Hook, ScheduleRun, logging_to, naming_spans, profiling
 from collectives.runtime.sharing import Sharing, transport_in_use
-from ringsim.schedule import Schedule, rank_program
+from ringsim.schedule import Collective, Schedule, rank_program
 
 
 def execute(
@@ -36,17 +32,11 @@ def execute(
 ) -> None:
     """Run `schedule` once on every rank of `group`, each with its own `tensor`, in place.
 
-    tensor: contiguous, on the CPU or on a CUDA device, of the same length and dtype on every rank. Afterwards the
-    chunks that the collective leaves at a rank hold the result there; what the others hold is undefined.
-    reduce: called with a chunk and what arrived for it, to change the chunk in place where the schedule reduces. What
-    arrived it must leave as it is: that may be memory from which other ranks read as well.
-    source: what this rank gives, if that is not in `tensor`; in a gather, scatter or all_to_all it never is.
+    tensor, reduce, source, log: as in `Executor.run`, which runs one schedule again and again.
     group: the default process group if None.
-    log: gets an `Event` for every send and every receive.
 
     Raises ValueError if there is no process group, or for a tensor or schedule that does not fit it, and
-    CollectiveError when a peer fails or is later than the group's timeout. To run one schedule again and again, make an
-    `Executor` of it.
+    CollectiveError when a peer fails or is later than the group's timeout.
 
         >>> tensor = torch.tensor([1.0, 2.0]) + rank
         >>> collectives.execute(ringsim.ring_all_reduce(2), tensor)
@@ -57,32 +47,55 @@ def execute(
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the memory of `tensor` can be sent as it is: elements in order, none to be negated when read."""
+    """Whether the memory of `tensor` can be sent as it is: elements in order, none negated or conjugated by a view."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
-class RunOptions(NamedTuple):
-    """The options of `Executor.run`, as described there."""
+@dataclass(slots=True)
+class RunOperands:
+    """The tensors of one run of a schedule on one rank, and how they are combined.
 
-    reduce: Reduce
-    source: torch.Tensor | None
-    share: torch.Tensor | None
-    wire: torch.dtype
-    log: list[Event] | None
-    stamp: CallStamp
-    splits: tuple[int, ...] | None
+    tensor, reduce, source, wire, splits, log: as in `Executor.run`.
+    share: where this rank's equal share of the result goes, if not to its place in `tensor`; in its own memory. Only
+    together with `source`.
+    stamp: of the call, the same on every rank: a message of another call is not taken for one of this call.
+    """
+
+    tensor: torch.Tensor
+    reduce: Reduce = torch.Tensor.add_
+    source: torch.Tensor | None = None
+    share: torch.Tensor | None = None
+    wire: torch.dtype | None = None
+    splits: tuple[int, ...] | None = None
+    log: list[Event] | None = None
+    stamp: CallStamp = UNSTAMPED
+
+    @property
+    def wire_dtype(self) -> torch.dtype:
+        return self.wire or self.tensor.dtype
+
+    def num_elements(self, collective: Collective, num_ranks: int) -> int:
+        """Return the number of elements of all chunks together, the same on every rank."""
+        if self.splits is not None:
+            return sum(self.splits)
+        if collective in _FROM_SHARES:
+            assert self.source is not None
+            return self.source.numel() * num_ranks
+        return self.tensor.numel() * (num_ranks if collective is _SCATTER else 1)
+
+
+# By themselves, because Python 3.11 takes long to find a member of an Enum.
+_FROM_SHARES, _SCATTER = (Collective.GATHER, Collective.ALL_TO_ALL), Collective.SCATTER
 
 
 class Executor:
-    """One schedule on one process group, to be run any number of times; keeps what every run needs.
+    """One schedule on one process group, to be run any number of times; its buffers are kept between runs.
 
-    Memory: the longest chunk, a few times, for what arrives to be added (as many as one step brings to this rank, and
-    on Gloo at least three where there are as many), unless it is short enough to be eager; for a CUDA tensor
-    on Gloo also its length in pinned memory of the host. Kept between runs, because fresh memory costs more than the
-    sending.
+    Memory: a few times the longest chunk, unless that is eager (as many as one step brings to be added, on Gloo at
+    least three); for a CUDA tensor on Gloo also its length in pinned memory of the host.
 
     root: the rank of the group that does what the schedule says of rank 0; the others follow it in order.
-    tag: of the messages; others than those of the collectives need another. Less than 256.
+    tag: of the messages, less than 256.
     shares_memory: False for torch.distributed between all ranks, whatever the transport of the group.
 
     Raises ValueError if the schedule has another number of ranks than the group.
@@ -107,12 +120,11 @@ class Executor:
         if schedule.num_ranks != group.size():
             raise ValueError(f"{schedule}: the group has {group.size()} ranks; build the schedule for {group.size()}")
         self.schedule = schedule
-        self._group = weakref.ref(group)  # so that who keeps executors by group does not keep the group
+        self._group = weakref.ref(group)  # an executor is kept by its group, and must not keep it
         own = (group.rank() - root) % group.size()
         self._program = rank_program(schedule, own)
-        self._places = None
-        if not schedule.collective.is_whole:
-            self._places = ChunkPlaces.of(schedule, self._program, own, root)
+        is_whole = schedule.collective.is_whole
+        self._places = None if is_whole else ChunkPlaces.of(schedule, self._program, own, root)
         # With another root than 0, all ranks are moved along by as much.
         self._peers = tuple((rank + root) % group.size() for rank in range(group.size()))
         state = state_of(group)
@@ -140,94 +152,87 @@ class Executor:
             raise ValueError(f"{self.schedule}: the process group has been destroyed")
         return group
 
-    def run(  # noqa: PLR0913  all that a call has to say of its tensors
+    def run(
         self,
         tensor: torch.Tensor,
         *,
         reduce: Reduce = torch.Tensor.add_,
         source: torch.Tensor | None = None,
-        share: torch.Tensor | None = None,
         wire: torch.dtype | None = None,
-        log: list[Event] | None = None,
-        stamp: CallStamp = UNSTAMPED,
         splits: tuple[int, ...] | None = None,
+        log: list[Event] | None = None,
     ) -> None:
-        """Run the schedule on every rank of the group, each with its own `tensor`, in place.
+        """Run the schedule on every rank of the group, each with its own `tensor`, in place; one run at a time.
 
-        tensor: contiguous, on the CPU or on a CUDA device, of the same length and dtype on every rank. Afterwards the
-        chunks that the collective leaves at this rank hold the result; what the others hold is undefined. On CUDA the
-        run belongs to the current stream, always the same one of an executor; what NCCL does it does not wait for.
-        reduce: called with a chunk and what arrived for it; must change the chunk in place, and leave what arrived as
-        it is.
-        source: where this rank's contribution is, if not in `tensor`; it is only read. Not together with `wire`. In a
-        gather, scatter or all_to_all, which leave no rank all chunks, it has what the rank begins with and `tensor`
-        what it ends with, and they share no memory; either is empty where that is nothing.
-        share: where this rank's equal share of the result goes, if not to its place in `tensor`; in its own memory.
-        Only together with `source`.
-        wire: the dtype in which chunks travel, that of `tensor` if None. Each send rounds what it sends, for its sender
-        too; sums are kept in the dtype of `tensor`.
+        tensor: contiguous, on the CPU or a CUDA device, of the same length and dtype on every rank. Afterwards the
+        chunks that the collective leaves at this rank hold the result; the others are undefined. On CUDA a run belongs
+        to the current stream, always the same one of an executor, and does not wait for NCCL.
+        reduce: changes its first argument, a chunk, in place, and leaves its second, what arrived for it, as it is:
+        other ranks may read there too.
+        source: this rank's contribution, if it is not in `tensor`; only read. Not together with `wire`. In a gather,
+        scatter or all_to_all it has the chunks that the rank begins with, and `tensor`, in other memory, those that it
+        ends with.
+        wire: the dtype in which chunks travel, that of `tensor` if None. A send rounds for its sender too; sums are
+        kept in the dtype of `tensor`.
+        splits: elements of each share of the data (see `ringsim.schedule.owners`), the same on every rank, if they are
+        not as equal as can be.
         log: gets an `Event` for every send and every receive, in the order in which they happened.
-        stamp: that of the call, the same on every rank: messages of other calls are not taken for its own.
-        splits: elements of each share of the data (see `ringsim.schedule.owners`), the same on every rank; None if all
-        are as equal as can be.
 
-        Not to be called again before it has returned. Raises ValueError for a tensor that does not fit,
-        CollectiveError when a peer fails or is later than the group's timeout.
+        Raises ValueError for a tensor that does not fit, CollectiveError when a peer fails or is later than the group's
+        timeout.
         """
-        if not is_plain(tensor):
-            raise ValueError(f"{self.schedule}: {_refusal(tensor)}")
-        if self._places is not None and source is None:
-            raise ValueError(f"{self.schedule}: pass source=, the input, in addition to the tensor for the result")
-        transport = self._transports.of(tensor)
-        options = RunOptions(reduce, source, share, wire or tensor.dtype, log, stamp, splits)
-        if transport is POSTED:
-            self._run_posted(tensor, options)
-        elif transport is STAGED:
-            self._run_staged(tensor, options)
-        else:
-            self._run_batched(tensor, options)
+        self.carry_out(RunOperands(tensor, reduce, source, None, wire, splits, log))
 
-    def _run_staged(self, tensor: torch.Tensor, options: RunOptions) -> None:
+    def carry_out(self, operands: RunOperands) -> None:
+        """Run the schedule with these operands; see `run`."""
+        if not is_plain(operands.tensor):
+            raise ValueError(f"{self.schedule}: {_refusal(operands.tensor)}")
+        if self._places is not None and operands.source is None:
+            raise ValueError(f"{self.schedule}: pass source=, the input, in addition to the tensor for the result")
+        transport = self._transports.of(operands.tensor)
+        if transport is POSTED:
+            self._run_posted(operands)
+        elif transport is STAGED:
+            self._run_staged(operands)
+        else:
+            self._run_batched(operands)
+
+    def _run_staged(self, operands: RunOperands) -> None:
+        tensor, source = operands.tensor, operands.source
         self._host = reused_buffer(self._host, tensor.numel(), tensor.dtype, pinned=True)
-        host, source = self._host[: tensor.numel()], options.source
+        host = self._host[: tensor.numel()]
         if self._places is None:
-            host.copy_((tensor if source is None else source).detach().view(-1))  # it waits for the copy, both ways
+            host.copy_((tensor if source is None else source).detach().view(-1))  # waits for the copy, both ways
             source = None
         else:
             assert source is not None
             source = source.to(CPU)
-        self._run_posted(host, options._replace(source=source, share=None))
+        self._run_posted(replace(operands, tensor=host, source=source, share=None))
         tensor.detach().view(-1).copy_(host)
-        if options.share is not None:
-            options.share.detach().view(-1).copy_(tensor.detach().view(self.schedule.num_ranks, -1)[self.group.rank()])
+        if operands.share is not None:
+            operands.share.detach().view(-1).copy_(tensor.detach().view(self.schedule.num_ranks, -1)[self.group.rank()])
 
-    def _run_batched(self, tensor: torch.Tensor, options: RunOptions) -> None:
+    def _run_batched(self, operands: RunOperands) -> None:
         with naming_failures(f"rank {self.group.rank()}: {self.schedule}: meeting the other ranks failed"):
-            self._transports.start_communicator(self.group, tensor.device)
-        part = self._batched
-        num_elements = self._num_elements(tensor, options)
-        key = LayoutKey(num_elements, options.wire.itemsize, False, options.stamp.number, False, None, options.splits)
-        layout = self._layouts.of(key)
-        memory = self._memory(tensor, options, layout, part.num_staging_buffers)
+            self._transports.start_communicator(self.group, operands.tensor.device)
+        part, layout = self._batched, self._layout(operands, is_posted=False)
+        memory = self._memory(operands, layout, part.num_staging_buffers)
         transport = NcclTransport(part, memory, self.group, layout.portions[0].tags)
-        ScheduleRun(self.group, transport, _hooks(options.log)).run()
+        ScheduleRun(self.group, transport, _hooks(operands.log)).run()
 
-    def _run_posted(self, tensor: torch.Tensor, options: RunOptions) -> None:
-        part, stamp = self._posted, options.stamp
-        plan, portion_bytes = self._shared
-        num_elements, itemsize = self._num_elements(tensor, options), options.wire.itemsize
-        key = LayoutKey(num_elements, itemsize, True, stamp.number, stamp.travels, portion_bytes, options.splits)
-        layout = self._layouts.of(key)
+    def _run_posted(self, operands: RunOperands) -> None:
+        part, (plan, portion_bytes) = self._posted, self._shared
+        layout = self._layout(operands, portion_bytes)
         uses_gloo = plan is None or plan.has_remote  # what comes through shared memory needs no place to land
-        memory = self._memory(tensor, options, layout, part.num_staging_buffers if uses_gloo else 0)
-        group, hooks = self.group, _hooks(options.log)
+        memory = self._memory(operands, layout, part.num_staging_buffers if uses_gloo else 0)
+        group, hooks = self.group, _hooks(operands.log)
         try:
             for cuts, tags in layout.portions:
                 portion = memory if cuts is None else memory.cut(cuts)
                 by_gloo = None
                 if uses_gloo:
                     timeout = timedelta(seconds=self._limit().seconds)
-                    by_gloo = GlooTransport(part, portion, group, self._preposted, tags, stamp, timeout)
+                    by_gloo = GlooTransport(part, portion, group, self._preposted, tags, operands.stamp, timeout)
                 transport: ChunkTransport | None = by_gloo
                 if plan is not None:
                     is_last = cuts is layout.portions[-1].cuts
@@ -239,17 +244,25 @@ class Executor:
                 plan.local.fail()
             raise
 
-    def _memory(
-        self, tensor: torch.Tensor, options: RunOptions, layout: ChunkLayout, num_staging_buffers: int
-    ) -> ChunkMemory:
-        lengths, wire, reduce = layout.lengths, options.wire, options.reduce
+    def _layout(
+        self, operands: RunOperands, portion_bytes: int | None = None, *, is_posted: bool = True
+    ) -> ChunkLayout:
+        num_elements = operands.num_elements(self.schedule.collective, self.schedule.num_ranks)
+        stamp, itemsize = operands.stamp, operands.wire_dtype.itemsize
+        travels = is_posted and stamp.travels
+        return self._layouts.of(
+            LayoutKey(num_elements, itemsize, is_posted, stamp.number, travels, portion_bytes, operands.splits)
+        )
+
+    def _memory(self, operands: RunOperands, layout: ChunkLayout, num_staging_buffers: int) -> ChunkMemory:
+        tensor, reduce, wire, lengths = operands.tensor, operands.reduce, operands.wire_dtype, layout.lengths
         if self._places is not None:
-            chunks, targets = self._placed(self._places, tensor, options, lengths)
+            chunks, targets = self._placed(self._places, operands, lengths)
         else:
             targets = _cut(tensor, lengths)
-            chunks = targets.copy() if options.source is None else _cut(options.source, lengths)
-        if options.share is not None:
-            targets[self._own] = _cut(options.share, lengths[self._own])
+            chunks = targets.copy() if operands.source is None else _cut(operands.source, lengths)
+        if operands.share is not None:
+            targets[self._own] = _cut(operands.share, lengths[self._own])
         wire_chunks, rounding = chunks, None
         if wire != tensor.dtype:
             rounding = self._rounding
@@ -260,39 +273,31 @@ class Executor:
         if layout.staging_length and num_staging_buffers:
             length = num_staging_buffers * layout.staging_length
             self._staging = reused_buffer(self._staging, length, wire, tensor.device)
-            # Only so much of it: of what is kept the rest may be half a buffer.
+            # Only this much of it: the rest of what is kept may be half a buffer.
             staging_buffers = self._staging[:length].split_with_sizes([layout.staging_length] * num_staging_buffers)
         return ChunkMemory(chunks, targets, wire_chunks, reduce, staging_buffers, rounding)
 
     def _placed(
-        self, places: ChunkPlaces, tensor: torch.Tensor, options: RunOptions, lengths: list[int]
+        self, places: ChunkPlaces, operands: RunOperands, lengths: list[int]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return where each chunk is at the start, and where it is to be written, if this rank has to do with it."""
-        assert options.source is not None
+        """Return each chunk's place at the start, and the place that it is written to; empty where it has none."""
+        tensor = operands.tensor
+        assert operands.source is not None
         targets = [tensor.new_empty(0)] * places.num_chunks
         passing = sum(lengths[chunk] for chunk in places.passing)
         self._passing = reused_buffer(self._passing, passing, tensor.dtype, tensor.device)
         for whole, numbers in ((tensor, places.left), (self._passing[:passing], places.passing)):
             _put(targets, whole, numbers, lengths)
         chunks = targets.copy()
-        _put(chunks, options.source, places.given, lengths)
+        _put(chunks, operands.source, places.given, lengths)
         for number in places.staying:
             targets[number].copy_(chunks[number])
         return chunks, targets
 
-    def _num_elements(self, tensor: torch.Tensor, options: RunOptions) -> int:
-        """Return how many elements all chunks have together."""
-        if options.splits is not None:
-            return sum(options.splits)
-        if self._places is None:
-            return tensor.numel()
-        assert options.source is not None
-        return self._places.num_elements(options.source, tensor)
-
     def way(self, num_elements: int, bytes_each: int) -> tuple[str, int]:
         """Return how the chunks of a tensor on the CPU travel, as `transport_in_use`, and in how many portions.
 
-        Every rank must ask, since they may have to find out together which of them share memory.
+        Every rank must ask.
         """
         _, portion_bytes = self._shared
         key = LayoutKey(num_elements, bytes_each, True, 0, False, portion_bytes)
@@ -305,13 +310,12 @@ class Executor:
 
     @lazily
     def _own(self) -> slice:
-        """Return the chunks of this rank's equal share of the tensor."""
         rank, chunks_of_each = self.group.rank(), self.schedule.num_chunks // self.schedule.num_ranks
         return slice(rank * chunks_of_each, (rank + 1) * chunks_of_each)
 
     @lazily
     def _shared(self) -> tuple[SharedPlan | None, int | None]:
-        """Return the plan of what goes through shared memory, and how many bytes of each chunk may be in a portion."""
+        """Return the plan for shared memory, if it is used, and how many bytes of each chunk may be in a portion."""
         if not self._shares_memory:
             return None, None
         sharing = state_of(self.group).part(Sharing).of(self.group)
@@ -322,7 +326,6 @@ class Executor:
         return plan, portion_bytes
 
     def _widened(self, reduce: Reduce, longest: int, tensor: torch.Tensor) -> Reduce:
-        """`reduce` for chunks that arrive in another dtype than that of `tensor`, without fresh memory each time."""
         self._wide = reused_buffer(self._wide, longest, tensor.dtype, tensor.device)
         wide = self._wide
         return lambda chunk, arrived: reduce(chunk, wide[: arrived.numel()].copy_(arrived))
@@ -340,7 +343,6 @@ def _refusal(tensor: torch.Tensor) -> str:
 
 
 def _put(chunks: list[torch.Tensor], tensor: torch.Tensor, numbers: Sequence[int], lengths: list[int]) -> None:
-    """Let the chunks of those numbers be the parts of `tensor`."""
     for number, part in zip(numbers, _cut(tensor, [lengths[number] for number in numbers]), strict=True):
         chunks[number] = part
 

@@ -1,10 +1,9 @@
 """`FailureRecords`: which rank was the first to fail, told to all ranks of a group through the group's store.
 
-When a rank dies, its neighbours see their connections to it close. They raise and leave, and so their own neighbours
-see connections close to ranks that did nothing wrong. So each rank that fails writes down in the store which rank it
-was waiting for. A rank that has written nothing is where the chain ends: it died, it left, or it is stalled. If the
-chain comes back to where it began, ranks wait for one another, which is what happens when they call different things.
-So each rank also writes down its last calls, from which all can see where these first differ.
+When a rank dies, its neighbours raise and leave, and their neighbours then see connections close to ranks that did
+nothing wrong. Each rank that fails therefore writes into the store which rank it was waiting for. The chain ends at a
+rank that has written nothing: it died, left, or is stalled. A chain that comes back to its beginning means that ranks
+call different things; the last calls, which each also writes down, show where they first differ.
 """
 
 import json
@@ -50,7 +49,7 @@ _EXPLAINING = threading.Event()  # set for good by the first failure of this pro
 
 
 def has_failed() -> bool:
-    """Whether a collective of this process has failed, and its error is being explained, or has been."""
+    """Whether a collective of this process has failed; its error may still be in the making."""
     return _EXPLAINING.is_set()
 
 
@@ -58,8 +57,8 @@ class FailureRecord(NamedTuple):
     """The record that a failed rank leaves in the store.
 
     peer: the rank of the group that it was waiting for; None if it failed by itself, or does not know.
-    calls: what it has done last, in words; the last of them is what failed.
-    position: which call of the group that is; 0 if they are not counted.
+    calls: its last calls, in words; the last of them failed.
+    position: the number of that call; 0 if they are not counted.
     cause: the error, if it failed by itself; else empty.
     timed_out: whether it gave up waiting, rather than lost a connection.
     is_mixed_up: whether it has found out that `peer` has made other calls.
@@ -74,9 +73,9 @@ class FailureRecord(NamedTuple):
 
 
 class FailureRecords:
-    """The records of one group. To be made when the group is first used, on every rank.
+    """The records of one group; to be made when the group is first used, on every rank.
 
-    lost_server: the rank of the group that served the store, if that does not serve it any more.
+    lost_server: the rank of the group that served the store, if it does not serve it any more.
     """
 
     lost_server: int | None = None
@@ -93,9 +92,7 @@ class FailureRecords:
         """Return a sentence that says who failed first, the same on all ranks; empty if that cannot be found out.
 
         Takes GRACE_S, or after a timeout TIMEOUT_GRACE_S, on the neighbours of the rank that failed first, and LIMIT_S
-        at most.
-
-        calls, position: as in `FailureRecord`.
+        at most. calls, position: as in `FailureRecord`.
         """
         _EXPLAINING.set()
         own_fault = not isinstance(error, CollectiveError)
@@ -106,7 +103,6 @@ class FailureRecords:
         return self._within_limit(lambda: self._find(record)) or "" if self._life is not None else ""
 
     def _within_limit(self, ask: Callable[[], T]) -> T | None:
-        """Return what `ask` returns; None if the store cannot be asked, or does not answer in time."""
         if self._store is None:
             return None
         answer: Future[T] = Future()
@@ -155,15 +151,15 @@ class FailureRecords:
         return next(filter(None, map(first_difference, everyone)), "")
 
     def _single_unresponsive_rank(self) -> str:
-        """Return what to conclude where a rank knows no peer: torch's own errors name none."""
+        """Return the conclusion where no rank knows its peer: torch's own errors name none."""
         everyone = range(self._num_ranks)
         silent = sorted(set(everyone) - set(self._records_within(GRACE_S, everyone, self._num_ranks - 1)))
         return stopped_first(silent[0]) if len(silent) == 1 else ""
 
     def _records_within(self, grace_s: float, ranks: Sequence[int], enough: int) -> dict[int, FailureRecord]:
-        """Return the records of those of `ranks` that have failed, after waiting a while until there are enough.
+        """Return the records of those of `ranks` that have failed, once there are enough or the time is over.
 
-        Do not wait on once another rank has found out who failed first, which stands.
+        Stops early when another rank has found out who failed first, which stands.
         """
         records: dict[int, FailureRecord] = {}
         for _ in _polling(grace_s):
@@ -181,10 +177,6 @@ class FailureRecords:
         return f"{PREFIX}/{self._life}/{name}"
 
     def _stay_while_serving(self, is_one_gone: bool) -> None:
-        """Where this rank serves the store: do not leave, and take it away, before the others could read there.
-
-        is_one_gone: whether one of them will never read.
-        """
         if self._server != self._rank:
             return
         others = [self._key(f"read by {rank}") for rank in range(self._num_ranks) if rank != self._rank]
@@ -195,7 +187,7 @@ class FailureRecords:
 
 
 def close_connections(group: dist.ProcessGroup) -> None:
-    """Let all who wait for this rank see that it has failed: on Gloo a timeout closes all connections of the group."""
+    """Let all ranks that wait for this one see its failure: on Gloo a timeout closes all connections of the group."""
     if has_backend(group, CPU):
         for peer in set(range(group.size())) - {group.rank()}:
             with suppress(RuntimeError):  # at once, if this connection is closed already
@@ -204,7 +196,7 @@ def close_connections(group: dist.ProcessGroup) -> None:
 
 
 def _polling(limit_s: float) -> Iterator[None]:
-    """Yield whenever the store is to be looked at: now, ever more rarely, and last when `limit_s` is over."""
+    """Yield at once, then ever more rarely, and a last time when `limit_s` is over."""
     deadline, pause_s = time.monotonic() + limit_s, POLL_S
     yield
     while (left_s := deadline - time.monotonic()) > 0:
@@ -214,10 +206,7 @@ def _polling(limit_s: float) -> Iterator[None]:
 
 
 def first_difference(records: Mapping[int, FailureRecord]) -> str:
-    """Return the first call that was not the same on all ranks, of those that are still known.
-
-    Empty if there is none.
-    """
+    """Return the first known call that was not the same on all ranks; empty if there is none."""
     by_position: dict[int, list[tuple[int, str]]] = defaultdict(list)
     for rank, record in sorted(records.items()):
         for position, call in enumerate(record.calls, record.position - len(record.calls) + 1):
@@ -226,12 +215,11 @@ def first_difference(records: Mapping[int, FailureRecord]) -> str:
 
 
 def stopped_first(rank: int | str = "", certainty: str = "") -> str:
-    """Return the sentence that says so; without a rank, how it begins."""
+    """Return the sentence that says so; without a rank, its beginning."""
     return f"the first rank to stop responding was {certainty}rank {rank}"
 
 
 def _store_of(group: dist.ProcessGroup) -> Any:
-    """Return the group's part of the store that the ranks have met in; None if it has none."""
     with suppress(RuntimeError):
         return group.get_group_store()
     return None
@@ -258,13 +246,10 @@ TORCH_CALL = ("a collective of torch.distributed",)
 def explain_failures(group: dist.ProcessGroup | None = None) -> Iterator[None]:
     """Raise CollectiveError for what torch.distributed on Gloo raises in the block because a peer is gone or late.
 
-    Where that can be found out, its message ends in the rank of `group` that failed first. What a program with
-    DistributedDataParallel and `ddp_comm_hook` sends by itself (its buffers, the order of its buckets) goes through
-    torch's collectives, whose errors name no rank.
+    Its message ends with the rank of `group` that failed first, where that can be found out. With `ddp_comm_hook`,
+    DistributedDataParallel still broadcasts its buffers by torch's collectives, whose errors name no rank.
 
-    group: the default group if None.
-
-    Every rank that fails tells the others through the group's store; so put the same block on all ranks. Other errors
+    group: the default group if None. Put the same block on all ranks: each that fails tells the others. Other errors
     pass as they are.
 
         >>> with collectives.explain_failures():
@@ -287,7 +272,7 @@ def explain_failures(group: dist.ProcessGroup | None = None) -> Iterator[None]:
 def name_first_to_fail(
     error: BaseException, group: dist.ProcessGroup, calls: Sequence[str] = TORCH_CALL, position: int = 0
 ) -> None:
-    """Tell the other ranks of `group` of `error`; put at the end of a CollectiveError which rank failed first.
+    """Tell the other ranks of `group` of `error`; a CollectiveError then also says which rank failed first.
 
     calls, position: as in `FailureRecord`.
     """
@@ -302,7 +287,7 @@ def name_first_to_fail(
 
 
 def _cause_without_store(closed: list[int], group: dist.ProcessGroup) -> str:
-    """Who failed first, by the connections of this rank; empty if they do not tell.
+    """Return who failed first, judging by the connections of this rank; empty if they do not tell.
 
     closed: the ranks whose connections to this one were closed when it failed.
     """
@@ -317,10 +302,7 @@ def _cause_without_store(closed: list[int], group: dist.ProcessGroup) -> str:
 
 
 def _closed_peers(error: CollectiveError, group: dist.ProcessGroup) -> list[int]:
-    """Return the ranks of `group` to which the connection is closed; none if that would mean nothing.
-
-    After a timeout Gloo closes all connections of the process.
-    """
+    """Return the ranks of `group` to which the connection is closed; none after a timeout, when Gloo closes all."""
     if is_timeout(error) or not has_backend(group, CPU):
         return []
     return [peer for peer in range(group.size()) if peer != group.rank() and _is_closed(group, peer)]

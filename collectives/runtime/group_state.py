@@ -1,11 +1,11 @@
 """`GroupState`: all that this package keeps for one process group, with one life: it ends when the group does.
 
-It stands below the modules whose objects it holds, and so names none of them. These are its parts:
+It stands below the modules whose objects it holds, and names none of them. These are its parts:
 
-    Transports           how tensors of each device travel (device_transport)
+    Transports           how tensors of each device travel (backends)
     Sharing              which ranks share memory, and how they wait for each other (sharing)
-    PrepostedReceives    the buffers of short messages, and the receives that are posted for them (preposted)
-    FingerprintCheck     the calls that all ranks are known to have made alike (fingerprint)
+    PrepostedReceives    the buffers of short messages, and the receives that are posted for them (messages)
+    FingerprintCheck     the calls that all ranks are known to have made alike (agreement)
     FailureRecords       which rank failed first (failures)
     CollectiveQueue      the collectives under way, their thread, buffers and streams (queue)
     GroupRuntime         all of these that calls need, and the executors of the algorithms in use (calls.call)
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 class lazily(Generic[T]):  # noqa: N801  a decorator, named as functools.cached_property is
-    """Make a method an attribute whose value is worked out once for each object.
+    """Make a method an attribute whose value is computed once for each object.
 
-    `functools.cached_property` has one lock for all objects of a class until Python 3.12. A rank that waits for others
-    while it makes the attribute of one group's object would keep its other groups waiting, and so the other ranks.
+    `functools.cached_property` has one lock for all objects until Python 3.12: a rank that waits for others while it
+    computes the attribute for one group would hold up its other groups.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:
@@ -63,7 +63,6 @@ class GroupState:
         return self._make(kind) if part is None else part
 
     def pop(self, kind: Callable[[dist.ProcessGroup], Part]) -> Part | None:
-        """Take the object of the class `kind` out; None if there is none."""
         return self._parts.pop(kind, None)  # type: ignore[no-any-return]
 
     def _make(self, kind: Callable[[dist.ProcessGroup], Part]) -> Part:
@@ -91,7 +90,7 @@ def state_of(group: dist.ProcessGroup) -> GroupState:
 
 
 def resolve(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    """`group`, or the default one.
+    """Return `group`, or the default one.
 
     Raises ValueError if there is none, if this rank is not in it, or if it has been destroyed.
     """
@@ -108,7 +107,6 @@ def resolve(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 
 
 def _is_destroyed(group: dist.ProcessGroup) -> bool:
-    """Whether dist.destroy_process_group is over for `group`."""
     if type(group) is dist.ProcessGroup:
         return group not in distributed_c10d._world.pg_map
     # One that is written in Python, as that of the backend "ring" is, need not be registered, but wrapped by one that

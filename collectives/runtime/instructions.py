@@ -1,8 +1,4 @@
-"""`RankInstruction`: one of the things that a rank does in a run, in an order that is known before it runs.
-
-What a rank waits for depends on the schedule alone, never on when things happen, so its instruction list is worked out
-once for all runs.
-"""
+"""`RankInstruction`: one of the things that a rank does in a run, in an order that the schedule alone decides."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -34,15 +30,15 @@ MOST_POSTED_AHEAD = 8  # and no more than that, which keep connections busy: eac
 def posted_ahead(program: RankProgram, num_chunks: int) -> int:
     """Return how many receives of a schedule with `num_chunks` chunks are posted beyond the one being waited for.
 
-    Peers are not equally fast: a rank that waits for one of them must not keep the others from sending. But what is
-    posted takes memory, so that it is little of the tensor.
+    Peers are not equally fast: a rank that waits for one must not keep the others from sending. But posted receives
+    take memory, which shall be little of the tensor.
     """
     num_peers = len({receive.peer for receive in program.receives})
     return POSTED_AHEAD if num_peers < 2 else min(max(POSTED_AHEAD, num_chunks // POSTED_SHARE), MOST_POSTED_AHEAD)
 
 
 class Opcode(IntEnum):
-    """The things that an instruction can do with a receive or with a send."""
+    """The things that an instruction does with a receive or a send."""
 
     POST_RECV = 0  # say where it may land
     WAIT_RECV = 1  # wait until it has arrived
@@ -58,11 +54,7 @@ Actions = Sequence[Action]  # by the number of the opcode; to look that up in a 
 
 
 class RankInstruction(NamedTuple):
-    """One thing to do.
-
-    transfer: the index of the receive in `RankProgram.receives`, or of the send in `RankProgram.sends`; of LAUNCH, the
-    step.
-    """
+    """One thing to do. transfer: the index in `program.receives` or in `RankPart.sends`; of LAUNCH, the step."""
 
     opcode: Opcode
     transfer: int
@@ -74,8 +66,7 @@ class RankPart:
 
     peers: the rank of the group that the schedule calls rank i.
     sends: those of `program`, in the order in which they are issued.
-    instructions: all that the rank does, in order.
-    num_staging_buffers: for what arrives and must not land in its chunk.
+    num_staging_buffers: for messages that must not land in their chunk.
     """
 
     schedule: Schedule
@@ -87,31 +78,27 @@ class RankPart:
 
     @classmethod
     def posted(cls, schedule: Schedule, program: RankProgram, peers: tuple[int, ...]) -> Self:
-        """Return the part whose messages are posted and sent each by itself."""
         ahead = posted_ahead(program, schedule.num_chunks)
         sends, instructions = tuple(program.sends), instructions_of(program, ahead)
         return cls(schedule, program, peers, sends, instructions, num_staging_buffers(program, ahead))
 
     @classmethod
     def batched(cls, schedule: Schedule, program: RankProgram, peers: tuple[int, ...]) -> Self:
-        """Return the part whose messages of a step are launched together."""
         sends, instructions = tuple(program.sends), batched_instructions_of(program)
         return cls(schedule, program, peers, sends, instructions, num_staging_buffers_in_a_step(program))
 
     @property
     def transfers(self) -> list[Send | Receive]:
-        """All receives, then all sends."""
         return [*self.program.receives, *self.sends]
 
     def transfer(self, opcode: Opcode, index: int) -> Send | Receive:
-        """Return the transfer of an instruction, which is not LAUNCH."""
         if opcode in (Opcode.SEND, Opcode.WAIT_SEND):
             return self.sends[index]
         return self.program.receives[index]
 
 
 def instructions_of(program: RankProgram, ahead: int = POSTED_AHEAD) -> tuple[RankInstruction, ...]:
-    """Everything a rank does, in order: each receive and send once with each opcode that applies to it.
+    """Return the instructions of a rank, in order: each receive and send once with each opcode that applies to it.
 
     ahead: receives posted beyond the one being waited for, as far as they can be.
     """
@@ -119,10 +106,10 @@ def instructions_of(program: RankProgram, ahead: int = POSTED_AHEAD) -> tuple[Ra
 
 
 def batched_instructions_of(program: RankProgram) -> tuple[RankInstruction, ...]:
-    """Return the same, step by step: all transfers of a step are launched together, and then waited for together.
+    """Return the same, step by step: all transfers of a step are launched, and then waited for, together.
 
-    A rank waits in a step only for ranks that wait in earlier ones, so it cannot deadlock; and what is sent is what
-    the chunks held before the step, as the rule asks.
+    A rank waits in a step only for ranks that wait in earlier ones, so it cannot deadlock; what is sent is what the
+    chunks held before the step (rule 1).
     """
     receives, sends = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     for index, receive in enumerate(program.receives):
@@ -141,20 +128,18 @@ def batched_instructions_of(program: RankProgram) -> tuple[RankInstruction, ...]
 
 
 def num_staging_buffers_in_a_step(program: RankProgram) -> int:
-    """How many receives of a step need a staging buffer, because they must not land in their chunk, at most."""
+    """Return how many receives of one step need a staging buffer, at most."""
     return max(Counter(receive.step for receive in program.receives if receive.needs_staging).values(), default=0)
 
 
 def num_staging_buffers(program: RankProgram, ahead: int = POSTED_AHEAD) -> int:
-    """How many receives that need a staging buffer are posted and not yet applied, at most."""
+    """Return how many receives that need a staging buffer are posted and not yet applied, at most."""
     staged = [receive.needs_staging for receive in program.receives]
     posted = (staged[index : _horizon(program.receives, index, ahead)] for index in range(len(staged)))
     return max(map(sum, posted), default=0)
 
 
 class _InstructionWriter:
-    """Goes through the program as the rank will."""
-
     def __init__(self, program: RankProgram, ahead: int) -> None:
         self.instructions: list[RankInstruction] = []
         self._receives, self._ahead = program.receives, ahead
@@ -181,7 +166,7 @@ class _InstructionWriter:
     def _post(self, applied: int, to_send: Sequence[Send] = ()) -> None:
         """Post the receives up to the horizon of the one to be applied next, as far as they can be.
 
-        to_send: what can be sent already and is not, since it waits for this.
+        to_send: the sends that could go already, and wait for this.
         """
         for receive in self._receives[self._num_posted : _horizon(self._receives, applied, self._ahead)]:
             if not receive.needs_staging:
@@ -209,15 +194,11 @@ class _InstructionWriter:
             self._sends.append(send)
 
     def _reading(self, chunk: int, last_step: int) -> list[int]:
-        """Return the sends of a chunk under way that belong to a step up to this one."""
         under_way = self._under_way.items()
         return [index for index, sent in under_way if sent.chunk == chunk and sent.step <= last_step]
 
     def _ahead_of(self, send: Send) -> list[int]:
-        """Return what must leave before this one on its channel.
-
-        What goes to the same peer stays in order by itself.
-        """
+        """Return what must leave before `send` on its channel; messages to one peer stay in order anyway."""
         under_way = self._under_way.items()
         return [index for index, sent in under_way if sent.channel == send.channel and sent.peer != send.peer]
 
@@ -228,10 +209,10 @@ class _InstructionWriter:
 
 
 def _horizon(receives: Sequence[Receive], applied: int, ahead: int) -> int:
-    """How many receives to have posted before the one numbered `applied` is waited for.
+    """Return how many receives to have posted before the one numbered `applied` is waited for.
 
-    At least all of its step: rule 4 makes a rank wait for its own sends of this step, and so does every
-    peer, each of which therefore must find its receive posted.
+    At least all of its step: rule 4 makes a rank, and each of its peers, wait for its own sends of this step, so each
+    must find its receive posted.
     """
     horizon = applied
     while horizon < len(receives) and (horizon <= applied + ahead or receives[horizon].step == receives[applied].step):
@@ -244,17 +225,16 @@ _ONLY_BETWEEN_HOSTS = (Opcode.POST_RECV, Opcode.REPOST_RECV, Opcode.WAIT_SEND)
 
 @dataclass(frozen=True, slots=True)
 class SharedPlan:
-    """One rank's part of a schedule, over shared memory: its rows of the data flow.
+    """One rank's part of a schedule, over shared memory.
 
-    local: the ranks of this host.
-    instructions: those of the part, less what only messages of torch.distributed need: to post receives, and to wait
-    until sends have left.
+    instructions: those of the part, without those that only messages need: posting receives, waiting for sends to
+    leave.
     sent_on: of each receive: whether the rank sends its chunk to a rank of its host before it is written again.
-    is_kept: of each receive: whether it is the last one that writes its chunk, and the collective leaves the chunk at
-    this rank.
-    awaited: of each receive from a rank of its host: the number of the sender's record; of the others -1.
+    is_kept: of each receive: whether it is the last to write its chunk, and the collective leaves the chunk at this
+    rank.
+    awaited: of each receive: the number of the sender's record; -1 if the sender is on another host.
     published: of each send: the number of this rank's record.
-    stays: of each chunk: whether others can read it where it lies in this rank's tensor (see `stays_until_read`).
+    stays: of each chunk: whether others can read it where it lies in this rank's tensor (`stays_until_read`).
     has_remote: whether any instruction concerns a rank of another host.
     """
 
@@ -295,7 +275,7 @@ def shared_plan(part: RankPart, local: LocalRanks) -> SharedPlan:
 
 
 def _records(rows: Flow) -> npt.NDArray[np.int64]:
-    """Return the number of each row's record: how many earlier ones its sender has."""
+    """Return the number of each row's record: how many earlier rows its sender has."""
     order = np.argsort(rows.src, kind="stable")
     numbers = np.empty(len(rows), dtype=np.int64)
     numbers[order] = np.arange(len(rows)) - np.searchsorted(rows.src[order], rows.src[order])
@@ -303,11 +283,10 @@ def _records(rows: Flow) -> npt.NDArray[np.int64]:
 
 
 def portion_bytes(schedule: Schedule, slot_bytes: int, on_one_host: bool) -> int:
-    """Return how many bytes of each chunk may be in a portion, so that what any rank publishes fits its segment.
+    """Return how many bytes of each chunk a portion may have, so that what any rank publishes fits its segment.
 
-    on_one_host: whether all ranks of the schedule share memory, so that a copy is never published anew.
-
-    0 if nothing fits: then the schedule cannot be executed over shared memory.
+    on_one_host: whether all ranks of the schedule share memory, so that a copy is never published anew. 0 if nothing
+    fits: then the schedule cannot be executed over shared memory.
     """
     rows = flow(schedule)
     if np.bincount(rows.src).max(initial=0) > MAX_RECORDS:

@@ -1,18 +1,16 @@
 """How messages are told apart (`Tag`, `CallStamp`), and the receives posted for short ones (`PrepostedReceives`).
 
-The tag of a message keeps it apart from all others between the same two ranks. From the lowest bit on it holds
+A tag holds, from the lowest bit on (a program's own messages default to 0),
 
     8 bits   the `Tag`: the purpose of the message
     4 bits   the size class of the buffer that is preposted for it; 0 if there is none
     18 bits  the number of its call's fingerprint (`agreement`); 0 if it has none
-    1 bit    whether its call has a stamp that travels. An eager message carries the stamp in front; the tag of any
-             other has the last 18 bits of the digest in place of the number
+    1 bit    whether its call has a stamp that travels: in front of an eager message; of any other the last 18 bits of
+             the digest are in the tag, in place of the number
 
-A program's own sends and receives default to tag 0.
-
-Gloo's send is a rendezvous: the bytes leave only when the receiver has said where they go, and that wakes two threads,
-which takes longer than a short message itself. Short messages are therefore *eager*, as MPI calls it: receives for them
-stay posted from call to call, and what arrives there is added or copied.
+Gloo's send is a rendezvous: the bytes leave only when the receiver has said where they go, which takes longer than a
+short message itself. Short messages are therefore *eager*, as MPI calls it: receives for them stay posted from call to
+call, and what arrives there is added or copied.
 """
 
 from collections import defaultdict, deque
@@ -35,7 +33,7 @@ STAMPED = 1 << 30
 
 @unique
 class Tag(IntEnum):
-    """The purpose of a message. Less than 256; programs with their own schedules may use any that is not here."""
+    """The purpose of a message, less than 256; programs with their own schedules may use any value that is not here."""
 
     COLLECTIVE = 0x52  # the chunks of a collective
     FINGERPRINT = 0x53  # the words by which ranks compare their calls
@@ -48,12 +46,12 @@ class Tag(IntEnum):
 
 
 def numbered_tag(tag: int, number: int, stamped: bool = False) -> int:
-    """Return the tag of a collective whose call's fingerprint has that number. stamped: whether its stamp travels."""
+    """Return the tag of a call whose fingerprint has that number. stamped: whether its stamp travels."""
     return tag + (number << FINGERPRINT_SHIFT) + (STAMPED if stamped else 0)
 
 
 def digest_tag(tag: int, digest: int) -> int:
-    """`tag`, of messages that are not eager, with as much of their call's digest as there is room for."""
+    """Return `tag`, of a message that is not eager, with as many bits of its call's digest as there is room for."""
     return tag & (1 << FINGERPRINT_SHIFT) - 1 | digest << FINGERPRINT_SHIFT & STAMPED - 1 | STAMPED
 
 
@@ -64,7 +62,7 @@ class CallStamp(NamedTuple):
     """A call as its messages know it.
 
     number: of its fingerprint; 0 if it has none.
-    position: which call of the group it is, the first being 1.
+    position: of the call in the group, from 1.
     digest: of the numbers of all calls up to this one, less than 2**DIGEST_BITS.
     travels: whether its messages carry position and digest.
     """
@@ -92,10 +90,11 @@ LIMIT_BYTES = 16 * 2**20  # that fingerprints may take of the memory for each pe
 
 
 class EagerBuffer:
-    """Where an eager message lands, or where one that carries a stamp is put together.
+    """A buffer in which an eager message lands, or one that carries a stamp is put together.
 
-    memory: (bytes,) of uint8. whole: as much of it as the message takes that was seen last.
-    stamp: the two words in front, where the messages of its tag carry one. work: the receive that is posted for it.
+    memory: (bytes,) of uint8. whole: the part that the last message took. stamp: the two words in front, if there are
+    any.
+    work: the receive that is posted for it.
     """
 
     __slots__ = ("_view", "memory", "stamp", "whole", "work")
@@ -107,7 +106,6 @@ class EagerBuffer:
         self._view = self.whole = self.memory
 
     def view_as(self, message: torch.Tensor) -> torch.Tensor:
-        """Return the beginning of the memory, after the stamp, as a tensor of the length and dtype of `message`."""
         view = self._view
         if view.dtype != message.dtype or view.nbytes != message.nbytes:
             start = STAMP_BYTES if self.stamp else 0
@@ -116,7 +114,6 @@ class EagerBuffer:
         return view
 
     def filled(self, message: torch.Tensor, stamp: CallStamp) -> torch.Tensor:
-        """(bytes,): what is sent of `message` with that stamp."""
         assert self.stamp is not None
         self.view_as(message).copy_(message)
         self.stamp[0], self.stamp[1] = stamp.position, stamp.digest
@@ -124,25 +121,21 @@ class EagerBuffer:
 
 
 class FailedReceive:
-    """A receive that could not be posted, because the connection to the peer is closed: whoever waits for it is told.
-
-    A receive is posted for a later call than the one that is being carried out, and it is that later call that fails.
-    """
+    """A receive that was not posted because the connection to the peer is closed; the call that waits for it fails."""
 
     def __init__(self, error: RuntimeError) -> None:
         self._error = error
 
     def wait(self, _: timedelta) -> None:
-        """Raise what posting it raised."""
         raise self._error
 
 
 class PrepostedReceives:
     """The buffers of one rank of a group, by peer and tag; made when first needed, and kept as long as the group.
 
-    Memory, for each peer that sends: of each fingerprint, and each power of two up to MAX_EAGER_BYTES that it uses, as
-    many buffers as are ever waited for at once, and SPARE. All together take about LIMIT_BYTES. Where stamps travel, as
-    many again, but once for all peers, as are ever sent at once.
+    Memory, for each peer that sends: for each fingerprint and each power of two up to MAX_EAGER_BYTES that it uses, as
+    many buffers as are ever waited for at once, and SPARE; all together about LIMIT_BYTES. Where stamps travel, once
+    for all peers as many again as are ever sent at once.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -152,9 +145,9 @@ class PrepostedReceives:
         self._reserved_bytes = 0
 
     def reserve(self, tags: set[int]) -> bool:
-        """Whether the calls of a fingerprint, whose messages have these tags, may be eager.
+        """Whether messages with these tags, those of a fingerprint, may be eager.
 
-        To be asked in the same order on all ranks, which so get the same answers. What has been reserved stays so.
+        All ranks ask in the same order and so get the same answers. What has been reserved stays so.
         """
         wanted = {tag for tag in tags - self._reserved if is_eager(tag)}
         wanted_bytes = BUFFERS_PER_CLASS * sum(map(_buffer_bytes, wanted))
@@ -165,29 +158,25 @@ class PrepostedReceives:
         return True
 
     def take(self, group: dist.ProcessGroup, peer: int, tag: int) -> EagerBuffer:
-        """Where the next message of that tag from `peer` lands; messages of one tag land in order."""
+        """Return the buffer in which the next message of that tag from `peer` lands; those of one tag land in order."""
         buffers = self._buffers[peer][tag]
         while len(buffers) <= SPARE:
             self.repost(group, peer, tag, EagerBuffer(tag))
         return buffers.popleft()
 
     def repost(self, group: dist.ProcessGroup, peer: int, tag: int, buffer: EagerBuffer) -> None:
-        """Let another message land in `buffer`, whose message has been read."""
         buffer.work = _post(group, buffer.memory, peer, tag)
         self._buffers[peer][tag].append(buffer)
 
     def take_outgoing(self, tag: int) -> EagerBuffer:
-        """Where a message of that tag, which carries a stamp, is put together."""
         buffers = self._outgoing[tag]
         return buffers.pop() if buffers else EagerBuffer(tag)
 
     def put_outgoing(self, tag: int, buffer: EagerBuffer) -> None:
-        """All messages that were sent from `buffer` have left."""
         self._outgoing[tag].append(buffer)
 
 
 def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -> dist.Work | FailedReceive:
-    """Return a receive that may stay posted for long."""
     # What begins under torch's profiler writes its end there, even if that profile is over and its memory given to
     # others by then: torch 2.13 crashes, or worse, does not. So the profiler is off for a moment, in this thread.
     if is_profiled := profiler._is_profiler_enabled:
@@ -204,7 +193,7 @@ def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -
 def eager_tag(tag: int, size_bytes: int, reduces: bool) -> int:
     """Return the tag of a message of `size_bytes` in a collective of `tag`: `tag` itself if it is too long to be eager.
 
-    reduces: whether the collective reduces anything. Both ends know that, and the length of the chunk, so they agree.
+    reduces: whether the collective reduces anything; with the length of the chunk, both ends know it and agree.
     """
     if size_bytes > (MAX_EAGER_BYTES if reduces else MAX_EAGER_COPY_BYTES):
         return tag

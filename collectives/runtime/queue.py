@@ -11,7 +11,7 @@ from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
-from weakref import WeakSet
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -23,10 +23,13 @@ from collectives.runtime.schedule_run import ScheduleRun
 
 
 class StreamSync:
-    """One call's: made when it is called, run when it is its turn, waited for by whoever uses the result.
+    """The streams of one call: made at the call, run at its turn, waited for by whoever uses the result.
+
+    A group has its own stream on each device, so that its collectives, their buffers and their order depend on no
+    caller's. Nothing here makes the CPU wait.
 
     group_stream: the stream of the group, on which the collective runs.
-    tensors: all that the call was given; their memory is not given to anyone else before the stream is done with it.
+    tensors: all that the call was given; their memory is not reused before the stream is done with it.
     """
 
     def __init__(self, group_stream: torch.cuda.Stream, tensors: Sequence[torch.Tensor]) -> None:
@@ -36,7 +39,6 @@ class StreamSync:
         self._done: torch.cuda.Event | None = None
 
     def run(self, collective: Callable[[], None]) -> None:
-        """Do it on the group's stream, after everything that was queued on the caller's stream before the call."""
         with torch.cuda.device(self._group_stream.device), torch.cuda.stream(self._group_stream):
             self._group_stream.wait_event(self._called)
             for tensor in self._tensors:
@@ -47,12 +49,10 @@ class StreamSync:
         self._tensors = ()
 
     def wait(self) -> None:
-        """Let the current stream wait for it, once it has been run."""
         assert self._done is not None
         self._current_stream().wait_event(self._done)
 
     def is_completed(self) -> bool:
-        """Whether the device has done it."""
         return self._done is not None and self._done.query()
 
     def _current_stream(self) -> torch.cuda.Stream:
@@ -66,11 +66,11 @@ WaitFor = Callable[["Future[None]", float | None], object]
 class Work(dist.Work):
     """A collective in progress, as a `torch.distributed.Work` that torch accepts like the handles of its backends.
 
-    The tensors of the collective must not be read or written before it has completed. It completes even if nobody
-    waits for it, and before the program ends.
+    The tensors of the collective must not be read or written before it has completed. It completes even if nobody waits
+    for it, and before the program ends.
 
     wait_for: blocks until the future is done or the given number of seconds has passed, and raises the error of a
-    collective that failed. stream_sync: synchronises the CUDA stream of a collective on CUDA tensors.
+    collective that failed. stream_sync: of a collective on CUDA tensors.
 
         >>> tensor = torch.ones(3)
         >>> work = collectives.all_reduce(tensor, async_op=True)
@@ -101,9 +101,9 @@ class Work(dist.Work):
         return cls(future, result, stream_sync=stream_sync)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Block until it has completed; raises what made it fail, and TimeoutError after `timeout`; it then goes on.
+        """Block until it has completed; raise what made it fail, or TimeoutError after `timeout`; it then goes on.
 
-        On CUDA tensors it is the current stream that waits; the CPU waits only for what it has to do itself.
+        On CUDA tensors the current stream waits; the CPU waits only for its own part.
         """
         # From C++ comes a timeout of 0 where none was given.
         self._wait_for(self._future, timeout.total_seconds() if timeout else None)
@@ -115,42 +115,37 @@ class Work(dist.Work):
             self._stream_sync.wait()
 
     def is_completed(self) -> bool:
-        """Whether it is over, well or not."""
         if self._stream_sync is None or not self._future.done() or self._future.exception() is not None:
             return self._future.done()
         return self._stream_sync.is_completed()
 
     def is_success(self) -> bool:
-        """Whether it is over and went well."""
         return self.is_completed() and self._future.exception() is None
 
     def exception(self) -> BaseException | None:
-        """Return what made it fail; None if it has not."""
         return self._future.exception() if self._future.done() else None
 
     def result(self) -> list[torch.Tensor]:
-        """Return the tensors that hold the result once it has completed."""
         return self._result
 
     def get_future(self) -> "torch.futures.Future[list[torch.Tensor]]":
         """Return a torch Future of `result()`, which may be chained with `then`.
 
-        What is chained runs in the thread that does the group's asynchronous collectives. The group's collectives that
-        it calls come directly after this one, on every rank, before those that the program has called meanwhile. They
-        are over when the call returns, so it may wait for them in any way. For one that the program has called later it
-        may wait by `Work.wait`, but not by a Future: nobody would do it, and both fail after the group's timeout.
+        A callback runs in the thread of the group's asynchronous collectives. The collectives of the group that it
+        calls come directly after this one, on every rank, before later calls of the program, and it may wait for them
+        in any way. For a later call of the program it may wait by `Work.wait`, but not by a Future: both fail after the
+        group's timeout.
 
-        Chain what calls collectives before the program calls the next one of the group. Once this one is over, which is
-        not at the same moment on all ranks, what is chained runs at once in the thread that chains it, and what it
-        calls then comes after all that the program has called before.
+        Chain a callback that calls collectives before the program's next call of the group. If this collective is over
+        by then, which differs from rank to rank, the callback runs at once in the thread that chains it.
         """
         return self.future_of(lambda: self._result)
 
     def future_of(self, value: Callable[[], T]) -> "torch.futures.Future[T]":
         """Return a torch Future of `value()`, called once the collective is over; of a RuntimeError if it failed.
 
-        value: runs in the thread that ended the collective; must not wait for another one. The tensors in it, if they
-        are on CUDA devices, must be on those of `result()`.
+        value: runs in the thread that ended the collective; must not wait for another one. Its tensors on CUDA devices
+        must be on those of `result()`.
         """
         devices: list[int | str | torch.device] = []
         if self._stream_sync is not None:
@@ -170,14 +165,11 @@ class Work(dist.Work):
 
 
 class CollectiveQueue:
-    """Runs what it is given in order: in its own thread, or at once in the caller's where nothing is ahead.
+    """Runs collectives in order: in its own thread, or in the caller's if nothing is ahead and the caller waits anyway.
 
-    Handing over to another thread and back takes as long as a small collective; so who waits anyway does not.
-
-    What a callback of a call calls comes directly after that call, on every rank, however far the program has got
-    there, if the callback was attached before the next call: the callback's own thread does it at once. So a callback
-    may wait for it in any way, also where only C++ can see the waiting, and ranks whose callbacks and programs overlap
-    in different ways still agree on the order.
+    A call made in a callback comes directly after the call whose callback it is, on every rank, if the callback was
+    attached before the next call: its thread does it at once. It may therefore wait for it in any way, also in C++, and
+    ranks whose callbacks and programs overlap differently agree on the order.
 
     After a failure, when nobody knows what the others have done, everything else fails too.
 
@@ -191,14 +183,15 @@ class CollectiveQueue:
         self._entering = threading.Lock()  # held for a moment only
         self._turn = threading.Lock()  # held by whoever executes a collective, and until its callbacks are over
         self._turn_of: int | None = None  # the thread that holds it
-        self._is_executing = False
+        self._is_executing = self._is_watched = False
+        self._is_closed = threading.Event()
         self._calling_back_since: float | None = None
         self._broken: str | None = None  # not the error itself, whose traceback would keep the group alive
         self._buffers: dict[tuple[torch.dtype, int | None, bool], torch.Tensor] = {}
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def buffer(self, length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False) -> torch.Tensor:
-        """(length,): for the collective that is running; kept, since new memory costs more to fill."""
+        """Return a buffer for the collective that is running, (length,); kept, since new memory costs more to fill."""
         key = dtype, device.index, pinned  # the CPU's index is None
         kept = self._buffers.get(key)
         if kept is None or len(kept) < length:
@@ -206,7 +199,6 @@ class CollectiveQueue:
         return kept[:length]
 
     def stream_sync(self, tensors: Sequence[torch.Tensor]) -> StreamSync:
-        """For a call that is made now with these CUDA tensors, all on one device."""
         device = tensors[0].device
         with self._entering:
             if device not in self._streams:
@@ -214,7 +206,7 @@ class CollectiveQueue:
         return StreamSync(self._streams[device], tensors)
 
     def run(self, call: Callable[[], object]) -> None:
-        """Run `call` after all that was given before, and wait for it; in a callback of an earlier call, at once.
+        """Run `call` after all earlier ones, and wait for it; in a callback of an earlier call, at once.
 
         Raises RuntimeError in a collective of the same group, since each would wait for the other for ever.
         """
@@ -236,22 +228,26 @@ class CollectiveQueue:
     def start(
         self, call: Callable[[], object], result: list[torch.Tensor], stream_sync: StreamSync | None = None
     ) -> Work:
-        """Run `call` after all that was given before, without waiting; in a callback of an earlier call, at once."""
+        """Run `call` after all earlier ones, without waiting; in a callback of an earlier call, at once."""
         if self._has_turn():
             future: Future[None] = Future()
             _settle(future, self._outcome(call))
             return Work(future, result, self.wait, stream_sync)
-        _watch_over(self)
         with self._entering:
+            if not self._is_watched:
+                self._is_watched = True
+                watch = threading.Thread(target=_watch, args=(ref(self), self._is_closed), name="collectives-watch")
+                watch.daemon = True
+                watch.start()
             return Work(self._enqueue(call), result, self.wait, stream_sync)
 
     def close(self) -> None:
-        """End the thread, when what was given is done, and let go of all buffers; nothing may be given any more."""
+        """End the thread when all calls are done, and let go of all buffers; nothing may be given any more."""
         self._thread.shutdown()
+        self._is_closed.set()
         self._buffers.clear()  # others may still hold the queue
 
     def wait(self, future: "Future[None]", timeout_s: float | None = None) -> None:
-        """Block until `future`, of a call of this queue, is done; raises what made it fail."""
         # A callback of an earlier call waits for a later one: do it, nobody else can.
         while self._has_turn() and not future.done():
             self._refuse_nesting()
@@ -266,7 +262,6 @@ class CollectiveQueue:
             ) from None
 
     def _progress(self) -> str:
-        """Return what the thread does that has the turn, in words."""
         frame = sys._current_frames().get(self._turn_of or -1)
         while frame is not None and frame.f_code is not ScheduleRun._execute.__code__:
             frame = frame.f_back
@@ -276,7 +271,7 @@ class CollectiveQueue:
         return f"rank {run.group.rank()}: {run.part.schedule}: {run.doing(opcode, index)}"
 
     def fail_if_stuck(self) -> None:
-        """Let all that is queued fail if a callback has taken longer than the group's timeout: it may wait for it."""
+        """Let all queued calls fail if a callback, which may wait for one, takes longer than the group's timeout."""
         since = self._calling_back_since
         if since is None or time.monotonic() < since + (limit := self._limit()).seconds:
             return
@@ -310,7 +305,6 @@ class CollectiveQueue:
             self._end_turn()
 
     def _run_next(self) -> None:
-        """Execute what is first in the queue, if anything is left there, and what is called back then."""
         with self._entering:
             if not self._queue:
                 return
@@ -320,7 +314,6 @@ class CollectiveQueue:
         _settle(future, error)
 
     def _outcome(self, call: Callable[[], object]) -> BaseException | None:
-        """Execute `call`; returns what it raised, for whoever waits."""
         try:
             self._execute(call)
         except BaseException as error:
@@ -360,35 +353,17 @@ def close_queue(group: dist.ProcessGroup) -> None:
 
 
 def _settle(future: "Future[None]", error: BaseException | None) -> None:
-    """End `future`, which runs its callbacks in this thread."""
     if error is None:
         future.set_result(None)
     else:
         future.set_exception(error)
 
 
-_WATCHED: "WeakSet[CollectiveQueue]" = WeakSet()
-_WATCHING = threading.Lock()  # held for a moment only: a set that changes cannot be gone through
 _WATCH_INTERVAL_S = 0.25
 
 
-def _watch_over(queue: CollectiveQueue) -> None:
-    """Let `queue` fail if it is stuck: a callback that waits in C++ for a later call can itself do nothing about it."""
-    if queue not in _WATCHED:
-        if not any(thread.name == _watch.__name__ for thread in threading.enumerate()):
-            threading.Thread(target=_watch, name=_watch.__name__, daemon=True).start()
-        with _WATCHING:
-            _WATCHED.add(queue)
-
-
-def _watch() -> None:
-    while True:
-        time.sleep(_WATCH_INTERVAL_S)
-        _look_at_all()
-
-
-def _look_at_all() -> None:
-    with _WATCHING:
-        queues = list(_WATCHED)  # which keeps none of them alive while the thread sleeps
-    for queue in queues:
-        queue.fail_if_stuck()
+def _watch(queue: "ref[CollectiveQueue]", is_closed: threading.Event) -> None:
+    """Let a queue fail if it is stuck: a callback that waits in C++ for a later call cannot do that itself."""
+    while not is_closed.wait(_WATCH_INTERVAL_S) and (watched := queue()) is not None:
+        watched.fail_if_stuck()
+        del watched

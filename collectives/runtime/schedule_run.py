@@ -46,7 +46,7 @@ class Event(NamedTuple):
 
 
 def logging_to(log: list[Event]) -> Hook:
-    """Return a hook that notes every send before it is issued, and every receive once it is applied, in `log`."""
+    """Return a hook that notes each send before it is issued, and each receive once it is applied, in `log`."""
 
     def hook(actions: Actions, part: RankPart) -> Actions:
         send, apply = actions[Opcode.SEND], actions[Opcode.APPLY]
@@ -106,7 +106,7 @@ def _named(opcode: Opcode, action: Action, part: RankPart) -> Action:
 class ScheduleRun:
     """One run on one rank, or a portion of it: the rank's instructions, one by one.
 
-    transport: what is to be done, on which chunks, and how they travel. hooks: what else is told of it.
+    hooks: each is given the action of each opcode and returns the actions to be carried out.
     """
 
     group: dist.ProcessGroup
@@ -115,14 +115,10 @@ class ScheduleRun:
 
     @property
     def part(self) -> RankPart:
-        """Return what is to be done, in which order."""
         return self.transport.part
 
     def run(self) -> None:
-        """Do it. Raises CollectiveError when a peer fails or is later than the group's timeout.
-
-        It is the caller that tells the other ranks of this host of an error, which may also come between two portions.
-        """
+        """Do it. Raises CollectiveError when a peer fails or is late; the caller tells the other ranks of this host."""
         actions: Actions = self.transport.actions
         for hook in self.hooks:
             actions = hook(actions, self.part)
@@ -157,7 +153,6 @@ class ScheduleRun:
         return CollectiveError(f"{doing} failed: {first_line(error)} ({record})", record, peer)
 
     def doing(self, opcode: int, index: int) -> str:
-        """Return what an instruction does, in words."""
         instruction = RankInstruction(Opcode(opcode), index)
         if instruction.opcode is Opcode.LAUNCH:
             peers = ", ".join(map(str, self._peers(instruction)))
@@ -168,7 +163,7 @@ class ScheduleRun:
         return f"step {transfer.step}: {action} chunk {transfer.chunk} {preposition} rank {peer}"
 
     def _peers(self, instruction: RankInstruction) -> list[int]:
-        """Return the ranks of the group that it concerns: of a launch, with which anything is exchanged in its step."""
+        """Return the ranks of the group that it concerns: of a launch, all with which its step exchanges anything."""
         part, chunks = self.part, self.transport.memory.wire_chunks
         if instruction.opcode is not Opcode.LAUNCH:
             return [part.peers[part.transfer(*instruction).peer]]

@@ -1,8 +1,7 @@
-"""`Sharing`: which ranks of a group share memory.
+"""`Sharing`: which ranks of a group share memory, found out together when its first schedule is executed.
 
 Ranks share memory if they run on one host, in one network namespace, as one user, on Linux and x86-64, and if there is
-memory for their segments. Others send to each other by torch.distributed. The ranks of a group find that out together,
-when the first of its schedules is executed.
+memory for their segments. Others send to each other by torch.distributed.
 """
 
 import json
@@ -38,12 +37,12 @@ NAMESPACE = Path("/proc/self/ns/net")  # containers of one machine have one each
 
 
 def machine_name() -> str:
-    """Return the same for all processes of a machine."""
+    """Return a name that all processes of a machine have alike."""
     return BOOT.read_text().strip() if BOOT.exists() else socket.gethostname()
 
 
 def namespace_name() -> str:
-    """Return the same for all processes that have the same network interfaces."""
+    """Return a name that all processes with the same network interfaces have alike."""
     return str(NAMESPACE.readlink()) if NAMESPACE.exists() else socket.gethostname()
 
 
@@ -58,7 +57,7 @@ class Offer(NamedTuple):
     """The facts that a rank tells all others before they meet.
 
     host: the same for processes that can reach each other's sockets. name: of its socket; empty if it cannot share.
-    settings: how it is to be done, the same on all ranks.
+    settings: the same on all ranks.
     """
 
     host: str
@@ -67,10 +66,7 @@ class Offer(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """The settings of a rank, which must be the same on all ranks.
-
-    slot_text: the size of a slot in bytes, as the environment has it.
-    """
+    """The settings of a rank, the same on all ranks. slot_text: bytes of a slot, as the environment has it."""
 
     transport: str
     slot_text: str
@@ -98,10 +94,7 @@ class Settings(NamedTuple):
         return ""
 
     def check(self, offers: Sequence[Offer]) -> None:
-        """Raise ValueError if the settings of the ranks differ, or if a value is not permitted; on all ranks alike.
-
-        offers: of all ranks, by rank.
-        """
+        """Raise ValueError, on all ranks, if the settings differ, or if a value is not permitted. offers: by rank."""
         if different := disagreement([(rank, offer.settings) for rank, offer in enumerate(offers)], "how to send"):
             raise ValueError(f"{different}; set the same values on all ranks")
         if self.transport not in TRANSPORTS:
@@ -161,7 +154,7 @@ DEFAULT_SLOT_BYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class SharedBy:
-    """Who shares memory in a group, as one of its ranks sees it.
+    """The ranks of a group that share memory, as one of them sees it.
 
     local: the ranks that share it with this one; None if there are none.
     slot_bytes: of every segment; 0 if no two ranks of the group share memory.
@@ -173,7 +166,7 @@ class SharedBy:
     on_one_host: bool = False
 
     def portion_bytes(self, schedule: Schedule) -> int | None:
-        """How much of each chunk may be in a portion, the same on all ranks; None for no limit, 0 if nothing fits."""
+        """Return how much of each chunk may be in a portion, alike on all ranks; None: no limit; 0: nothing fits."""
         return portion_bytes(schedule, self.slot_bytes, self.on_one_host) if self.slot_bytes else None
 
 
@@ -183,7 +176,7 @@ NOT_SHARED = SharedBy()
 class Sharing:
     """The shared memory of one rank of a group, which the ranks begin together.
 
-    transport: how chunks are to travel, as `use_transport` has it.
+    transport: as in `use_transport`.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -191,10 +184,10 @@ class Sharing:
         self._shared: SharedBy | None = NOT_SHARED if group.size() == 1 else None
 
     def of(self, group: dist.ProcessGroup) -> SharedBy:
-        """Who shares memory. The first time all ranks must ask.
+        """Return who shares memory. The first time all ranks must ask.
 
-        Raises ValueError, on all ranks, if their settings differ or cannot be, and CollectiveError if one says nothing
-        within the group's timeout.
+        Raises ValueError, on all ranks, if their settings differ or are not permitted, and CollectiveError if one says
+        nothing within the group's timeout.
         """
         if self._shared is None:
             self._shared = _find_out(group, self.transport)
@@ -204,7 +197,6 @@ class Sharing:
 
     @property
     def is_known(self) -> bool:
-        """Whether the ranks have found it out."""
         return self._shared is not None
 
     @property
@@ -214,9 +206,9 @@ class Sharing:
 
 
 def transport_in_use(group: dist.ProcessGroup) -> str:
-    """How the chunks of `group` travel: "shm" or "gloo", or "auto" for some this way and some that.
+    """Return how the chunks of `group` travel: "shm", "gloo", or "auto" if some ranks share memory and others do not.
 
-    Every rank must ask, since they may have to find out together; raises what `Sharing.of` does.
+    Every rank must ask; raises what `Sharing.of` does.
     """
     shared = state_of(group).part(Sharing).of(group)
     if shared.on_one_host:
@@ -227,10 +219,9 @@ def transport_in_use(group: dist.ProcessGroup) -> str:
 def use_transport(transport: str, group: dist.ProcessGroup | None = None) -> None:
     """Choose how the chunks of all collectives of `group` travel; call it on every rank, before the first of them.
 
-    transport: "auto": between ranks of a host that can share memory through that, between others by the sends and
-    receives of torch.distributed. "gloo": all by those. "shm": all through shared memory; where some ranks cannot, the
-    first collective raises ValueError on all. Without a call the environment variable COLLECTIVES_TRANSPORT says it,
-    and if that is not set it is "auto".
+    transport: "auto": through shared memory between ranks of a host that can share it, else by torch.distributed's
+    sends and receives. "gloo": by those alone. "shm": through shared memory alone; if some ranks cannot, the first
+    collective raises ValueError on all. The default is COLLECTIVES_TRANSPORT of the environment, or else "auto".
     group: the default group if None.
 
     Raises ValueError for another transport, if there is no such group, and if it has begun already.
@@ -278,7 +269,6 @@ def _find_out(group: dist.ProcessGroup, transport: str) -> SharedBy:
 
 
 def _new_meeting(group: dist.ProcessGroup, settings: Settings) -> tuple[Meeting | None, str]:
-    """Return the meeting to which this rank invites the others; or None, and why there is none."""
     if reason := settings.why_not():
         return None, reason
     limit = time_limit_of(group)()
@@ -304,9 +294,9 @@ def _met(meeting: Meeting, group: dist.ProcessGroup, own: Offer, offers: Sequenc
 def _agreed(
     group: dist.ProcessGroup, own: Offer, local: LocalRanks | None, reason: str, slot_bytes: int
 ) -> tuple[SharedBy, str]:
-    """All of a host share, or none: who could not reach one other rank does not know whether the others could.
+    """Return who shares, and why this rank does not if one of its host cannot: all of a host share, or none.
 
-    Returns who shares, and why this rank does not if one of its host cannot.
+    A rank that could not reach one other rank does not know whether the others could.
     """
     ranks = exchange(group, (own.host, local is not None, bool(reason)))
     failed = {host: rank for rank, (host, _, has_failed) in enumerate(ranks) if has_failed}

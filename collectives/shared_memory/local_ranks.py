@@ -1,8 +1,8 @@
 """`LocalRanks`: the ranks of a group that share memory with this one, and how they wait for each other.
 
-A rank that publishes a chunk writes a record: where the chunk is, and then a stamp. A rank that waits for the chunk
-reads the stamp again and again, at first without a pause, then letting others have its core in between, and at last
-asleep until a byte on a socket wakes it. That order of writes and reads is what x86-64 keeps by itself.
+A rank that publishes a chunk writes a record: the location of the chunk, and then a stamp. A rank that waits for the
+chunk polls the stamp, at first without a pause, then yielding its core in between, and at last asleep until a byte on
+a socket wakes it. x86-64 keeps that order of writes and reads by itself.
 """
 
 import os
@@ -17,21 +17,8 @@ from weakref import WeakSet
 
 import torch
 
-from collectives.shared_memory.memory import (
-    ASLEEP,
-    AWAKE,
-    BEGUN,
-    CACHE_LINE,
-    FAILED,
-    FINISHED,
-    FOR_A_PORTION,
-    FOR_ANOTHER_REASON,
-    FOR_RANK,
-    SLOTS,
-    STAMPS,
-    HostMemory,
-    record_place,
-)
+from collectives.shared_memory import memory
+from collectives.shared_memory.memory import HostMemory
 from ringsim.limits import available_cores
 
 TOKEN_BITS = 31
@@ -56,10 +43,7 @@ os.register_at_fork(after_in_child=_close_all)
 
 
 class Patience(NamedTuple):
-    """How a rank waits before it sleeps: it reads without a pause, and then lets others have its core in between.
-
-    polls: how many times. yield_s: for how long.
-    """
+    """How a rank waits before it sleeps: it polls `polls` times, then yields its core between polls for `yield_s`."""
 
     polls: range
     yield_s: float
@@ -73,14 +57,14 @@ CROWDED = Patience(range(1), 0.00002)
 def patience_of(num_ranks: int, *, is_beside: bool) -> Patience:
     """Return the patience of each of `num_ranks` ranks of a host.
 
-    is_beside: whether the thread that waits is one beside the program's own, which computes meanwhile.
+    is_beside: whether the program's own thread computes while another one waits.
     """
     num_threads = 2 * num_ranks if is_beside else num_ranks
     return WITH_A_CORE if num_threads <= available_cores() else CROWDED
 
 
 class TimeLimit(NamedTuple):
-    """How long a rank waits for another one. whose: what has set the limit; nothing where that goes without saying."""
+    """How long a rank waits for another one. whose: what has set the limit, for a message."""
 
     seconds: float
     whose: str = ""
@@ -90,10 +74,7 @@ class TimeLimit(NamedTuple):
 
 
 class PeerError(RuntimeError):
-    """What another rank has done, or has not, keeps this one from going on.
-
-    peer: that rank, or the first of several.
-    """
+    """Another rank keeps this one from going on. peer: that rank, or the first of several."""
 
     def __init__(self, message: str, peer: int) -> None:
         super().__init__(message)
@@ -101,7 +82,7 @@ class PeerError(RuntimeError):
 
 
 class OtherCallError(PeerError):
-    """Another rank has made other calls of the group than this rank, as what it has sent or published says."""
+    """Another rank has made other calls of the group than this rank, as its messages say."""
 
     def __init__(self, peer: int, detail: str = "") -> None:
         super().__init__(f"rank {peer} has made other calls of this group than this rank{detail}", peer)
@@ -113,16 +94,15 @@ class LocalRanks:
     memories: of each of these ranks, itself included. sockets: to each of the others, by rank.
     limit: of a wait, asked anew each time, as a program may change it.
 
-    A portion has a number, which all ranks count alike; `open_portion` begins the next one. All that is published in it
-    has a stamp: that number, and a digest of what all portions up to this one belonged to. So ranks that have done
-    different things find out as soon as one of them waits for another one, or reuses the slot, in a later portion.
+    All that is published in a portion has a stamp: the portion's number, and a digest of what all portions up to it
+    belonged to. Ranks that have done different things find out as soon as one waits for another, or reuses the slot.
 
-    A tensor that lies in the rank's heap is lent, not copied: its location is published, and before the collective
-    ends, `take_back` waits until all have read there. A rank that fails does not wait; so what is made of lent memory
-    is passed on, or returned, only after a look at who has failed since it was read.
+    A tensor in the rank's heap is lent, not copied: its location is published, and before the collective ends,
+    `take_back` waits until all have read there. A rank that fails does not wait; what is made of lent memory is
+    therefore passed on, or returned, only after a look at who has failed since.
 
     heap: the memory of the tensors that this rank shares.
-    first_gone: the rank that ended first, as far as this one knew when it failed; None if none had.
+    first_gone: the rank that ended first, as far as this one knew when it failed.
     """
 
     def __init__(
@@ -136,7 +116,7 @@ class LocalRanks:
         self.portion = self._stamp = self._digest = 0
         self.first_gone: int | None = None
         self._memories, self._sockets = dict(memories), dict(sockets)
-        self._words = {peer: memory.segment.words for peer, memory in memories.items()}
+        self._words = {peer: of_peer.segment.words for peer, of_peer in memories.items()}
         self._own_words = self._words[rank]
         self.heap = memories[rank].heap
         self._has_lent = self._has_borrowed = False
@@ -160,13 +140,12 @@ class LocalRanks:
         return peer in self._words
 
     def open_portion(self, token: int) -> None:
-        """Begin the next portion, once no rank reads any more what this one has published in its slot.
+        """Begin the next portion, once no rank reads what this one has published in its slot.
 
-        token: less than 2**TOKEN_BITS; what the portion belongs to.
+        token: less than 2**TOKEN_BITS; stands for what the portion belongs to.
 
-        Raises PeerError if a rank that has yet to read there has ended or failed, or is later than the group's
-        timeout, OtherCallError if what it has read belonged to something else, and RuntimeError if this rank itself has
-        failed before.
+        Raises PeerError if a rank that has yet to read there has ended or failed, or is later than the group's timeout;
+        OtherCallError if what it has read belonged to something else; RuntimeError if this rank has failed before.
         """
         if self._is_closed:
             raise RuntimeError("an earlier failure has closed the connections to the other ranks of this host")
@@ -174,31 +153,29 @@ class LocalRanks:
         self.portion += 1
         self._digest = (self._digest * _MIXER + token) % (1 << TOKEN_BITS)
         self._stamp = self.portion % _PORTIONS << TOKEN_BITS | self._digest
-        self._own_words[BEGUN + self.portion % STAMPS] = self._stamp
+        self._own_words[memory.BEGUN + self.portion % memory.STAMPS] = self._stamp
         self._filled = self._memories[self.rank].segment.slot_offset(self.portion)
-        self._settle(self.portion - SLOTS)
+        self._settle(self.portion - memory.SLOTS)
 
     def _settle(self, portion: int) -> None:
-        """Wait until all ranks have finished that portion, which belonged to the same for all."""
-        begun = BEGUN + portion % STAMPS
+        begun = memory.BEGUN + portion % memory.STAMPS
         stamp = self._own_words[begun]
         for peer, words in self._others:
-            if words[FINISHED] < portion:
+            if words[memory.FINISHED] < portion:
                 self._wait_for_finished(portion)
             if words[begun] != stamp:
                 raise OtherCallError(peer)
 
     def close_portion(self) -> None:
-        """End the portion: this rank has read all that it reads in it."""
-        self._own_words[FINISHED] = self.portion
-        asleep = [peer for peer, words in self._others if words[ASLEEP] == FOR_A_PORTION]
+        self._own_words[memory.FINISHED] = self.portion
+        asleep = [peer for peer, words in self._others if words[memory.ASLEEP] == memory.FOR_A_PORTION]
         # They wait for the last one; each of the others would only wake them for nothing.
-        if asleep and all(words[FINISHED] >= self.portion for _, words in self._others):
+        if asleep and all(words[memory.FINISHED] >= self.portion for _, words in self._others):
             for peer in asleep:
                 _wake(self._sockets[peer])
 
     def lend(self, tensor: torch.Tensor) -> int | None:
-        """Return where others find `tensor`, until `take_back`; None if it does not lie in the heap of this rank."""
+        """Return where others find `tensor`, until `take_back`; None if it is not in the heap of this rank."""
         offset = self.heap.offset_of(tensor)
         if offset is None:
             return None
@@ -206,7 +183,7 @@ class LocalRanks:
         return self.rank << OWNER_SHIFT | HEAP_ADDRESS + offset
 
     def take_back(self) -> None:
-        """End a collective: wait until nobody reads any more what this rank has lent in it.
+        """End a collective: wait until nobody reads what this rank has lent in it.
 
         Raises what `open_portion` and `require_lenders` do.
         """
@@ -219,12 +196,11 @@ class LocalRanks:
         """Raise PeerError if this rank has borrowed in this collective, and another rank has failed."""
         if self._has_borrowed:
             for peer, words in self._others:
-                if words[FAILED]:
+                if words[memory.FAILED]:
                     detail = "and may have overwritten its tensor while this rank read it"
                     raise PeerError(f"rank {peer} has failed, {detail}", peer)
 
     def is_borrowed(self, location: int | None) -> bool:
-        """Whether another rank has lent what is there."""
         if location is None or location >> OWNER_SHIFT == self.rank:
             return False
         return location & (1 << OWNER_SHIFT) - 1 >= HEAP_ADDRESS
@@ -232,11 +208,10 @@ class LocalRanks:
     def allocate(self, length: int, dtype: torch.dtype) -> tuple[int, torch.Tensor]:
         """Return a free place in the slot for a chunk of `length` elements: its location, and the tensor, (length,)."""
         offset = self._filled
-        self._filled = offset + -(-length * dtype.itemsize // CACHE_LINE) * CACHE_LINE
+        self._filled = offset + -(-length * dtype.itemsize // memory.CACHE_LINE) * memory.CACHE_LINE
         return self.rank << OWNER_SHIFT | offset, self._memories[self.rank].segment.view(offset, length, dtype)
 
     def view(self, location: int, length: int, dtype: torch.dtype) -> torch.Tensor:
-        """(length,): what is published at that location."""
         owner = location >> OWNER_SHIFT
         address = location - (owner << OWNER_SHIFT)
         if address < HEAP_ADDRESS:
@@ -245,25 +220,25 @@ class LocalRanks:
         return self._memories[owner].heap.view(address - HEAP_ADDRESS, length, dtype)
 
     def publish(self, peer: int, index: int, location: int) -> None:
-        """Say to `peer`, by this rank's record `index` of the portion, where it finds a chunk.
+        """Tell `peer`, by this rank's record `index` of the portion, where it finds a chunk.
 
         Raises what `require_lenders` does: the chunk may have been made of what this rank has borrowed.
         """
         self.require_lenders()
-        words, place = self._own_words, record_place(self.portion, index)
+        words, place = self._own_words, memory.record_place(self.portion, index)
         words[place] = location
         words[place + 1] = self._stamp
-        if self._words[peer][ASLEEP] == FOR_RANK + self.rank:
+        if self._words[peer][memory.ASLEEP] == memory.FOR_RANK + self.rank:
             _wake(self._sockets[peer])
 
     def wait_for(self, peer: int, index: int) -> int:
         """Return the location in the record `index` of `peer`, once it is published.
 
-        Raises OtherCallError if this portion of `peer`, or one before, belongs to something else, and RuntimeError if
+        Raises OtherCallError if a portion of `peer` up to this one belongs to something else, and RuntimeError if
         `peer` has ended or failed, or is later than the group's timeout.
         """
-        words, place = self._words[peer], record_place(self.portion, index)
-        stamp, begun = self._stamp, BEGUN + self.portion % STAMPS
+        words, place = self._words[peer], memory.record_place(self.portion, index)
+        stamp, begun = self._stamp, memory.BEGUN + self.portion % memory.STAMPS
         for _ in self._patience.polls:
             if words[place + 1] == stamp:
                 return words[place]
@@ -274,7 +249,7 @@ class LocalRanks:
                 raise OtherCallError(peer)
             return words[place + 1] == stamp
 
-        self._wait(is_published, FOR_RANK + peer, lambda: peer in self._gone)
+        self._wait(is_published, memory.FOR_RANK + peer, lambda: peer in self._gone)
         return words[place]
 
     def fail(self) -> None:
@@ -283,32 +258,31 @@ class LocalRanks:
             for _ in range(2):  # a rank may have woken this one, and then ended
                 self._look(0)
             self.first_gone = self._first_gone()
-            reason = FOR_ANOTHER_REASON if self.first_gone is None else 1 + self.first_gone
-            self._own_words[FAILED] = reason
+            reason = memory.FOR_ANOTHER_REASON if self.first_gone is None else 1 + self.first_gone
+            self._own_words[memory.FAILED] = reason
         self.close()
 
     def _first_gone(self) -> int | None:
-        """Whom those name that have failed since; or who has ended without having failed."""
-        words = {peer: self._words[peer][FAILED] for peer in self._gone}
+        """Return the rank that failed ranks name, or one that has ended without having failed."""
+        words = {peer: self._words[peer][memory.FAILED] for peer in self._gone}
         told = [word - 1 for word in words.values() if word > 0]
         return next(iter(told or (peer for peer, word in words.items() if not word)), None)
 
     def close(self) -> None:
-        """Close the connections: ranks that wait for this one are told so."""
         self._is_closed = True
         for connection in self._sockets.values():
             connection.close()
 
     def _wait_for_finished(self, portion: int) -> None:
         def late() -> list[int]:
-            return [peer for peer in self._sockets if self._words[peer][FINISHED] < portion]
+            return [peer for peer in self._sockets if self._words[peer][memory.FINISHED] < portion]
 
         def late_and_gone() -> list[int]:
             return [peer for peer in late() if peer in self._gone]
 
         try:
             # Not only for those that this rank receives from: the root of a broadcast waits for nobody else.
-            self._wait(lambda: not late(), FOR_A_PORTION, lambda: bool(late_and_gone()))
+            self._wait(lambda: not late(), memory.FOR_A_PORTION, lambda: bool(late_and_gone()))
         except RuntimeError as error:
             if ranks := late_and_gone() or late():
                 names = f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} have"
@@ -321,7 +295,7 @@ class LocalRanks:
                 os.sched_yield()
                 if is_ready():
                     return
-        self._own_words[ASLEEP] = asleep
+        self._own_words[memory.ASLEEP] = asleep
         try:
             while not is_ready():
                 self._look(RECHECK_S)
@@ -330,10 +304,9 @@ class LocalRanks:
                 if time.monotonic() > began + (limit := self._limit()).seconds:
                     raise RuntimeError(f"timed out after {limit}")
         finally:
-            self._own_words[ASLEEP] = AWAKE
+            self._own_words[memory.ASLEEP] = memory.AWAKE
 
     def _look(self, timeout_s: float) -> None:
-        """Sleep until another rank wakes this one, ends, or the time has passed."""
         for fd, _ in self._poll.poll(timeout_s * 1e3):
             peer = self._peer_of_fd[fd]
             wake_ups = b""  # as of a rank that has ended

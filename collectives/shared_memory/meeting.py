@@ -1,7 +1,7 @@
 """`Meeting`: the ranks of a host find each other, and pass each other the file descriptors of their memory.
 
-They meet on Unix sockets with abstract names, which exist in one network namespace only, and each end asks the kernel
-whose process the other one is: no other user gets a descriptor.
+They meet on Unix sockets with abstract names, which exist in one network namespace only, and ask the kernel whose
+process is at the other end: no other user gets a descriptor.
 """
 
 import os
@@ -22,10 +22,9 @@ _CREDENTIALS = struct.Struct("3i")  # process, user, group: struct ucred of Linu
 
 
 class Meeting:
-    """One rank's side, from the making of its memory on. Raises OSError where that is not possible.
+    """One rank's side, which begins by making its memory. Raises OSError where that is not possible.
 
-    timeout_s: how long the others may take to come.
-    name: of the socket on which this rank awaits the others.
+    timeout_s: how long the others may take to come. name: of the socket on which this rank awaits them.
     """
 
     def __init__(self, rank: int, slot_bytes: int, timeout_s: float = MEETING_TIMEOUT_S) -> None:
@@ -51,9 +50,8 @@ class Meeting:
     def meet(self, names: Mapping[int, str]) -> tuple[dict[int, HostMemory], dict[int, socket.socket]]:
         """Return the memory of all ranks, this one's included, and a connection to each of the others.
 
-        names: of the sockets of the others, by rank.
-
-        Raises OSError if one cannot be reached, does not come, or belongs to another user.
+        names: of the sockets of the others, by rank. Raises OSError if one cannot be reached, does not come, or belongs
+        to another user.
         """
         connected: set[int] = set()
         try:
@@ -75,7 +73,7 @@ class Meeting:
             raise
 
     def _lower(self, names: Mapping[int, str]) -> list[int]:
-        """Return the ranks to which this rank connects; the others connect to this one. A connect needs no answer."""
+        """Return the ranks to which this rank connects; the others connect to it. A connect needs no answer."""
         return sorted(peer for peer in names if peer < self._rank)
 
     def _connect(self, name: str) -> socket.socket:
@@ -93,7 +91,8 @@ class Meeting:
         """Return the connection of the next process of this user; others can connect, too, and get nothing.
 
         missing: the names of the sockets of those who are to connect, by rank. A rank that has closed its own will not
-        come any more, unless it is here already: it connects before it closes.
+        come,
+        unless it is here already: it connects before it closes.
         """
         end_s, gone = time.monotonic() + self._timeout_s, list[int]()
         while True:
@@ -123,7 +122,7 @@ class Meeting:
         return memories
 
     def _turn_away(self, names: list[str]) -> None:
-        """Connect to those who wait for this rank, and leave: they need not wait any longer."""
+        """Connect to the ranks that wait for this one, and leave: they need not wait any longer."""
         for name in names:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(self._timeout_s)
@@ -131,7 +130,7 @@ class Meeting:
 
 
 def _is_closed(name: str) -> bool:
-    """Whether no socket has this name any more. To connect to one that has would call the rank that awaits others."""
+    """Whether no socket has this name any more. To connect would call the rank that waits there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taking_its_place:
         try:
             taking_its_place.bind(f"\0{name}")

@@ -1,17 +1,14 @@
 """The memory of one rank that the ranks of its host read: its `Segment`, and its `Heap`.
 
-Both are files that exist in memory alone (memfd_create): nothing of them is left when the last process ends, and the
-size of /dev/shm, which is small in a container, does not matter.
-
-A segment holds, from its beginning,
+Both are files that exist in memory alone (memfd_create): nothing is left of them when the last process ends, and
+/dev/shm, which is small in a container, is not needed. A segment holds, from its beginning,
 
     words    64-bit integers: how far the rank is, whether it sleeps, and the records of what it has published
     slots    two areas for chunks, used alternately
 
 A run of a schedule, or of a part of it that fits a slot, is a *portion*. A rank writes to the slot of a portion only
-when all ranks have finished the portion before the last, so that nobody still reads there.
-
-A heap holds tensors, which others read where they lie. It is as large as the machine's memory, and holes take none.
+when all ranks have finished the portion before the last. A heap holds tensors, which others read where they lie; it is
+as large as the machine's memory, and holes take none.
 """
 
 import ctypes
@@ -54,7 +51,7 @@ class SharedFile:
         self._views = {torch.uint8: self.bytes}
 
     def view(self, offset: int, length: int, dtype: torch.dtype) -> torch.Tensor:
-        """(length,): the elements from the byte `offset` on, which is a multiple of their size."""
+        """Return the elements from the byte `offset` on, a multiple of their size: (length,)."""
         whole = self._views.get(dtype)
         if whole is None:
             with torch.inference_mode(False):
@@ -75,12 +72,10 @@ class Segment(SharedFile):
         self.slot_bytes = (len(self.bytes) - WORDS_BYTES) // SLOTS
 
     def slot_offset(self, portion: int) -> int:
-        """Return the byte at which the slot of a portion begins."""
         return WORDS_BYTES + portion % SLOTS * self.slot_bytes
 
 
 def _mapped(fd: int) -> torch.Tensor:
-    """(bytes,): the file in memory. Raises OSError where it cannot be mapped."""
     path, size = f"/proc/self/fd/{fd}", os.fstat(fd).st_size
     try:
         with torch.inference_mode(False):  # else nobody could write there outside of that mode
@@ -99,8 +94,8 @@ def whole_pages(size_bytes: int) -> int:
 def new_memory_file(size_bytes: int, *, is_sparse: bool) -> int:
     """Create a file that exists in memory only, and return its file descriptor, which exec closes.
 
-    size_bytes: the size of the file, whose bytes are all zero; it cannot be changed later.
-    is_sparse: True to allocate a page of memory when it is first written to, False to allocate all pages now.
+    size_bytes: of the file, all zero; it cannot be changed later.
+    is_sparse: True to allocate a page when it is first written to, False to allocate all now.
 
     Raises OSError if the system has no such files, or, unless `is_sparse`, not enough memory.
     """
@@ -118,7 +113,7 @@ def new_memory_file(size_bytes: int, *, is_sparse: bool) -> int:
 
 
 def new_segment_file(slot_bytes: int) -> int:
-    """Return a file descriptor of a new segment, all zero, whose slots have that length, rounded up to whole pages.
+    """Return a file descriptor of a new segment, all zero; slots are rounded up to whole pages.
 
     Raises OSError where there is no such memory.
     """
@@ -126,7 +121,7 @@ def new_segment_file(slot_bytes: int) -> int:
 
 
 def record_place(portion: int, index: int) -> int:
-    """Where the words of the record `index` of a portion stand: its location, and then its stamp."""
+    """Return where the words of the record `index` of a portion stand: its location, and then its stamp."""
     return RECORDS + (portion % SLOTS * MAX_RECORDS + index) * WORDS_PER_RECORD
 
 
@@ -144,7 +139,7 @@ def new_heap_file() -> int:
 
 
 class Heap(SharedFile):
-    """The heap of one rank: that rank allocates in it, the other ranks of its host read there.
+    """The heap of one rank, in which that rank allocates and the other ranks of its host read.
 
     fd: of its file, which may be closed afterwards.
     """
@@ -165,7 +160,7 @@ class Heap(SharedFile):
         return self
 
     def new(self, size_bytes: int) -> torch.Tensor | None:
-        """(size_bytes,): a tensor of bytes, at least one, which gives its memory back when it and its views have gone.
+        """Return a tensor of bytes, (size_bytes,), which gives its memory back when it and its views have gone.
 
         Returns None where the heap has no such place. Raises OSError where there is no such memory.
         """
@@ -189,7 +184,6 @@ class Heap(SharedFile):
             return torch.from_numpy(array)
 
     def offset_of(self, tensor: torch.Tensor) -> int | None:
-        """Return the byte at which `tensor` begins; None if it lies elsewhere."""
         start = tensor.untyped_storage().data_ptr() - self._begin
         if not 0 <= start < self._length:
             return None

@@ -1,6 +1,6 @@
 """The analysis of simulations: bounds, use of ranks and links, the best algorithm and placement."""
 
-from ringsim.analysis.advice import Advice, Alternative, advise, better_networks
+from ringsim.analysis.advice import Advice, advise, better_networks
 from ringsim.analysis.blocked import BlockedRun, find_blocked, format_blocked, hanging_text
 from ringsim.analysis.contributions import ChunkStates, SchedulePhase
 from ringsim.analysis.costs import Cost, algbw_bytes_per_s, busbw_bytes_per_s, candidates, cost_of

@@ -9,7 +9,7 @@ from typing import Any
 from ringsim.analysis.costs import candidates
 from ringsim.files import finite_or_none
 from ringsim.libraries import library_of
-from ringsim.network import AnyNetwork, uniform_of, with_numbers
+from ringsim.network import Network, with_numbers
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Schedule, ScheduleError, estimated_transfers, format_count
 from ringsim.simulation import has_contention
@@ -27,7 +27,7 @@ _CHANGES: tuple[tuple[str, frozenset[str], float], ...] = (
     ("twice the bandwidth of all links", frozenset({"bandwidth_bytes_per_s", "uplink_bytes_per_s"}), 2),
     ("half the latency of all links", _LATENCIES, 0.5),
     ("twice the rate at which ranks add", frozenset({"reduce_bytes_per_s"}), 2),
-    ("half the overhead of each message", frozenset({"gap_s", "send_overhead_s", "receive_overhead_s"}), 0.5),
+    ("half the overhead of each message", frozenset({"send_overhead_s", "receive_overhead_s"}), 0.5),
     ("twice the bandwidth of the hosts' memory", frozenset({"memory_bytes_per_s"}), 2),
     ("twice the rate at which a core copies", frozenset({"copy_bytes_per_s"}), 2),
     ("twice the cores of each host", frozenset({"cores"}), 2),
@@ -50,6 +50,14 @@ class Alternative:
     name: str
     time_s: float | None
     skipped: str = ""
+
+    @property
+    def is_algorithm(self) -> bool:
+        return " " not in self.name
+
+    @property
+    def label(self) -> str:
+        return f"algorithm {self.name}" if self.is_algorithm else self.name
 
     @property
     def sorting_s(self) -> float:
@@ -82,7 +90,7 @@ class Advice:
 
 def advise(
     schedule: Schedule,
-    network: AnyNetwork,
+    network: Network,
     size_bytes: int,
     build_other: Callable[[str], Schedule] | None = None,
     on_progress: Callable[[int, int, str], object] = lambda *_: None,
@@ -104,15 +112,15 @@ def advise(
     return Advice(time_s, tuple(sorted(alternatives, key=lambda alternative: alternative.sorting_s)))
 
 
-def _build_small(make: Callable[[str], Schedule], schedule: Schedule, network: AnyNetwork, name: str) -> Schedule:
+def _build_small(make: Callable[[str], Schedule], schedule: Schedule, network: Network, name: str) -> Schedule:
     """Return the schedule of another algorithm. Raises ValueError for too many transfers before it is built."""
     estimate = estimated_transfers(partial(build, schedule.collective, name), schedule.num_ranks)
-    if estimate > (MAX_TRANSFERS_UNSHARED if uniform_of(network) else MAX_TRANSFERS):
+    if estimate > (MAX_TRANSFERS_UNSHARED if network.message_costs else MAX_TRANSFERS):
         raise ValueError(f"about {format_count(estimate)} transfers")
     return make(name)
 
 
-def _other_algorithms(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Iterator[str]:
+def _other_algorithms(schedule: Schedule, network: Network, size_bytes: int) -> Iterator[str]:
     """Yield the names of all others for the collective; the first is the same one in segments, or without."""
     own = schedule.algorithm
     if (schedule.collective, own) in ALGORITHMS and schedule.num_ranks > 1:
@@ -124,7 +132,7 @@ def _other_algorithms(schedule: Schedule, network: AnyNetwork, size_bytes: int) 
 
 
 def _simulated(
-    name: str, make: Callable[[], Schedule], network: AnyNetwork, size_bytes: int, time_on: Callable[..., float]
+    name: str, make: Callable[[], Schedule], network: Network, size_bytes: int, time_on: Callable[..., float]
 ) -> Alternative:
     try:
         schedule = make()
@@ -136,13 +144,13 @@ def _simulated(
     return Alternative(name, time_on(schedule, network, size_bytes))
 
 
-def better_networks(network: AnyNetwork) -> Iterator[tuple[str, AnyNetwork]]:
+def better_networks(network: Network) -> Iterator[tuple[str, Network]]:
     """Yield each improvement that changes a number, and the network with it."""
     for name, field, value in _FAULTS:
         if getattr(network.spec, field) != value:
             yield name, network.with_spec(**{field: value})
     for name, names, factor in _CHANGES:
-        other: AnyNetwork = with_numbers(network, partial(_scaled, names, factor))
+        other: Network = with_numbers(network, partial(_scaled, names, factor))
         if other != network:
             yield name, other
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from ringsim.network import AnyNetwork, lay_out
+from ringsim.network import Network, lay_out
 from ringsim.schedule import Bools, Counts, Ints, Schedule, Step, Transfer, initial_counts, required, run
 from ringsim.simulation import Timeline
 
@@ -157,7 +157,7 @@ def _where(step: Step, host_of_rank: Ints | None) -> str:
     return "" if within.any() else " across hosts"
 
 
-def hosts_of_network(network: AnyNetwork, num_ranks: int) -> tuple[tuple[str, ...], Ints | None]:
+def hosts_of_network(network: Network, num_ranks: int) -> tuple[tuple[str, ...], Ints | None]:
     """Return the names of the hosts and the host of each rank; nothing unless ranks share hosts."""
     layout = lay_out(network.spec, num_ranks)
     grouped = 1 < len(np.unique(layout.host_of_rank)) < num_ranks

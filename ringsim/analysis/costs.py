@@ -12,12 +12,12 @@ import numpy as np
 
 from ringsim.libraries import why_not
 from ringsim.measurements import busbw_factor
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.registry import ALGORITHMS
 from ringsim.schedule import Collective, Schedule
 
 
-def candidates(collective: Collective, networks: Iterable[AnyNetwork]) -> list[str]:
+def candidates(collective: Collective, networks: Iterable[Network]) -> list[str]:
     """Return the built-in algorithms that at least one of the networks has, see `why_not`.
 
     >>> from ringsim import load_network

@@ -13,7 +13,7 @@ import numpy as np
 
 from ringsim.network import Floats, Ints, Topology
 from ringsim.schedule import NO_ROW, Dependencies
-from ringsim.simulation import Timeline, bytes_s, costs_of
+from ringsim.simulation import Timeline, TransferCosts, bytes_s
 
 ROUNDING = 1e-9  # of the time so far: what an activity takes beyond its cost by less than that is no contention
 
@@ -93,19 +93,19 @@ def critical_path(timeline: Timeline, rows: Dependencies, topology: Topology, ch
         raise ValueError("a run that never finishes has no critical path")
     path = list(_hops(timeline, rows))[::-1]
     row = np.array([row for row, _, _ in path], dtype=np.int64)
-    own = costs_of(timeline, topology, chunk_bytes, row)
+    costs = TransferCosts(timeline, topology, chunk_bytes)
     sending_s = bytes_s(timeline, topology, chunk_bytes, row, rows.channel[row])
     # Of each activity without contention, in the order of time.
     alone: dict[Activity, dict[CostKind, Floats]] = {
-        Activity.SENDING: {CostKind.OVERHEAD: own.send_overhead_s, CostKind.BANDWIDTH: sending_s},
+        Activity.SENDING: {CostKind.OVERHEAD: costs.overhead_s(row), CostKind.BANDWIDTH: sending_s},
         Activity.TRAVELLING: {CostKind.LATENCY: np.full(len(row), np.inf)},
-        Activity.APPLYING: {CostKind.OVERHEAD: own.receive_overhead_s, CostKind.REDUCTION: own.reduce_s},
+        Activity.APPLYING: {CostKind.OVERHEAD: costs.receive_overhead_s(row), CostKind.REDUCTION: costs.reduce_s(row)},
     }
     segments: list[PathSegment] = []
     for place, (number, activity, cause) in enumerate(path):
         begin_s, end_s = _times(timeline, number, activity)
-        costs = {kind: float(column[place]) for kind, column in alone[activity].items()}
-        for kind, seconds in _spent(begin_s, end_s, costs).items():
+        alone_s = {kind: float(column[place]) for kind, column in alone[activity].items()}
+        for kind, seconds in _spent(begin_s, end_s, alone_s).items():
             segments.append(PathSegment(kind, number, begin_s, seconds, cause))
             begin_s += seconds
     return CriticalPath(timeline.time_s, tuple(segment for segment in segments if segment.seconds > 0))

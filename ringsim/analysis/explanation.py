@@ -9,7 +9,7 @@ from ringsim import simulation
 from ringsim.analysis.blocked import BlockedRun, find_blocked, last_active_s
 from ringsim.analysis.critical_path import CriticalPath, critical_path
 from ringsim.limits import free_bytes
-from ringsim.network import NONE, AnyNetwork, Floats, Ints, Topology, connection_ends, connection_keys
+from ringsim.network import NONE, Floats, Ints, Network, Topology, connection_ends, connection_keys
 from ringsim.schedule import Bools, Schedule, dependencies, stable_order
 
 MAX_TRANSFERS = 2**21  # which take a few seconds; a ring of 1,024 ranks has not quite as many
@@ -197,10 +197,10 @@ def _on_cores(timeline: simulation.Timeline, topology: Topology, chunk_bytes: In
     cores, used = topology.processors.cores, np.zeros(len(topology.resources.names))
     if not (cores != NONE).any():
         return used
-    costs = simulation.costs_of(timeline, topology, chunk_bytes, np.arange(len(timeline)))
+    costs, row = simulation.TransferCosts(timeline, topology, chunk_bytes), np.arange(len(timeline))
     ends = (
-        (timeline.src, timeline.sent_s, costs.send_overhead_s),
-        (timeline.dst, timeline.applied_s, costs.receive_overhead_s + costs.reduce_s),
+        (timeline.src, timeline.sent_s, costs.overhead_s(row)),
+        (timeline.dst, timeline.applied_s, costs.apply_s(row)),
     )
     for rank, done_s, work_s in ends:
         on = (cores[rank] != NONE) & np.isfinite(done_s)
@@ -248,7 +248,7 @@ def why_not_explained(schedule: Schedule) -> str | None:
 
 def explain(
     schedule: Schedule,
-    network: AnyNetwork,
+    network: Network,
     size_bytes: int,
     on_progress: simulation.OnProgress = simulation.ignore_progress,
     *,
@@ -262,7 +262,7 @@ def explain(
     6
     """
     timeline = simulation.simulate(schedule, network, size_bytes, runtime=runtime, on_progress=on_progress)
-    topology = simulation.with_in_network_reduction([schedule], runtime.network(network).topology(schedule.num_ranks))
+    topology = simulation.with_in_network_reduction([schedule], runtime.topology(network, schedule.num_ranks))
     chunk_bytes = schedule.chunk_bytes(size_bytes)
     blocked, rows = find_blocked(timeline, topology), dependencies(schedule, in_order=runtime.in_order)
     return Explanation(

@@ -1,4 +1,4 @@
-"""`GraphLayout`: where ranks, hosts and links lie in a drawing of who sends to whom, in pictures and pages alike."""
+"""`GraphLayout`: where ranks, hosts and links lie in a drawing of who sends to whom."""
 
 import math
 from collections import defaultdict
@@ -59,9 +59,9 @@ class GraphLayout:
 
 
 def lay_out_graph(schedule: Schedule, host_names: Sequence[str] = (), host_of_rank: Ints | None = None) -> GraphLayout:
-    """Return a layout in which the pairs of ranks that send to each other are easy to follow.
+    """Return a layout in which pairs of ranks that send to each other are easy to follow.
 
-    host_of_rank: (num_ranks,), by which ranks are grouped if there are several hosts and one of them has several ranks.
+    host_of_rank: (num_ranks,), groups ranks if there are several hosts and one of them has several ranks.
     """
     import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 
@@ -94,7 +94,7 @@ def pairs_of(schedule: Schedule) -> Ints:
 
 
 def _root(schedule: Schedule) -> int:
-    """Return the rank from which the first copy goes out; rank 0, the root of a reduce, where nothing is copied."""
+    """Return the rank of the first copy; rank 0, the root of a reduce, if nothing is copied."""
     for step in schedule.steps:
         if not step.reduce.all():
             return int(step.src[~step.reduce][0])
@@ -108,7 +108,7 @@ def _on_circle(order: Ints) -> Floats:
 
 
 def _in_hosts(pairs: Ints, names: Sequence[str], host_of_rank: Ints) -> GraphLayout:
-    """Return a box for each host, row by row; its ranks go round in two rows, so that a ring in it is a loop."""
+    """Return a box for each host; its ranks go round in two rows, so that a ring in it is a loop."""
     used = np.unique(host_of_rank).tolist()
     num_columns = math.ceil(math.sqrt(len(used)))
     num_rows = math.ceil(len(used) / num_columns)
@@ -136,14 +136,14 @@ def _round_in_box(count: int, box: HostBox) -> Floats:
 
 
 def _within_margins(places: Floats) -> Floats:
-    """Return the places spread over the unit square but for its margins; a single row or column in the middle."""
+    """Return the places spread over the unit square within its margins; a single row or column in the middle."""
     low, size = places.min(axis=0), np.ptp(places, axis=0)
     across = np.where(size > 0, (places - low) / np.where(size > 0, size, 1), 0.5)
     return np.asarray(_MARGIN + across * (1 - 2 * _MARGIN))
 
 
 def _bends(shape: GraphShape, places: Floats, pairs: Ints) -> Floats:
-    """Return the control point of each link: of arcs in a ring, elsewhere of lines that bend where they would cross."""
+    """Return the control point of each link: arcs in a ring, else lines that bend where they would cross."""
     src, dst = pairs.T
     known = {*zip(src.tolist(), dst.tolist(), strict=True)}
     both: Bools = np.array([(pair[1], pair[0]) in known for pair in pairs.tolist()], dtype=np.bool_)
@@ -164,7 +164,6 @@ def _bends(shape: GraphShape, places: Floats, pairs: Ints) -> Floats:
 
 
 def _is_over_a_rank(places: Floats, src: int, dst: int, touches: float) -> bool:
-    """Return whether the straight line leads over a rank beside its ends."""
     along, others = places[dst] - places[src], np.delete(places, (src, dst), axis=0) - places[src]
     share = others @ along / (along @ along)
     away = np.linalg.norm(others - share[:, None] * along, axis=1)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from ringsim.network import NONE, AnyNetwork, Floats, Ints, Topology, lay_out, memory_of, require_sound
+from ringsim.network import NONE, Floats, Ints, Network, Topology, lay_out, require_sound
 from ringsim.schedule import Bools, Collective
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Links:
         return np.bincount(ranks * size[1] + self.resource[used], minlength=size[0] * size[1]).reshape(size)
 
 
-def groups_of_ranks(network: AnyNetwork, num_ranks: int) -> list[Ints]:
+def groups_of_ranks(network: Network, num_ranks: int) -> list[Ints]:
     """Return the groups of ranks: singly, by hosts, by leaf switches; (num_ranks,) each."""
     host = lay_out(network.spec, num_ranks).host_of_rank
     grouped = [np.arange(num_ranks), host]
@@ -162,10 +162,10 @@ class NetworkBound:
         return {"time_s": self.time_s, **asdict(self)}
 
 
-def bound_of(collective: Collective, network: AnyNetwork, num_ranks: int, size_bytes: int) -> NetworkBound | None:
+def bound_of(collective: Collective, network: Network, num_ranks: int, size_bytes: int) -> NetworkBound | None:
     """Return the least time of a collective; None unless it is one of `BOUNDED`.
 
-    None also where ranks read each other's memory, and for more than `MAX_PAIRS` pairs of ranks.
+    None also for more than `MAX_PAIRS` pairs of ranks.
 
     Raises ValueError if the network has no room for `num_ranks` ranks.
 
@@ -175,7 +175,7 @@ def bound_of(collective: Collective, network: AnyNetwork, num_ranks: int, size_b
         0.856
     """
     topology = network.topology(num_ranks)
-    if collective not in BOUNDED or memory_of(network) or num_ranks * (num_ranks - 1) > MAX_PAIRS:
+    if collective not in BOUNDED or num_ranks * (num_ranks - 1) > MAX_PAIRS:
         return None
     if num_ranks == 1:
         return NetworkBound(0.0, 0.0)

@@ -13,7 +13,7 @@ from itertools import permutations
 
 import numpy as np
 
-from ringsim.network import AnyNetwork, Floats
+from ringsim.network import Floats, Network
 from ringsim.schedule import Schedule, permute_ranks
 from ringsim.simulation import RULE, Runtime, predict_time
 
@@ -46,7 +46,7 @@ class RankPlacement:
 
 def find_placement(  # noqa: PLR0913  a search has so many limits
     schedule: Schedule,
-    network: AnyNetwork,
+    network: Network,
     size_bytes: int,
     *,
     seed: int = 0,
@@ -89,7 +89,7 @@ def default_budget(schedule: Schedule) -> int:
 
 
 def _orders(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, times_s: dict[Ranks, float], budget: int,
+    schedule: Schedule, network: Network, size_bytes: int, times_s: dict[Ranks, float], budget: int,
     rng: np.random.Generator,
 ) -> Iterator[Ranks]:  # fmt: skip
     """Yield different orders to simulate, the given one first; `times_s` then has the time of each."""
@@ -114,7 +114,7 @@ def _orders(
             return
 
 
-def _message_times(network: AnyNetwork, num_ranks: int, num_bytes: float) -> Floats:
+def _message_times(network: Network, num_ranks: int, num_bytes: float) -> Floats:
     """Return the seconds of a message alone, (num_ranks, num_ranks); infinite where something fails."""
     topology = network.topology(num_ranks)
     src, dst = np.nonzero(~np.eye(num_ranks, dtype=np.bool_))

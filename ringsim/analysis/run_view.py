@@ -1,4 +1,4 @@
-"""`RunView`: one run of a schedule as figures, pages and animations show it; each part is worked out when asked for."""
+"""`RunView`: one run of a schedule, as pictures, pages and animations show it."""
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
 
@@ -13,7 +13,7 @@ from ringsim.analysis.blocked import BlockedRun, find_blocked
 from ringsim.analysis.graph_layout import GraphLayout, lay_out_graph
 from ringsim.analysis.slow_parts import SlowParts, find_slow_parts
 from ringsim.analysis.walkthrough import describe_phases
-from ringsim.network import AnyNetwork, Topology
+from ringsim.network import Network, Topology
 from ringsim.schedule import Ints, Schedule
 from ringsim.simulation import Seconds, Timeline, closed_form_of, predict_time, simulate
 from ringsim.units import format_size, format_time
@@ -27,11 +27,12 @@ _SMALLEST_LOG2, _LARGEST_LOG2 = 6, 30  # 64 B .. 1 GiB
 class TimesBySize(NamedTuple):
     """How the time of a schedule grows with the size of the data.
 
-    times_s: simulated, one for each of `sizes_bytes`; `closed_form_s` likewise, None if there is no formula. Both end
-    before the first size with which the run never finishes.
-    floor_s: the time at size 0, which is latency and overhead alone.
-    crossover_bytes: the smallest multiple of the number of chunks that takes twice `floor_s`: below it latency is most
-    of the time, above it bandwidth and reduction are. None if the floor is 0 or no simulated size takes that long.
+    times_s, closed_form_s: simulated and by formula, for each of `sizes_bytes`, which end before the first size
+    with which the run never finishes; None: there is no formula.
+
+    floor_s: the time at size 0, latency and overhead alone. crossover_bytes: the smallest multiple of the number of
+    chunks that takes twice `floor_s`, above which bandwidth and reduction are most of the time; None if no
+    simulated size takes that long, or the floor is 0.
     """
 
     sizes_bytes: Ints
@@ -50,7 +51,7 @@ class RunView:
     Raises ValueError for a negative size or more than MAX_RANKS ranks.
 
         >>> from ringsim import Network, RunView, ring_all_reduce
-        >>> view = RunView(ring_all_reduce(4), Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
+        >>> view = RunView(ring_all_reduce(4), Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
         >>> view.phases[0].name, view.sentences[1].partition(", ")[2]
         ('reduce-scatter', 'which adds its contribution: 3 of 4')
         >>> view.by_size.floor_s
@@ -58,13 +59,7 @@ class RunView:
     """
 
     def __init__(
-        self,
-        schedule: Schedule,
-        network: AnyNetwork,
-        size_bytes: int,
-        *,
-        name: str = "",
-        timeline: Timeline | None = None,
+        self, schedule: Schedule, network: Network, size_bytes: int, *, name: str = "", timeline: Timeline | None = None
     ) -> None:
         """Simulate the run, unless its timeline is known."""
         check_few_ranks(schedule.num_ranks)
@@ -125,7 +120,7 @@ class RunView:
 
     @cached_property
     def step_end_s(self) -> Seconds:
-        """When each step and all before it are applied; for one that never is, when the run came to its stop."""
+        """When each step and all before it are applied, or when the run came to its stop."""
         ends, timeline = np.zeros(self.schedule.num_steps), self.timeline
         applied = np.where(np.isfinite(timeline.applied_s), timeline.applied_s, timeline.until_s)
         np.maximum.at(ends, timeline.step, applied)
@@ -133,7 +128,7 @@ class RunView:
 
     @cached_property
     def by_size(self) -> TimesBySize:
-        """The times of the same schedule with other sizes of the data, that of this run among them."""
+        """The times of the same schedule with other sizes of the data, including that of this run."""
         schedule, network = self.schedule, self.network
         sizes = np.int64(2) ** np.arange(_SMALLEST_LOG2, max(_LARGEST_LOG2, self.size_bytes.bit_length()) + 1)
         times: list[float] = []
@@ -169,7 +164,7 @@ def check_few_ranks(num_ranks: int) -> None:
 
 
 def check_animated(schedule: Schedule) -> None:
-    """Raise ValueError for more transfers or chunks than a moving picture shows."""
+    """Raise ValueError for more transfers or chunks than an animation shows."""
     quantities = (
         ("transfers", schedule.num_transfers, MAX_TRANSFERS),
         ("chunks on all ranks", schedule.num_ranks * schedule.num_chunks, MAX_CELLS),

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ringsim.analysis.graph_layout import pairs_of
 from ringsim.files import finite_or_none
-from ringsim.network import NONE, AnyNetwork, Floats, Spec, Topology
+from ringsim.network import NONE, Floats, Network, Spec, Topology
 from ringsim.schedule import Ints, Schedule
 from ringsim.text_table import as_sentence, text_template
 
@@ -58,7 +58,7 @@ def _slow_links(spec: Spec) -> list[SlowPart]:
     return sorted(parts, key=lambda part: part.bytes_per_s / part.typical_bytes_per_s)
 
 
-def _evened_out(network: AnyNetwork, part: SlowPart) -> AnyNetwork:
+def _evened_out(network: Network, part: SlowPart) -> Network:
     """Return the network with this part as fast as the typical one of its kind."""
     rate, spec = {"bandwidth_bytes_per_s": part.typical_bytes_per_s}, network.spec
     if part.kind == "cables":
@@ -103,7 +103,7 @@ class SlowParts:
     parts: tuple[SlowPart, ...] = ()
 
 
-def find_slow_parts(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> SlowParts:
+def find_slow_parts(schedule: Schedule, network: Network, size_bytes: int) -> SlowParts:
     """Return the slow and failing parts that the schedule uses. Raises ValueError as `network.topology` does."""
     parts = _slow_links(network.spec)
     sound = reduce(_evened_out, parts, network)
@@ -113,7 +113,7 @@ def find_slow_parts(schedule: Schedule, network: AnyNetwork, size_bytes: int) ->
         return SlowParts()
     topology = network.topology(schedule.num_ranks)
 
-    def affected_pairs(better: AnyNetwork) -> tuple[AffectedPair, ...]:
+    def affected_pairs(better: Network) -> tuple[AffectedPair, ...]:
         return _affected_pairs(schedule, topology, better.topology(schedule.num_ranks), size_bytes)
 
     def is_met(part: SlowPart) -> bool:
@@ -150,7 +150,7 @@ def _fails_at_s(topology: Topology, src: Ints, dst: Ints) -> Floats:
     return np.asarray(fails_at_s[np.where(resource == NONE, -1, resource)].min(axis=1, initial=np.inf))
 
 
-def _affected_ranks(network: AnyNetwork, num_ranks: int) -> tuple[AffectedRank, ...]:
+def _affected_ranks(network: Network, num_ranks: int) -> tuple[AffectedRank, ...]:
     slowdowns = {slow.rank: slow.slowdown for slow in network.spec.slow_ranks}
     fails = {failure.rank: failure.at_s for failure in network.spec.failures if failure.rank is not None}
     ranks = sorted(rank for rank in slowdowns.keys() | fails.keys() if rank < num_ranks)

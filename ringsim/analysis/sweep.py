@@ -26,7 +26,7 @@ from ringsim.files import (
 )
 from ringsim.libraries import LIBRARIES, LIBRARY, LIBRARY_ALGORITHMS, MESSAGES, Call, library_of, why_not
 from ringsim.measurements import provenance
-from ringsim.network import AnyNetwork, require_priced
+from ringsim.network import Network
 from ringsim.registry import Algorithm, base_name, build, size_variant
 from ringsim.schedule import Collective, Schedule, estimated_transfers, format_count
 from ringsim.text_table import records_csv
@@ -253,7 +253,7 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
     algorithms: Sequence[str],
     ranks: Sequence[int],
     sizes_bytes: Sequence[int],
-    networks: Mapping[str, AnyNetwork],
+    networks: Mapping[str, Network],
     on_progress: Callable[[int], object] = lambda _: None,
     *,
     max_transfers: float = MAX_TRANSFERS,
@@ -272,7 +272,7 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
     network is possible for no number of ranks; or if only the library's choice is asked for and known for no cell.
 
         >>> from ringsim import Collective, Network, run_sweep
-        >>> networks = {"mine": Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)}
+        >>> networks = {"mine": Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9)}
         >>> sweep = run_sweep(Collective.ALL_REDUCE, ["ring", "recursive_doubling"], [8], [2**10, 2**26], networks)
         >>> [winner.cell.algorithm for winner in sweep.winners().values()]
         ['recursive_doubling', 'ring']
@@ -315,7 +315,7 @@ class _Simulator:
 
     collective: Collective
     sizes_bytes: tuple[int, ...]
-    networks: Mapping[str, AnyNetwork]
+    networks: Mapping[str, Network]
     max_transfers: float
     as_library: bool
     without_room: Mapping[tuple[str, int], str]
@@ -374,12 +374,12 @@ class _Simulator:
         return "" if all(reasons.values()) or not reasons[network] else f"{network} {reasons[network]}"
 
 
-def _without_room(networks: Mapping[str, AnyNetwork], ranks: Sequence[int]) -> dict[tuple[str, int], str]:
+def _without_room(networks: Mapping[str, Network], ranks: Sequence[int]) -> dict[tuple[str, int], str]:
     """Return why a network cannot have a number of ranks. Raises ValueError if it can have none of them."""
     reasons: dict[tuple[str, int], str] = {}
     for (name, network), num_ranks in product(networks.items(), ranks):
         try:
-            require_priced(network, num_ranks)
+            network.require_priced(num_ranks)
         except ValueError as error:
             reasons[name, num_ranks] = str(error)
             if all((name, count) in reasons for count in ranks):

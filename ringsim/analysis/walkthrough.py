@@ -18,7 +18,7 @@ from ringsim.analysis.contributions import (
     num_shares,
 )
 from ringsim.analysis.costs import cost_of
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.schedule import NO_ROW, Ints, Schedule, Step, flow, verify
 from ringsim.text_table import text_template
 from ringsim.units import plural
@@ -44,7 +44,7 @@ TRANSFER_TEMPLATES = (
 )
 
 
-def walk_through(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> dict[str, Any]:
+def walk_through(schedule: Schedule, network: Network, size_bytes: int) -> dict[str, Any]:
     """Return the schedule in words, for JSON; of a very large one only the costs.
 
     Its keys are goal, phases, costs (sentences) and skipped (why no step is listed; None if all are). A phase has the
@@ -60,7 +60,7 @@ def walk_through(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> di
     return {"goal": goal_sentence(schedule), "phases": phases, "costs": costs, "skipped": skipped}
 
 
-def describe_phases(schedule: Schedule, network: AnyNetwork) -> list[dict[str, Any]]:
+def describe_phases(schedule: Schedule, network: Network) -> list[dict[str, Any]]:
     """Return the phases with their steps, see `walk_through`. Raises ScheduleError if the schedule is not correct."""
     verify(schedule)
     contributions = list(iterate_contributions(schedule))

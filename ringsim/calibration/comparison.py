@@ -14,7 +14,7 @@ from ringsim.calibration.from_probes import num_hosts
 from ringsim.calibration.timings import Timing, cases_of_measurements, repeated
 from ringsim.estimates import Estimate, ends_of
 from ringsim.files import OpenRecord, encode, values
-from ringsim.libraries import GLOO, OURS, SimulatedDraws, copy_s, intervals, predict
+from ringsim.libraries import GLOO, OURS, SHARED_MEMORY, Library, SimulatedDraws, copy_s, intervals, predict
 from ringsim.measurements import (
     OPENMPI,
     PLAIN_RING,
@@ -26,7 +26,7 @@ from ringsim.measurements import (
     busbw_factor,
     p95,
 )
-from ringsim.network import AnyNetwork, Calibration, Cluster, shares_memory, uniform_of, without_shared_memory
+from ringsim.network import Calibration, Network
 from ringsim.registry import build_recorded
 from ringsim.schedule import Collective, Schedule, dependencies
 from ringsim.simulation import Seconds, Timeline, simulate
@@ -195,7 +195,7 @@ class Comparison:
         }
 
 
-def compare(measurements: Measurements, cluster: Cluster, trusted: Collection[str] = ()) -> Comparison:
+def compare(measurements: Measurements, cluster: Network, trusted: Collection[str] = ()) -> Comparison:
     """Compare the collectives of `measurements` with simulations of the schedules that were executed.
 
     trusted: algorithms of Python files that may be run, see `build_recorded`; others from files are not predicted.
@@ -210,7 +210,7 @@ def compare(measurements: Measurements, cluster: Cluster, trusted: Collection[st
     return compare_measurements(cases, cluster, trusted)
 
 
-def compare_logs(cases: Sequence[Timing], cluster: Cluster) -> Comparison:
+def compare_logs(cases: Sequence[Timing], cluster: Network) -> Comparison:
     """Compare cases of logs with the formulas of `nccl_model`.
 
     Raises ValueError where the network has no room for the ranks, or nothing can be predicted.
@@ -227,7 +227,7 @@ def compare_logs(cases: Sequence[Timing], cluster: Cluster) -> Comparison:
 
 def compare_measurements(
     cases: Sequence[Timing],
-    cluster: Cluster,
+    cluster: Network,
     trusted: Collection[str] = (),
     on_progress: Callable[[int], object] = lambda _: None,
 ) -> Comparison:
@@ -254,7 +254,7 @@ def compare_measurements(
     return _comparison(cases, cluster, map(predicted, cases))
 
 
-def _simulation(case: Timing, cluster: Cluster, trusted: Collection[str]) -> tuple[Callable[[Cluster], float], str]:
+def _simulation(case: Timing, cluster: Network, trusted: Collection[str]) -> tuple[Callable[[Network], float], str]:
     """Return a function from a network to the simulated seconds of the case, and the name of the prediction.
 
     Raises ValueError or OSError with the reason where there is no prediction.
@@ -268,32 +268,28 @@ def _simulation(case: Timing, cluster: Cluster, trusted: Collection[str]) -> tup
         schedule = library.schedule(collective, case.call.num_ranks, case.call.size_bytes)
     else:
         raise ValueError(f"what torch.distributed does for {case.call.collective} is not known here")
-    executed_on(cluster, case.transport)
+    in_place = library is OURS and bool(case.in_place_s)
+    library = executed_over(library, cluster, case.transport, case.call.size_bytes)
     copies = library.copies(collective, case.call.num_ranks, case.call.size_bytes)
 
-    def simulated_s(network: Cluster) -> float:
-        there = executed_on(network, case.transport)
-        over = library.runtime.network(there, case.call.size_bytes)  # the same tensor, call after call
-        beside_s, in_place = copy_s(there, case.call.num_ranks, *copies), library is OURS and bool(case.in_place_s)
-        return library.predict_call(schedule, over, case.call.size_bytes, in_place=in_place, beside_s=beside_s)
+    def simulated_s(network: Network) -> float:
+        beside_s = copy_s(network, case.call.num_ranks, *copies)
+        return library.predict_call(schedule, network, case.call.size_bytes, in_place=in_place, beside_s=beside_s)
 
     return simulated_s, f"{schedule.algorithm} over {case.transport or 'gloo'}"
 
 
-def executed_on(network: AnyNetwork, transport: str) -> AnyNetwork:
-    """Return the network without shared memory, unless the measured messages used it ("shm").
+def executed_over(library: Library, network: Network, transport: str, size_bytes: int) -> Library:
+    """Return the library as it executed call after call of one tensor over a transport.
 
-    The costs of a uniform network hold for any transport. Raises ValueError where shared memory was used and the
-    network does not describe it.
+    Raises ValueError where the network, unless uniform, does not describe the shared memory that was used.
     """
-    if transport != "shm":
-        return without_shared_memory(network)
-    if not shares_memory(network) and not uniform_of(network):
+    if transport == SHARED_MEMORY and network.shared_memory is None and network.message_costs is None:
         raise ValueError("it used shared memory, which the network file does not describe")
-    return network
+    return library if library.is_torch else library.over(transport, size_bytes)
 
 
-def _comparison(cases: Sequence[Timing], cluster: Cluster, predicted: Iterable[Expectation]) -> Comparison:
+def _comparison(cases: Sequence[Timing], cluster: Network, predicted: Iterable[Expectation]) -> Comparison:
     compared, fitted = [], cluster.calibration
     for case, (time_s, how, interval) in zip(cases, predicted, strict=True):
         used = fitted is not None and fitted.used(*case.group, case.call.size_bytes, case.rows)
@@ -334,7 +330,7 @@ class ComparedRun:
         return self.predicted.timeline.time_s / self.measured.timeline.time_s - 1
 
 
-def compare_run(run: RecordedRun, network: AnyNetwork, trusted: Collection[str] = ()) -> ComparedRun:
+def compare_run(run: RecordedRun, network: Network, trusted: Collection[str] = ()) -> ComparedRun:
     """Simulate the recorded schedule over the transport of the run, with all ranks beginning at 0.
 
     trusted: as in `compare`.
@@ -344,9 +340,9 @@ def compare_run(run: RecordedRun, network: AnyNetwork, trusted: Collection[str] 
     """
     try:
         schedule = build_recorded(run.collective, run.algorithm, run.num_ranks, run.size_bytes, trusted)
-        executed = OURS.runtime.network(executed_on(network, run.transport), run.size_bytes)
-        in_place = replace(OURS.runtime, in_place=True)  # as runs are recorded
-        simulated = simulate(schedule, executed, run.size_bytes, element_bytes=run.element_bytes, runtime=in_place)
+        executed = executed_over(OURS, network, run.transport, run.size_bytes).runtime
+        in_place = replace(executed, in_place=True)  # as runs are recorded
+        simulated = simulate(schedule, network, run.size_bytes, element_bytes=run.element_bytes, runtime=in_place)
     except (ValueError, OSError) as error:
         raise ValueError(f"{run}: {' '.join(str(error).split())}") from error
     if not np.isfinite(simulated.time_s):

@@ -1,13 +1,12 @@
-"""`calibrate_logs`: from the logs of a cluster to a `Cluster` with the protocols of its library.
+"""`calibrate_logs`: from the logs of a cluster to a `Network` with the protocols of its library.
 
-Each time is that of `nccl_model` for the parameters of `log_parameters`. The fit finds the most likely parameters given
-the times and prior beliefs, so the log of one number of hosts gives a network for others: parameters that it cannot
-tell apart, such as the start and the hops, keep NCCL's ratio, and a parameter that changes no time keeps NCCL's value.
-NCCL's model does not describe how a ring within a host fills; its prior comes from other clusters.
+Each time is that of `nccl_model` for the parameters of `log_parameters`; the fit finds the most likely ones given times
+and priors. Parameters that the logs cannot tell apart, such as the start and the hops, keep NCCL's ratio, so the log of
+one number of hosts gives a network for others.
 
-`with_ring_steps`: a ring across hosts runs at the pace of its slowest link, and NCCL chooses protocol and chunk by the
-bytes of a rank, not by speed. Times over sizes therefore have steps and bends that start, latency and bandwidth cannot
-express; on more hosts they are at the same bytes per rank. This does not hold within a host, nor for trees.
+`with_ring_steps`: NCCL chooses protocol and chunk of a ring across hosts by the bytes of a rank, not by speed. Its
+times therefore have steps and bends that start, latency and bandwidth cannot express; on more hosts they are at the
+same bytes per rank. This does not hold within a host, nor for trees.
 """
 
 import math
@@ -33,7 +32,7 @@ from ringsim.libraries import (
     times_s,
 )
 from ringsim.measurements import RING_TESTS, TESTS
-from ringsim.network import BANDWIDTHS, CalibratedCells, Calibration, Cluster, Floats, Host, Link, Nics, RingStep, Spec
+from ringsim.network import BANDWIDTHS, CalibratedCells, Calibration, Floats, Host, Link, Network, Nics, RingStep, Spec
 from ringsim.schedule import Bools
 from ringsim.units import plural
 
@@ -47,7 +46,7 @@ _UNDECIDED = 4.0  # of a cost: what is less likely by a factor of less than e sq
 class LogFit:
     """A network, the cases it was fitted to, and the relative error of each."""
 
-    cluster: Cluster
+    cluster: Network
     parameters: tuple[FittedParameter, ...]
     cases: tuple[Timing, ...]
     errors: tuple[float, ...]
@@ -93,7 +92,7 @@ def calibrate_logs(cases: Sequence[Timing], name: str, nics: Nics | None = None)
 
 
 def _each_log_alone(cases: Sequence[Timing]) -> Iterator[list[Timing]]:
-    """Yield, for each log whose cases other logs repeat, all cases without those repetitions."""
+    """Yield all cases for each log that others repeat, without these repetitions."""
     groups = repeated(cases)
     for file in sorted({case.file for some in groups for case in some}):
         others = {id(case) for some in groups if file in {case.file for case in some} for case in some}
@@ -145,7 +144,7 @@ def _fit(layout: LogParameters, cases: Sequence[Timing]) -> _Fitted:
         posterior = fitted(held, posterior.mode)
 
 
-def _cluster(name: str, fitted: _Fitted, cases: Sequence[Timing]) -> Cluster:
+def _cluster(name: str, fitted: _Fitted, cases: Sequence[Timing]) -> Network:
     layout, posterior = fitted.layout, fitted.posterior
     rates = layout.rates(posterior.mode)
     bulk = rates.protocols[-1]
@@ -164,7 +163,7 @@ def _cluster(name: str, fitted: _Fitted, cases: Sequence[Timing]) -> Cluster:
     calls = CallColumns.from_calls([case.call for case in cases])
     noise, latency_noise = noises(posterior.residuals, byte_shares(rates, calls), NOISE)
     senders = None if layout.nics else max(senders_per_host(case.call for case in cases), default=None)
-    cluster = Cluster(
+    cluster = Network(
         name,
         spec,
         f"calibrated by ringsim: {', '.join(devices) or 'a cluster'}",
@@ -198,8 +197,7 @@ def calibrated_cells(cases: Sequence[Timing]) -> tuple[CalibratedCells, ...]:
 def _parameters(fitted: _Fitted, modes: Sequence[Floats], cases: Sequence[Timing]) -> tuple[FittedParameter, ...]:
     """Return the parameters that the times determine, and others that predictions use.
 
-    modes: the optima of single logs where logs repeat each other, and optima that are nearly as likely; every interval
-    contains them.
+    modes: other optima, of single logs or nearly as likely, which every interval contains.
     """
     posterior, parameters = fitted.posterior, []
     for index, name in enumerate(fitted.layout.names):
@@ -217,11 +215,11 @@ FEWEST = 3  # sizes of messages: with fewer the protocols say more
 SHORTEST = 1.5  # times the start: what a shorter time has beside it says little of steps
 
 
-def with_ring_steps(cluster: Cluster, cases: Sequence[Timing]) -> Cluster:
+def with_ring_steps(cluster: Network, cases: Sequence[Timing]) -> Network:
     """Return `cluster` with the ring steps of the shape with most hosts, and among these with most ranks per host.
 
-    A shape with too few sizes is passed over; smaller and larger messages come from the next shapes. Rings are the
-    collectives that have no other algorithm, and those for which the formulas of `cluster` choose a ring.
+    Shapes with too few sizes are skipped; smaller and larger messages come from the next shapes. Rings are collectives
+    without another algorithm, and those for which `cluster` chooses a ring.
     """
     across = [case for case in cases if case.call.num_nodes > 1 and _may_be_ring(case)]
     if not across:
@@ -250,10 +248,10 @@ def with_ring_steps(cluster: Cluster, cases: Sequence[Timing]) -> Cluster:
 
 
 def _nondecreasing(seconds: Mapping[int, Sequence[float]]) -> dict[int, float]:
-    """Return the step time of each message, nondecreasing in its bytes and close to the measurements.
+    """Return a step time for each message that does not decrease with its bytes, close to the measurements.
 
-    Messages whose times decrease share the median of their times: isotonic regression of the logarithms by least
-    absolute deviations, by pooling adjacent violators, so that one disturbed time does not lift the others.
+    It is the isotonic regression of the logarithms by least absolute deviations (pooling adjacent violators), so one
+    disturbed time does not lift the others.
     """
     pools: list[tuple[list[int], list[float]]] = []
     for message, times in sorted(seconds.items()):
@@ -265,7 +263,6 @@ def _nondecreasing(seconds: Mapping[int, Sequence[float]]) -> dict[int, float]:
 
 
 def _median_s(times: Sequence[float]) -> float:
-    """Return the median of the logarithms of the times, as a time."""
     return math.exp(statistics.median(map(math.log, times)))
 
 

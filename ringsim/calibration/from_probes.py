@@ -1,4 +1,4 @@
-"""`calibrate`: from the probes of a measurements file to a `Cluster`, with an interval for each parameter.
+"""`calibrate`: from the probes of a measurements file to a `Network`, with an interval for each parameter.
 
 Intervals come from fits to blocks drawn anew from those of each probe (bootstrap): they say what another run would
 give, not whether the model is right. `ProbeNoise` says whether the probes scatter too much for predictions.
@@ -20,22 +20,9 @@ from ringsim.calibration.timings import MISFIT
 from ringsim.calibration.warnings import warning_line
 from ringsim.estimates import Estimate
 from ringsim.files import parsed, values
-from ringsim.libraries import NUM_DRAWS, noises, rounded_ratios
+from ringsim.libraries import NUM_DRAWS, OURS, noises, rounded_ratios
 from ringsim.measurements import Measurements, Probe, RankHosts, p10_p90
-from ringsim.network import (
-    Calibration,
-    Cluster,
-    Host,
-    Link,
-    Nics,
-    Processor,
-    SharedMemoryNetwork,
-    Spec,
-    quantities,
-    shares_memory,
-    value_of,
-    with_free_bytes,
-)
+from ringsim.network import Calibration, Host, Link, Network, Nics, Spec, quantities, value_of, with_free_bytes
 
 _RESAMPLED = 200
 _SEED = 0
@@ -61,11 +48,11 @@ class ProbeFit:
     over measured less 1. draws: the networks of the bootstrap, which give predictions their intervals.
     """
 
-    cluster: Cluster
+    cluster: Network
     parameters: Mapping[str, Estimate]
     probes: Mapping[str, str]
     residuals: tuple[tuple[Probe, float], ...]
-    draws: tuple[Cluster, ...] = ()
+    draws: tuple[Network, ...] = ()
 
 
 _RANK_PROBES = {
@@ -162,7 +149,7 @@ def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measure
     return structs.replace(measurements, probes=probes)
 
 
-def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> Cluster:
+def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> Network:
     """Return the fitted network without intervals. Raises ValueError where probes are too few."""
     machine = measurements.provenance.get("machine", "unknown machine")
     parsed(values.Text, machine, "provenance.machine")
@@ -173,24 +160,24 @@ def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> 
             raise ValueError("provenance.cores is missing: say --model network, or measure again")
         parsed(values.Count, cores, "provenance.cores")
         if model is ProbeModel.HOST:
-            return Cluster(name, calibrate_host(measurements, cores).spec, "one host, calibrated by ringsim", source)
+            return Network(name, calibrate_host(measurements, cores).spec, "one host, calibrated by ringsim", source)
         spec = calibrate_hosts(measurements, cores).spec
-        return Cluster(name, spec, "several hosts, calibrated by ringsim", source)
-    network = calibrate_uniform(measurements)
+        return Network(name, spec, "several hosts, calibrated by ringsim", source)
+    uniform = calibrate_uniform(measurements).spec
     # Each rank a host, half of the latency at each end: for what sends to one other at a time, as rings do, the same.
-    nics = Nics(network.latency_s / 2, network.bandwidth_bytes_per_s)
-    processor = Processor(network.gap_s, network.receive_overhead_s, network.reduce_bytes_per_s)
-    spec = Spec(host=Host(link=Link(), nics=nics), ranks_per_host=1, processor=processor)
-    return Cluster(name, spec, "hosts of one rank each, calibrated by ringsim", source)
+    link = uniform.host.link
+    nics = Nics(link.latency_s / 2, link.bandwidth_bytes_per_s)
+    spec = Spec(host=Host(link=Link(), nics=nics), ranks_per_host=1, processor=uniform.processor)
+    return Network(name, spec, "hosts of one rank each, calibrated by ringsim", source)
 
 
-def _values(cluster: Cluster, model: ProbeModel) -> dict[str, float]:
+def _values(cluster: Network, model: ProbeModel) -> dict[str, float]:
     """Return the parameters of the model; rates of shared memory are those of messages that fill a slot."""
     names = [*_PROBES[model], *(_SHARED_MEMORY_PROBES if cluster.spec.host.shared_memory else ())]
     return {name: value_of(cluster.spec, name) for name in names}
 
 
-def probe_calibration(file: str, cluster: Cluster, draws: Sequence[Cluster], measurements: Measurements) -> Calibration:
+def probe_calibration(file: str, cluster: Network, draws: Sequence[Network], measurements: Measurements) -> Calibration:
     """Return the calibration to write to the network file.
 
     draws: fits to probes drawn anew; the first few are kept.
@@ -216,18 +203,18 @@ def _log_ratio(drawn: float | None, fitted: float) -> float:
     return math.log(drawn / fitted) if drawn and fitted and math.isfinite(drawn) and math.isfinite(fitted) else 0.0
 
 
-def _noises(cluster: Cluster, measurements: Measurements) -> tuple[float, float]:
+def _noises(cluster: Network, measurements: Measurements) -> tuple[float, float]:
     free_bytes = replace(cluster, spec=with_free_bytes(cluster.spec))
     residuals: list[float] = []
     byte_shares: list[float] = []
-    for probe, simulated_s in _message_probes(measurements, shares_memory(cluster)):
+    for probe, simulated_s in _message_probes(measurements, cluster.shared_memory is not None):
         time_s = simulated_s(cluster)
         residuals += [math.log(time_s / block_s) for block_s in probe.times_s]
         byte_shares += [max(1 - simulated_s(free_bytes) / time_s, 0.0)] * len(probe.times_s)
     return noises(np.array(residuals), np.array(byte_shares))
 
 
-def _message_probes(measurements: Measurements, is_shared: bool) -> Iterator[tuple[Probe, Callable[[Cluster], float]]]:
+def _message_probes(measurements: Measurements, is_shared: bool) -> Iterator[tuple[Probe, Callable[[Network], float]]]:
     """Yield the probes whose blocks are rounds of messages, and a function from a network to the simulated seconds.
 
     is_shared: whether the network describes shared memory.
@@ -239,11 +226,7 @@ def _message_probes(measurements: Measurements, is_shared: bool) -> Iterator[tup
         for probe in measurements.probes_of("exchange", in_flight=1, subject=str(num_pairs)):
             yield probe, partial(exchange_s, num_ranks=num_ranks, num_pairs=num_pairs, size_bytes=probe.size_bytes)
     for probe in measurements.probes_of("shift", transport="shm") if is_shared else []:
-        yield probe, partial(_shared_shift_s, num_ranks=num_ranks, size_bytes=probe.size_bytes)
-
-
-def _shared_shift_s(cluster: Cluster, num_ranks: int, size_bytes: int) -> float:
-    return shift_s(SharedMemoryNetwork(cluster), num_ranks, size_bytes)
+        yield probe, partial(shift_s, num_ranks=num_ranks, size_bytes=probe.size_bytes, runtime=OURS.runtime)
 
 
 # Noise alone must not move a prediction by more than the error at which we say that the model does not fit: beyond it
@@ -251,7 +234,7 @@ def _shared_shift_s(cluster: Cluster, num_ranks: int, size_bytes: int) -> float:
 TOO_WIDE = MISFIT
 
 
-def with_interval(fit: ProbeFit, predict: Callable[[Cluster], float], num_draws: int | None = None) -> Estimate:
+def with_interval(fit: ProbeFit, predict: Callable[[Network], float], num_draws: int | None = None) -> Estimate:
     """Return a prediction for the fitted network with its interval of 95 % over the bootstrap's networks.
 
     num_draws: use only the first `num_draws` networks, for slow predictions; None: all.

@@ -11,21 +11,7 @@ from ringsim.calibration.probe_times import async_call_s, cold_call_s, fit_line,
 from ringsim.files import parsed, values
 from ringsim.libraries import GLOO, OURS, Library
 from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, Measurements, Probe, RankHosts
-from ringsim.network import (
-    AnyNetwork,
-    Cluster,
-    Host,
-    Link,
-    MemoryRate,
-    Network,
-    Nics,
-    Processor,
-    SharedMemory,
-    SharedMemoryNetwork,
-    SlowLink,
-    Spec,
-    without_shared_memory,
-)
+from ringsim.network import Host, Link, MemoryRate, Network, Nics, Processor, SharedMemory, SlowLink, Spec
 from ringsim.schedule import Collective
 from ringsim.simulation import predict_time
 
@@ -43,7 +29,7 @@ def calibrate_uniform(measurements: Measurements) -> Network:
     With one rank the network is free. Raises ValueError when probes are missing.
     """
     if measurements.num_ranks == 1:
-        return Network(latency_s=0.0, bandwidth_bytes_per_s=math.inf)
+        return Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=math.inf)
     single = _need(measurements.probes_of("shift", in_flight=1), "shift probes with one message in flight", 2)
     bursts = _need(
         [p for p in measurements.probes_of("shift") if p.in_flight > 1], "shift probes with several in flight", 1
@@ -54,7 +40,7 @@ def calibrate_uniform(measurements: Measurements) -> Network:
     (smallest,) = _need(same_size, f"shift probes of one message of {bursts[0].size_bytes} bytes", 1)[:1]
     overhead_s = min(max(_further_s(smallest, bursts[0]), 0.0), alpha_s)
     _, reduce_s_per_byte = fit_line(reductions)
-    return Network(
+    return Network.uniform(
         latency_s=alpha_s - overhead_s,
         bandwidth_bytes_per_s=rate(s_per_byte),
         reduce_bytes_per_s=rate(reduce_s_per_byte),
@@ -63,7 +49,6 @@ def calibrate_uniform(measurements: Measurements) -> Network:
 
 
 def _further_s(one: Probe, several: Probe) -> float:
-    """Return the additional time of each further message in flight."""
     return (several.median_s - one.median_s) / (several.in_flight - 1)
 
 
@@ -73,7 +58,7 @@ def _need(probes: list[Probe], things: str, least: int) -> list[Probe]:
     return probes
 
 
-def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
+def calibrate_host(measurements: Measurements, num_cores: int) -> Network:
     """Return the host that reproduces the elapsed times and the CPU times of the probes.
 
     A message occupies cores for `a + b m` at its two ends together, half at each: a is overhead, b copying. An addition
@@ -85,7 +70,7 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
     Raises ValueError when probes are missing.
     """
     processor = processor_of(measurements, num_cores) if measurements.num_ranks > 1 else Processor()
-    cluster = Cluster("host", Spec(Host(cores=num_cores), processor=processor), "one host, calibrated", "measured")
+    cluster = Network("host", Spec(Host(cores=num_cores), processor=processor), "one host, calibrated", "measured")
     if measurements.num_ranks == 1:
         return cluster
     elapsed = measurements.probes_of("shift", in_flight=1)
@@ -132,9 +117,8 @@ def processor_of(measurements: Measurements, num_cores: int) -> Processor:
 def _core_s(measurements: Measurements, num_cores: int) -> float:
     """Return how long a message keeps a core from other messages if ranks outnumber cores; else 0.
 
-    With several messages of each rank in flight, some thread is always ready to run. A further message then takes more
-    than the CPU time of its threads, since a core idles until a thread woken by another core runs. It takes no more
-    than a message alone.
+    A further message in flight takes more than the CPU time of its threads, since a core idles until a thread woken by
+    another core runs; it takes no more than a message alone.
     """
     one, *_ = measurements.probes_of("shift", in_flight=1)
     several = [p for p in measurements.probes_of("shift") if p.in_flight > 1 and p.size_bytes == one.size_bytes]
@@ -143,7 +127,7 @@ def _core_s(measurements: Measurements, num_cores: int) -> float:
     return min(_further_s(one, several[0]), one.median_s) * num_cores / measurements.num_ranks
 
 
-def _with_memory_bandwidth(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Cluster:
+def _with_memory_bandwidth(cluster: Network, num_ranks: int, elapsed: list[Probe]) -> Network:
     """Return `cluster` with the memory bandwidth that explains the longest message, if it is too fast without."""
     smallest, largest, host = elapsed[0], elapsed[-1], cluster.spec.host
     if shift_s(cluster, num_ranks, largest.size_bytes) >= EXPLAINED * largest.median_s:
@@ -157,16 +141,16 @@ ALIKE = 1.25  # rates of links that differ by no more are taken for the same
 LONG = 2**17  # bytes; shorter messages may pass a link faster than it gives for long, out of what it has saved up
 
 
-def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: bool = False) -> Cluster:
+def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: bool = False) -> Network:
     """Return the hosts that reproduce the probes.
 
     links_alike: assume equal links between hosts and free links within them, for measurements without pings.
 
     The costs on the cores are those of `calibrate_host`. Bandwidth is the rate of long messages in a shift, which uses
-    both directions at once; where pings show links of different rates, the shift runs at the pace of the slowest, and
-    the others are faster in proportion. The rest of the time of the smallest message is latency. Burst sizes follow
-    from shifts after a pause. Namespaces or containers of one machine share its cores if they have a single rank each;
-    otherwise they get equal parts of the cores, if these can be divided.
+    both directions at once; where pings show different rates, it is that of the slowest link, and the others are faster
+    in proportion. The rest of the time of the smallest message is latency. Burst sizes follow from shifts after a
+    pause. Namespaces or containers of one machine share its cores if they have a single rank each; otherwise they get
+    equal parts, if possible.
 
     Raises ValueError if probes are missing, or the hosts have different numbers of ranks.
     """
@@ -204,7 +188,7 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
         processor=processor_of(measurements, num_cores if rank_hosts.one_clock else measurements.num_ranks),
         slow_links=tuple(slow),
     )
-    cluster = Cluster("hosts", spec, "several hosts, calibrated", "measured")
+    cluster = Network("hosts", spec, "several hosts, calibrated", "measured")
     cluster = _with_burst(_with_latency(cluster, measurements.num_ranks, elapsed[0]), measurements)
     return with_late_calls(cluster, measurements)
 
@@ -226,7 +210,6 @@ def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
 
 
 def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
-    """Return the link between the ranks of a host."""
     for rank in range(len(rank_hosts.hosts) - 1):
         pings = measurements.probes_of("ping", subject=str(rank))
         if pings and rank_hosts.hosts[rank] == rank_hosts.hosts[rank + 1]:
@@ -235,14 +218,13 @@ def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
 
 
 def _slope(probes: Sequence[Probe]) -> float:
-    """Return the bytes per second between the smallest and the largest probe."""
     if len({probe.size_bytes for probe in probes}) < 2:
         raise ValueError("the measurements have too few sizes of messages: at least two; measure larger ones")
     small, large = probes[0], probes[-1]
     return (large.size_bytes - small.size_bytes) / max(large.median_s - small.median_s, 1e-12)
 
 
-def _with_latency(cluster: Cluster, num_ranks: int, smallest: Probe) -> Cluster:
+def _with_latency(cluster: Network, num_ranks: int, smallest: Probe) -> Network:
     """Return `cluster` with the latency that explains the smallest shift.
 
     Where ranks share cores, part of the latency overlaps with other work, so it exceeds the missing time.
@@ -258,12 +240,12 @@ def _with_latency(cluster: Cluster, num_ranks: int, smallest: Probe) -> Cluster:
     return cluster
 
 
-def _with_burst(cluster: Cluster, measurements: Measurements) -> Cluster:
+def _with_burst(cluster: Network, measurements: Measurements) -> Network:
     """Return `cluster` with the burst size that explains shifts after a pause; unchanged if a pause changes little.
 
-    The burst is what the link gives in the time that the pause saves. Only the time beyond that of the smallest shift
-    counts, since ranks that pause also fall asleep. The fit uses the shortest message of more than twice its burst: a
-    shorter one may fit into the burst whole, and a longer one says little of it.
+    The burst is what the link gives in the time that the pause saves, beyond that of the smallest shift, since ranks
+    that pause also fall asleep. The fit uses the shortest message of more than twice its burst: a shorter one may fit
+    into the burst whole, and a longer one says little of it.
     """
     probes = measurements.probes_of("shift", warmth="rested")
     busy_s = {probe.size_bytes: probe.median_s for probe in measurements.probes_of("shift", in_flight=1)}
@@ -283,7 +265,7 @@ def _with_burst(cluster: Cluster, measurements: Measurements) -> Cluster:
     return _with_link(cluster, burst_bytes=round(burst)) if burst >= 1 else cluster
 
 
-def _with_link(cluster: Cluster, **changes: Any) -> Cluster:
+def _with_link(cluster: Network, **changes: Any) -> Network:
     """Return `cluster` with other links between ranks, or between its hosts if it has several."""
     host = cluster.spec.host
     field = "link" if cluster.spec.ranks_per_host is None else "nics"
@@ -293,35 +275,35 @@ def _with_link(cluster: Cluster, **changes: Any) -> Cluster:
 LATE = 2.0  # times the median
 
 
-def with_late_calls(cluster: Cluster, measurements: Measurements) -> Cluster:
+def with_late_calls(cluster: Network, measurements: Measurements) -> Network:
     """Return `cluster` with the late calls among the probed calls after a computation."""
-    over_gloo = without_shared_memory(cluster)
+    over_gloo, num_ranks = OURS.over("gloo"), measurements.num_ranks
     through_memory = measurements.probes_of("call", warmth="async", transport="shm")
     in_thread = through_memory or measurements.probes_of("call", warmth="async")
     of_torch = measurements.probes_of("call", warmth="cold", subject="dist")
     processor = replace(
         cluster.spec.processor,
-        **_late(measurements.num_ranks, measurements.probes_of("call", warmth="cold"), over_gloo, OURS),
-        **_late(measurements.num_ranks, of_torch, over_gloo, GLOO, prefix="torch_"),
-        **_late(measurements.num_ranks, in_thread, cluster if through_memory else over_gloo, OURS, prefix="async_"),
+        **_late(num_ranks, measurements.probes_of("call", warmth="cold"), cluster, over_gloo),
+        **_late(num_ranks, of_torch, cluster, GLOO, prefix="torch_"),
+        **_late(num_ranks, in_thread, cluster, OURS if through_memory else over_gloo, prefix="async_"),
     )
     host = cluster.spec.host
     if host.shared_memory is not None:
         calls = measurements.probes_of("call", warmth="cold", transport="shm")
-        late = _late(measurements.num_ranks, calls, cluster, OURS)
+        late = _late(num_ranks, calls, cluster, OURS)
         host = replace(host, shared_memory=replace(host.shared_memory, **late))
     return cluster.with_spec(host=host, processor=processor)
 
 
 def _late(
-    num_ranks: int, calls: Sequence[Probe], network: AnyNetwork, library: Library, prefix: str = ""
+    num_ranks: int, calls: Sequence[Probe], network: Network, library: Library, prefix: str = ""
 ) -> dict[str, Any]:
     """Return the share of the first probe's calls that took over twice their median, and their mean excess over it.
 
     prefix: of both fields; async_: of calls in another thread.
 
-    The excess is reduced if simulated calls would take longer than the probed ones on average: where ranks outnumber
-    cores, the probes of messages already contain waits.
+    The excess is less where simulated calls would otherwise exceed the mean: where ranks outnumber cores, the probes of
+    messages already contain waits.
     """
     late = [time_s for time_s in calls[0].times_s if time_s > LATE * calls[0].median_s] if calls else []
     if not late:
@@ -333,7 +315,7 @@ def _late(
         ring = library.schedule(Collective.ALL_REDUCE, num_ranks, probe.size_bytes)
         simulated_s += predict_time(ring, network, probe.size_bytes, runtime=library.runtime)
     else:
-        simulated_s += shift_s(library.runtime.network(network), num_ranks, probe.size_bytes)
+        simulated_s += shift_s(network, num_ranks, probe.size_bytes, library.runtime)
     lacking_s = statistics.fmean(probe.times_s) - simulated_s
     late_s = min(statistics.fmean(late) - probe.median_s, lacking_s / share)
     return {f"{prefix}late_share": share, f"{prefix}late_s": late_s} if late_s > 0 else {}
@@ -342,14 +324,14 @@ def _late(
 _NO_COST = 1e12  # bytes a second, where the probes show no cost
 
 
-def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemory | None:
+def shared_memory_of(measurements: Measurements, cluster: Network) -> SharedMemory | None:
     """Return the costs of shared memory; None without its probes.
 
-    While all ranks send chunks that nobody passes on, nobody waits: the smallest take the overheads, larger ones two
-    copies more ("shm/copy"), or a copy and an addition ("shm/add"). While they pass on sums ("shm/shift"), each message
-    takes an addition into another place, and the first a copy. Ranks that outnumber cores take turns. Each is probed
-    with tensors from all over the memory, and with the same ones each time ("/cached"). The smallest message takes the
-    latency longer if it is passed on, and the cost of a call longer if it has its own call ("shm/call").
+    While ranks send chunks that nobody passes on, nobody waits: the smallest take the overheads, larger ones two copies
+    more ("shm/copy"), or a copy and an addition ("shm/add"). While they pass on sums ("shm/shift"), a message takes an
+    addition into another place, and the first a copy. Ranks that outnumber cores take turns. "/cached": the same
+    tensors each time. The smallest message takes the latency longer if passed on, and the cost of a call longer with
+    its own call ("shm/call").
     """
     copies, shifts, calls = (measurements.probes_of(kind, transport="shm") for kind in ("copy", "shift", "call"))
     if not (copies and shifts):
@@ -368,13 +350,12 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
         cold_call_s=cold_call_s(measurements, transport="shm"),
         rates=_memory_rates(measurements, waiting),
     )
-    network = SharedMemoryNetwork(cluster.with_spec(host=replace(cluster.spec.host, shared_memory=costs)))
-    missing_s = shifts[0].median_s - shift_s(network, measurements.num_ranks, shifts[0].size_bytes)
+    network = cluster.with_spec(host=replace(cluster.spec.host, shared_memory=costs))
+    missing_s = shifts[0].median_s - shift_s(network, measurements.num_ranks, shifts[0].size_bytes, OURS.runtime)
     return replace(costs, latency_s=max(missing_s, 0.0))
 
 
 def _memory_rates(measurements: Measurements, waiting: float) -> tuple[MemoryRate, ...]:
-    """Return the rates of each size but the smallest, which has overheads only."""
     sizes = [probe.size_bytes for probe in measurements.probes_of("copy", transport="shm")[1:]]
     cold = _bytes_per_s(measurements, "", waiting)
     cached = _bytes_per_s(measurements, "cached", waiting) or cold

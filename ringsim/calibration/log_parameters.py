@@ -53,8 +53,7 @@ class Assumption(NamedTuple):
 def assumptions(cases: Sequence[Timing], nics: Nics | None) -> list[Assumption]:
     """Return all assumptions that the cases can tell apart, the default first.
 
-    A host has a NIC per rank, unless cases with several numbers of ranks per host say otherwise. An all_reduce alone
-    does not tell a fast algorithm from fast links; a ring beside it does.
+    The default is a NIC per rank. Only a ring beside an all_reduce tells a fast algorithm from fast links.
     """
     rings = [case for case in cases if case.call.collective in RING_TESTS]
     across = [case for case in rings if case.call.num_nodes > 1]
@@ -200,7 +199,6 @@ def fit(
 
 
 def _deviation_of(residuals: Floats) -> float:
-    """Return the deviation of the normal distribution with the same median of magnitudes."""
     return float(np.median(np.abs(residuals))) / 0.6745
 
 

@@ -7,22 +7,24 @@ import numpy as np
 
 from ringsim.algorithms import ring_all_gather
 from ringsim.measurements import Measurements, Probe
-from ringsim.network import AnyNetwork, Ints
+from ringsim.network import Ints, Network
 from ringsim.schedule import Collective, Schedule
-from ringsim.simulation import IN_ORDER, predict_repeated, predict_time
+from ringsim.simulation import IN_ORDER, Runtime, predict_repeated, predict_time
 
 
-def shift_s(network: AnyNetwork, num_ranks: int, size_bytes: int, *, rested: bool = False) -> float:
+def shift_s(
+    network: Network, num_ranks: int, size_bytes: int, runtime: Runtime = IN_ORDER, *, rested: bool = False
+) -> float:
     """Return the simulated seconds of a round in which every rank sends `size_bytes` to its right neighbour.
 
-    rested: after a pause instead of another round.
+    runtime: as of `simulate`. rested: after a pause instead of another round.
     """
     step = ring_all_gather(num_ranks).steps[0]
     predict = predict_time if rested else predict_repeated
-    return predict(_round(num_ranks, step.src, step.dst), network, num_ranks * size_bytes, runtime=IN_ORDER)
+    return predict(_round(num_ranks, step.src, step.dst), network, num_ranks * size_bytes, runtime=runtime)
 
 
-def exchange_s(network: AnyNetwork, num_ranks: int, num_pairs: int, size_bytes: int) -> float:
+def exchange_s(network: Network, num_ranks: int, num_pairs: int, size_bytes: int) -> float:
     """Return the simulated seconds of a round in which pairs of neighbours exchange `size_bytes`."""
     src = np.arange(2 * num_pairs)
     exchange = _round(num_ranks, src, src ^ 1)

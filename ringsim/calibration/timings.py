@@ -29,10 +29,9 @@ _Key = tuple[str, str, int, int, int, str, NcclSettings]
 class Timing:
     """All times of one collective of one size on the same ranks.
 
-    algorithm: one of `ringsim algorithms`, "dist" and the like; "ring" where a library was forced to it, or has nothing
-    else (`_has_ring_alone`); otherwise the benchmark's name.
-    times_s: of each run or iteration, out of place and in place.
-    in_place_s: the times in place; empty if not known.
+    algorithm: one of `ringsim algorithms`, "dist" and the like; "ring" if nothing else is possible (`_has_ring_alone`);
+    otherwise the benchmark's name.
+    times_s: of each run or iteration, out of place and in place. in_place_s: those in place; empty if not known.
     spread_s: 10th and 90th percentile of times_s, or the benchmark's own figures.
     device: of each rank, empty if not known.
     transport: "shm" if chunks went through shared memory; "" if not, or not known.
@@ -116,7 +115,6 @@ def cases_of_tables(tables: Iterable[LogTable], known: NcclSettings = NOT_KNOWN)
 
 
 def _algorithm(table: LogTable, settings: NcclSettings) -> str:
-    """Return the `algorithm` of a `Timing` for the times of a table."""
     gloo = table.environment.get("algorithm", "") if table.benchmark == "gloo" else ""
     if settings.algorithms == "ring" or "ring" in gloo or _has_ring_alone(table, settings):
         return "ring"
@@ -124,7 +122,6 @@ def _algorithm(table: LogTable, settings: NcclSettings) -> str:
 
 
 def _may_hang_on_switch(device: str) -> bool:
-    """Return whether GPUs of this name may be connected by NVSwitches that reduce (NVLink SHARP)."""
     return any(gpu in device for gpu in _ADDING_SWITCHES)
 
 

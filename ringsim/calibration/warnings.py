@@ -1,8 +1,7 @@
-"""Warnings about a calibration and about predictions from it: each is one line, "" if there is nothing to warn of.
+"""Warnings about a calibration and predictions from it: one line each, "" for none. The sentences are in warnings.j2.
 
-The sentences are in warnings.j2. Warnings refuse nothing: two runs of one setting on a busy cluster may lie as far
-apart as TCP and RDMA, and then both are true and the intervals are wide; and the log of one GPU describes a host whose
-GPUs share one NIC correctly.
+Warnings refuse nothing: two runs of one setting on a busy cluster may lie as far apart as TCP and RDMA, and then both
+are true and the intervals are wide.
 """
 
 import math
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 from ringsim.calibration.timings import MISFIT, FittedParameter, Timing, repeated
 from ringsim.libraries import Call, guessed_from, unmet_settings
 from ringsim.measurements import RING_TESTS
-from ringsim.network import Cluster
+from ringsim.network import Network
 from ringsim.text_table import load_template
 from ringsim.units import format_rate, format_size, format_time, plural
 
@@ -81,7 +80,7 @@ def contradiction_warning(cases: Iterable[Timing]) -> str:
     )  # fmt: skip
 
 
-def settings_warning(cluster: Cluster, calls: Sequence[Call]) -> str:
+def settings_warning(cluster: Network, calls: Sequence[Call]) -> str:
     """Warn of settings of NCCL that are not followed because the network does not describe what they ask for."""
     unmet = unmet_settings(cluster, calls)
     if not unmet:
@@ -138,7 +137,7 @@ def implausible_warning(parameters: Iterable[FittedParameter]) -> str:
     )  # fmt: skip
 
 
-def nic_warning(cluster: Cluster, num_senders: int) -> str:
+def nic_warning(cluster: Network, num_senders: int) -> str:
     """Warn if the rate at which `num_senders` ranks of a host send is a guess."""
     known = guessed_from(cluster, num_senders)
     if known is None:
@@ -150,7 +149,7 @@ def nic_warning(cluster: Cluster, num_senders: int) -> str:
     )  # fmt: skip
 
 
-def one_host_warning(cluster: Cluster, num_ranks: int) -> str:
+def one_host_warning(cluster: Network, num_ranks: int) -> str:
     """Warn if more ranks are predicted for the one host of a network than it was calibrated with."""
     known = cluster.calibration.num_ranks if cluster.calibration else None
     if known is None or num_ranks <= known:

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from ringsim.calibration import nic_warning, one_host_warning
 from ringsim.console import RATE, TIME, Choice, IntRange, Name, Quantity
 from ringsim.libraries import DIRECT, LIBRARIES, LIBRARY, MAX_TRANSFERS, Call, Plan, library_of
-from ringsim.network import AnyNetwork, Cluster, Network, Tuning, load_network, preset_names, require_priced
+from ringsim.network import Network, Tuning, load_network, preset_names
 from ringsim.registry import ALGORITHMS, build, names_file
 from ringsim.report import parse_placement
 from ringsim.schedule import Collective, Schedule, permute_ranks
@@ -176,7 +176,7 @@ def schedule_options(command: Command, library: bool = False) -> Command:
 
 
 def library_choice(
-    schedule: Schedule, network: AnyNetwork, size: int, *, runtime: Runtime = RULE, is_named: bool = False
+    schedule: Schedule, network: Network, size: int, *, runtime: Runtime = RULE, is_named: bool = False
 ) -> Plan | None:
     """Return how the library of the network would send the schedule; its choice without --algorithm, or if that asks.
 
@@ -186,7 +186,7 @@ def library_choice(
     Raises ValueError where the library's choice is not known, and for a network on which messages take no time.
     """
     num_ranks, algorithm = schedule.num_ranks, click.get_current_context().params["algorithm"]
-    require_priced(network, num_ranks)
+    network.require_priced(num_ranks)
     library = LIBRARIES[LIBRARY] if algorithm == LIBRARY else library_of(network)
     if algorithm != LIBRARY and (is_named or algorithm or num_ranks == 1 or not library.chooses):
         return None if num_ranks == 1 else library.fastest_plan(schedule, network, size, runtime=runtime)
@@ -208,8 +208,8 @@ def in_given_places(schedule: Schedule) -> Schedule:
 
 
 def drawn_as_library(
-    schedule: Schedule, network: AnyNetwork, size: int, *, is_named: bool = False
-) -> tuple[Schedule, AnyNetwork]:
+    schedule: Schedule, network: Network, size: int, *, is_named: bool = False
+) -> tuple[Schedule, Network]:
     """Return what a picture is to show: the schedule, and the network over the protocol of its library, if it has one.
 
     A line on stderr says which, and that its start is left out. is_named: as of `library_choice`.
@@ -224,14 +224,14 @@ def drawn_as_library(
     return choice.schedule, choice.network
 
 
-def load_simulated(name: str) -> Cluster:
+def load_simulated(name: str) -> Network:
     """Return the network, and says on stderr which parts of its file no simulation goes by."""
     cluster = load_network(name)
     say_left_out(name, cluster)
     return cluster
 
 
-def say_left_out(name: str, network: AnyNetwork) -> None:
+def say_left_out(name: str, network: Network) -> None:
     """Says on stderr which parts of a network's file a simulation does not go by; nothing if it goes by all."""
     if network.spec.protocols or network.spec.library != Tuning():
         click.echo(
@@ -249,17 +249,15 @@ def _most_ranks() -> int:
     return int(max([*(ranks if isinstance(ranks, list) else [ranks]), *scaling]))
 
 
-def say_guesses(network: AnyNetwork, num_ranks: int) -> None:
+def say_guesses(network: Network, num_ranks: int) -> None:
     """Say on stderr if more ranks are on a host, or send from it, than the network was measured on."""
-    if not isinstance(network, Cluster):
-        return
     per_host = network.spec.ranks_per_host
     nics = nic_warning(network, per_host) if per_host and num_ranks > per_host else ""
     for line in filter(None, [nics, one_host_warning(network, num_ranks)]):
         click.echo(line, err=True)
 
 
-def say_contradiction(network: Cluster) -> None:
+def say_contradiction(network: Network) -> None:
     """Say on stderr if the network was calibrated from logs that contradict each other, as its source tells."""
     if "contradictory: " in network.source:
         click.echo(
@@ -269,10 +267,10 @@ def say_contradiction(network: Cluster) -> None:
         )
 
 
-def networks_options(command: Command, load: Callable[[str], Cluster] = load_simulated) -> Command:
+def networks_options(command: Command, load: Callable[[str], Network] = load_simulated) -> Command:
     """Adds the options of networks; the command gets `networks`, from their names as the user gave them.
 
-    Each is a `Cluster`; without --network there is one, "uniform", a `Network` where all ranks are alike.
+    Without --network there is one, "uniform", on which all ranks are alike.
     """
 
     @option(
@@ -300,10 +298,10 @@ def networks_options(command: Command, load: Callable[[str], Cluster] = load_sim
             for network in loaded.values():
                 say_contradiction(network)
                 say_guesses(network, _most_ranks())
-            networks: dict[str, AnyNetwork] = {**loaded}
+            networks: dict[str, Network] = {**loaded}
         else:
             rates = bandwidth, reduce_bandwidth or math.inf
-            networks = {"uniform": Network(latency, *rates)}
+            networks = {"uniform": Network.uniform(latency, *rates)}
         command(networks=networks, **rest)
 
     return with_networks
@@ -318,12 +316,12 @@ network_name_option = option(
 )
 
 
-def network_options(command: Command, load: Callable[[str], Cluster] = load_simulated) -> Command:
+def network_options(command: Command, load: Callable[[str], Network] = load_simulated) -> Command:
     """Adds the options of exactly one network; the command gets it as `network`."""
 
     @partial(networks_options, load=load)
     @wraps(command)
-    def with_network(*, networks: dict[str, AnyNetwork], **rest: Any) -> None:
+    def with_network(*, networks: dict[str, Network], **rest: Any) -> None:
         if len(networks) > 1:
             raise click.UsageError("--network can be given only once", click.get_current_context())
         (network,) = networks.values()

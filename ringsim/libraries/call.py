@@ -8,7 +8,7 @@ import numpy as np
 
 from ringsim.algorithms import RanksPerHost, fill_hosts
 from ringsim.measurements import CHAIN_TESTS, MESSAGE_TESTS, NOT_KNOWN, PT2PT_BANDWIDTH, SENDRECV, TESTS, NcclSettings
-from ringsim.network import AnyNetwork, Floats
+from ringsim.network import Floats, Network
 from ringsim.schedule import Bools, Collective
 
 _STREAM_BYTES = 2**20  # of a message
@@ -36,7 +36,7 @@ class Call(NamedTuple):
 
     @classmethod
     def on(
-        cls, network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, per_host: RanksPerHost = None
+        cls, network: Network, collective: Collective, num_ranks: int, size_bytes: int, per_host: RanksPerHost = None
     ) -> "Call":
         """Return the call about ranks that fill the hosts of a network.
 

@@ -18,7 +18,7 @@ from ringsim.estimates import FARTHEST, INSIDE, Estimate
 from ringsim.libraries.call import Call, CallColumns
 from ringsim.libraries.nccl_model import Rates, bytes_s, rates_of, times_s
 from ringsim.measurements import RING_TESTS
-from ringsim.network import BANDWIDTHS, OF_THE_LIBRARY, Calibration, Cluster, Floats, scaled, with_free_bytes
+from ringsim.network import BANDWIDTHS, OF_THE_LIBRARY, Calibration, Floats, Network, scaled, with_free_bytes
 from ringsim.schedule import Bools
 
 NUM_DRAWS = 16
@@ -70,7 +70,7 @@ def byte_shares(rates: Rates, columns: CallColumns) -> Floats:
     return np.minimum(bytes_s(rates, columns) / times_s(rates, columns), 1.0)
 
 
-def intervals(network: Cluster, calls: Sequence[Call]) -> list[Estimate]:
+def intervals(network: Network, calls: Sequence[Call]) -> list[Estimate]:
     """Return the interval of each call, by the formulas; none if the network does not say how sure it is."""
     calibration = network.calibration
     if calibration is None or not calibration.draws or not calls:
@@ -90,13 +90,13 @@ def intervals(network: Cluster, calls: Sequence[Call]) -> list[Estimate]:
 class SimulatedDraws:
     """A network from probes, what else it may be, and what it would be if bytes took no time."""
 
-    network: Cluster
+    network: Network
     calibration: Calibration
-    draws: list[Cluster]
-    free_bytes: Cluster
+    draws: list[Network]
+    free_bytes: Network
 
     @classmethod
-    def from_network(cls, network: Cluster) -> Self | None:
+    def from_network(cls, network: Network) -> Self | None:
         """Return None for a network that does not say how sure it is.
 
         None as well for one from logs: a simulation leaves out most of what was fitted to them.
@@ -107,7 +107,7 @@ class SimulatedDraws:
         draws = drawn_networks(network, calibration)
         return cls(network, calibration, draws, replace(network, spec=with_free_bytes(network.spec)))
 
-    def interval(self, time_s: float, predict: Callable[[Cluster], float]) -> Estimate | None:
+    def interval(self, time_s: float, predict: Callable[[Network], float]) -> Estimate | None:
         """Return the interval of the time that `predict` simulates on the network; None if that takes no time."""
         if not 0 < time_s < np.inf:
             return None
@@ -132,20 +132,20 @@ def _factors(calibration: Calibration, time_s: Floats, drawn_s: Floats, byte_sha
     return np.asarray(np.exp(_DEVIATIONS * np.sqrt(uncertain + noise**2 + elsewhere**2)))
 
 
-def drawn_networks(network: Cluster, calibration: Calibration) -> list[Cluster]:
+def drawn_networks(network: Network, calibration: Calibration) -> list[Network]:
     """Return the networks that are about as likely as one from probes."""
     drawn = (dict(zip(calibration.parameters, draw, strict=True)) for draw in calibration.draws)
     return [replace(network, spec=scaled(network.spec, ratios)) for ratios in drawn]
 
 
-def _drawn_rates(network: Cluster, calibration: Calibration) -> list[Rates]:
+def _drawn_rates(network: Network, calibration: Calibration) -> list[Rates]:
     if not network.spec.protocols:
         return [rates_of(drawn.spec) for drawn in drawn_networks(network, calibration)]
     rates = rates_of(network.spec)
     return [_scaled(rates, dict(zip(calibration.parameters, draw, strict=True))) for draw in calibration.draws]
 
 
-def _with_other_nics_s(network: Cluster, rates: Rates, columns: CallColumns, time_s: Floats) -> Floats:
+def _with_other_nics_s(network: Network, rates: Rates, columns: CallColumns, time_s: Floats) -> Floats:
     """Return the times, (num_calls,), if NICs that are a guess are as far from it as the logs leave open.
 
     All senders of a host then share what was seen of its NICs, however many or few they are.
@@ -195,7 +195,7 @@ def senders_per_host(calls: Iterable[Call]) -> set[int]:
     return {math.ceil(senders) for senders in CallColumns.from_calls(across).senders} if across else set()
 
 
-def guessed_from(cluster: Cluster, num_senders: int) -> int | None:
+def guessed_from(cluster: Network, num_senders: int) -> int | None:
     """Return how many ranks of a host sent in the logs from which the rate of `num_senders` of them is a guess.
 
     None where it is no guess: the NICs were given, the logs have as many senders, or collectives with several numbers

@@ -11,7 +11,7 @@ from typing import Self
 from ringsim.algorithms import RanksPerHost
 from ringsim.libraries.call import Call
 from ringsim.libraries.plan import MAX_TRANSFERS, Plan
-from ringsim.network import AnyNetwork, Network, Processor, SharedMemory
+from ringsim.network import Network, Processor, SharedMemory
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import RULE, Runtime, predict_repeated, predict_time
@@ -20,6 +20,9 @@ DIRECT = (Collective.GATHER, Collective.SCATTER, Collective.ALL_TO_ALL)  # what 
 # What is larger glibc asks the system for, and gives back, each time (M_MMAP_THRESHOLD_MAX, mallopt(3)): then every
 # page is new and must be cleared first.
 NEW_BEYOND_BYTES = 32 * 2**20
+
+
+SHARED_MEMORY = "shm"  # the transport of ranks of a host that read from each other's memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class Library:
     known.
     chooses: whether it has several algorithms and protocols, and takes by size what is over first. Then a GPU carries
     out its calls, and no thread waits for a core of the host.
+    is_torch: whether calls are those of torch.distributed.
     """
 
     title: str
@@ -38,10 +42,19 @@ class Library:
     all_reduce: str
     broadcast: str
     chooses: bool = False
+    is_torch: bool = True
 
     def with_algorithm(self, all_reduce: str) -> Self:
         """Return the library that reduces by this algorithm, whatever it would choose."""
         return replace(self, all_reduce=all_reduce, chooses=False)
+
+    def over(self, transport: str, touched_bytes: int | None = None) -> Self:
+        """Return the library on ranks whose messages go over a transport, such as "shm" or "gloo".
+
+        touched_bytes: as of `Runtime`.
+        """
+        runtime = replace(self.runtime, shares_memory=transport == SHARED_MEMORY, touched_bytes=touched_bytes)
+        return replace(self, runtime=runtime)
 
     def algorithm(self, collective: Collective) -> tuple[Collective, str]:
         """Return the collective and the algorithm by which a process group carries out a collective.
@@ -57,13 +70,13 @@ class Library:
         """Return the schedule that stands for a call of `size_bytes`."""
         return build(*self.algorithm(collective), num_ranks, size_bytes)
 
-    def why_unknown(self, network: AnyNetwork, call: Call) -> str:
+    def why_unknown(self, network: Network, call: Call) -> str:
         """Return why nobody can tell what it takes for a call; "" if `choose` can."""
         del network, call
         return "it has one algorithm for all sizes"
 
     def choose(
-        self, network: AnyNetwork, call: Call, max_transfers: float = MAX_TRANSFERS, runtime: Runtime = RULE
+        self, network: Network, call: Call, max_transfers: float = MAX_TRANSFERS, runtime: Runtime = RULE
     ) -> Plan:
         """Return what the library chooses for a call by its own formula. runtime: as of `simulate`.
 
@@ -76,11 +89,11 @@ class Library:
         plan.require_known(max_transfers, runtime)
         return plan
 
-    def _chosen(self, network: AnyNetwork, call: Call) -> Plan:
+    def _chosen(self, network: Network, call: Call) -> Plan:
         raise NotImplementedError
 
     def plans(
-        self, schedule: Schedule, network: AnyNetwork, size_bytes: int, per_host: RanksPerHost, measured: AnyNetwork
+        self, schedule: Schedule, network: Network, size_bytes: int, per_host: RanksPerHost, measured: Network
     ) -> list[Plan]:
         """Return the schedule over each protocol of the library that it may take; none if it has no protocols.
 
@@ -95,7 +108,7 @@ class Library:
     def fastest_plan(
         self,
         schedule: Schedule,
-        network: AnyNetwork,
+        network: Network,
         size_bytes: int,
         per_host: RanksPerHost = None,
         runtime: Runtime = RULE,
@@ -105,7 +118,7 @@ class Library:
         return min(plans, key=lambda plan: plan.time_s(runtime=runtime), default=None)
 
     def time_s(
-        self, schedule: Schedule, network: AnyNetwork, size_bytes: int, *, measured: AnyNetwork | None = None
+        self, schedule: Schedule, network: Network, size_bytes: int, *, measured: Network | None = None
     ) -> float:
         """Return the seconds of a schedule as the library sends it. measured: as of `plans`."""
         plans = self.plans(schedule, network, size_bytes, None, measured or network)
@@ -116,7 +129,7 @@ class Library:
         del collective, num_ranks, size_bytes
         return 0.0, 0.0
 
-    def call_s(self, network: AnyNetwork, *, computed_s: float = 0.0, is_async: bool = False) -> float:
+    def call_s(self, network: Network, *, computed_s: float = 0.0, is_async: bool = False) -> float:
         """Return the seconds that a call takes besides its messages; 0 if the network does not say.
 
         computed_s: for which the rank has computed since the call before. After a long computation a call finds nothing
@@ -124,12 +137,12 @@ class Library:
         is_async: whether another thread carries it out.
         """
         processor = network.spec.processor
-        if self.runtime.is_torch:
+        if self.is_torch:
             return processor.torch_call_s + min(processor.cold_torch_call_s, computed_s)
         costs = self._costs(network)
         return costs.call_s + min(costs.cold_call_s, computed_s) + processor.async_call_s * is_async
 
-    def late_calls(self, network: AnyNetwork, *, is_async: bool = False) -> tuple[float, float]:
+    def late_calls(self, network: Network, *, is_async: bool = False) -> tuple[float, float]:
         """Return the share of the calls that are late, and by how many seconds; 0, 0 if the network does not say.
 
         is_async: as of `call_s`.
@@ -137,20 +150,19 @@ class Library:
         processor = network.spec.processor
         if self.chooses:
             return 0.0, 0.0
-        if self.runtime.is_torch:
+        if self.is_torch:
             return processor.torch_late_share, processor.torch_late_s
         if is_async:
             return processor.async_late_share, processor.async_late_s
         costs = self._costs(network)
         return costs.late_share, costs.late_s
 
-    def _costs(self, network: AnyNetwork) -> Processor | SharedMemory:
+    def _costs(self, network: Network) -> Processor | SharedMemory:
         """Return what says the costs of a call that is not torch's."""
-        shared = self.runtime.shared_memory(network)
-        return network.spec.processor if shared is None else shared.costs
+        return self.runtime.shared_memory(network) or network.spec.processor
 
     def predict_call(
-        self, schedule: Schedule, network: AnyNetwork, size_bytes: int, *, in_place: bool = False, beside_s: float = 0.0
+        self, schedule: Schedule, network: Network, size_bytes: int, *, in_place: bool = False, beside_s: float = 0.0
     ) -> float:
         """Return the seconds of a call that follows another one like it: of the call itself, and of its messages.
 
@@ -180,7 +192,7 @@ class _Gloo(Library):
         return (size_bytes, size_bytes) if collective is Collective.ALL_GATHER else (0.0, 0.0)
 
 
-def copy_s(network: AnyNetwork, num_ranks: int, copied: float, cloned: float = 0.0) -> float:
+def copy_s(network: Network, num_ranks: int, copied: float, cloned: float = 0.0) -> float:
     """Return the seconds in which each of the ranks copies `copied` bytes, and `cloned` ones to a new tensor.
 
     Copying is taken to be as fast as adding: both are bound by memory.
@@ -192,11 +204,11 @@ def copy_s(network: AnyNetwork, num_ranks: int, copied: float, cloned: float = 0
     return (copied / rank.reduce_bytes_per_s + cloned / clone_rate) * waiting
 
 
-def given_name(network: AnyNetwork) -> str:
+def given_name(network: Network) -> str:
     """Return the name of a network as its user gave it; a uniform one has none."""
-    return "the default network (--latency, --bandwidth)" if isinstance(network, Network) else network.name
+    return "the default network (--latency, --bandwidth)" if network.message_costs else network.name
 
 
 GLOO = _Gloo("Gloo", Runtime(in_order=True, num_workers=2), "gloo_ring", "binomial_tree")  # works on two at once
-OURS = Library("ringsim", Runtime(in_order=True, is_torch=False), "ring", "binomial_tree")  # of `collectives`
+OURS = Library("ringsim", Runtime(in_order=True, shares_memory=True), "ring", "binomial_tree", is_torch=False)
 MESSAGES = Library("no library", RULE, "ring", "ring")  # a schedule takes as long as its messages alone

@@ -13,7 +13,7 @@ from ringsim.libraries.intervals import intervals
 from ringsim.libraries.library import DIRECT, Library
 from ringsim.libraries.plan import MAX_TRANSFERS, Formula, Plan, formulas
 from ringsim.measurements import TESTS
-from ringsim.network import AnyNetwork, Cluster
+from ringsim.network import Network
 from ringsim.registry import base_name, build
 from ringsim.schedule import Collective, Schedule, same_transfers
 from ringsim.simulation import RULE
@@ -27,7 +27,7 @@ class _Nccl(Library):
 
     __slots__ = ()
 
-    def why_unknown(self, network: AnyNetwork, call: Call) -> str:
+    def why_unknown(self, network: Network, call: Call) -> str:
         """Return why nobody can tell what it takes for a call; "" if `choose` can."""
         spec = network.spec
         link = spec.host.link if call.num_nodes == 1 else spec.host.nics
@@ -41,18 +41,18 @@ class _Nccl(Library):
             return "it does not describe hosts that are all alike, with bandwidths of links and NICs: name an algorithm"
         return ""
 
-    def _chosen(self, network: AnyNetwork, call: Call) -> Plan:
+    def _chosen(self, network: Network, call: Call) -> Plan:
         """Return its rings, trees or in-network reduction; what goes between two ranks only (DIRECT) goes straight."""
         if (collective := Collective(call.collective)) in DIRECT:
             schedule = build(collective, "direct", call.num_ranks, call.size_bytes)
             return Plan(schedule, call.size_bytes, network.spec.protocols[-1], network)
         taken = _fastest(formulas(network, call))
-        expected = intervals(network, [call]) if isinstance(network, Cluster) and taken.time_s > 0 else []
+        expected = intervals(network, [call]) if taken.time_s > 0 else []
         within = expected[0].map(lambda end_s: end_s / taken.time_s) if expected else None
         return Plan(taken.schedule, call.size_bytes, taken.protocol, network, taken, within)
 
     def plans(
-        self, schedule: Schedule, network: AnyNetwork, size_bytes: int, per_host: RanksPerHost, measured: AnyNetwork
+        self, schedule: Schedule, network: Network, size_bytes: int, per_host: RanksPerHost, measured: Network
     ) -> list[Plan]:
         """Return the schedule over its protocols, at the pace of the formula if there is one.
 
@@ -70,7 +70,7 @@ class _Nccl(Library):
         return [Plan(schedule, size_bytes, protocol, network, known.get(protocol.name)) for protocol in protocols]
 
     def _formulas(
-        self, schedule: Schedule, network: AnyNetwork, size_bytes: int, per_host: RanksPerHost
+        self, schedule: Schedule, network: Network, size_bytes: int, per_host: RanksPerHost
     ) -> dict[str, Formula]:
         """Return what the formula says of a schedule with each protocol; nothing if there is none for it."""
         own, collective = base_name(schedule.algorithm), schedule.collective
@@ -84,7 +84,7 @@ def _fastest(known: Iterable[Formula]) -> Formula:
     return min(known, key=lambda formula: formula.time_s)
 
 
-def _on_its_hosts(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Schedule:
+def _on_its_hosts(schedule: Schedule, network: Network, size_bytes: int) -> Schedule:
     """Return NCCL's own algorithm on the hosts of the network, where its name did not say how many ranks these have."""
     name, per_host = schedule.algorithm, network.spec.ranks_per_host
     if name not in NCCL_ALGORITHMS or per_host in (None, RANKS_PER_HOST):

@@ -41,7 +41,7 @@ import numpy as np
 
 from ringsim.libraries.call import Call, CallColumns
 from ringsim.measurements import TESTS
-from ringsim.network import AnyNetwork, Floats, Protocol, Spec, Tuning
+from ringsim.network import Floats, Network, Protocol, Spec, Tuning
 from ringsim.schedule import Bools
 
 # NCCL's treeCorrectionFactor, of what trees reach of their bandwidth: at 64 B, 128 B and so on, up to 256 MiB.
@@ -84,7 +84,7 @@ def rates_of(spec: Spec) -> Rates:
     return Rates(host.link.bandwidth_bytes_per_s, host.nics.bandwidth_bytes_per_s, num_nics, protocols, spec.library)
 
 
-def predict(network: AnyNetwork, calls: Sequence[Call]) -> list[tuple[float, str]]:
+def predict(network: Network, calls: Sequence[Call]) -> list[tuple[float, str]]:
     """Return for each call the seconds, and the algorithm and protocol that the library would take.
 
     Raises ValueError for a test without a formula, for more ranks than the network has, and where it does not say how
@@ -101,7 +101,7 @@ def predict(network: AnyNetwork, calls: Sequence[Call]) -> list[tuple[float, str
     return [(float(time_s), candidates[which][0]) for time_s, which in zip(times, fastest, strict=True)]
 
 
-def algorithm_times(network: AnyNetwork, call: Call, algorithm: str = "") -> dict[str, float]:
+def algorithm_times(network: Network, call: Call, algorithm: str = "") -> dict[str, float]:
     """Return the seconds of each algorithm and protocol, such as "ring LL"; the least is the time of `predict`.
 
     algorithm: the only one that may be taken, such as "ring"; none where it does not exist.
@@ -117,7 +117,7 @@ def algorithm_times(network: AnyNetwork, call: Call, algorithm: str = "") -> dic
     return {name: ratio * float(time_s[0]) for name, time_s in times.items()}
 
 
-def _require_known(network: AnyNetwork, rates: Rates, call: Call) -> None:
+def _require_known(network: Network, rates: Rates, call: Call) -> None:
     where, most = network.place, network.spec.max_ranks
     if call.collective not in TESTS:
         raise ValueError(f"{call.collective}: there is no formula for it, only for {', '.join(TESTS)}")
@@ -174,7 +174,7 @@ def _leave_nothing(admitted: Sequence[Floats]) -> Bools:
     return np.asarray(np.isinf(np.min(admitted, axis=0)))
 
 
-def unmet_settings(network: AnyNetwork, calls: Sequence[Call]) -> list[Call]:
+def unmet_settings(network: Network, calls: Sequence[Call]) -> list[Call]:
     """Return the calls whose settings of NCCL ask for what the network does not describe; they are not followed."""
     if not calls:
         return []

@@ -32,7 +32,7 @@ from ringsim.estimates import Estimate
 from ringsim.libraries.call import Call
 from ringsim.libraries.nccl_model import algorithm_times
 from ringsim.measurements import CHAIN_TESTS
-from ringsim.network import AnyNetwork, Cluster, Host, Link, Nics, PlacedHost, Protocol, Spec, lay_out
+from ringsim.network import Host, Link, Network, Nics, PlacedHost, Protocol, Spec, lay_out
 from ringsim.registry import base_name, build
 from ringsim.schedule import Collective, Schedule, same_transfers
 from ringsim.simulation import RULE, OnProgress, Runtime, ignore_progress, lists_more_than, predict_time
@@ -58,7 +58,7 @@ class Formula:
     algorithm: str
     call: Call
     protocol: Protocol
-    hosts: Cluster
+    hosts: Network
     time_s: float
 
     @cached_property
@@ -98,17 +98,17 @@ class Formula:
         steps = (some.steps[:looked_at] for some in (own, schedule))
         return counts[0] == counts[1] and all(map(same_transfers, *steps))
 
-    def describes(self, network: AnyNetwork) -> bool:
+    def describes(self, network: Network) -> bool:
         """Return whether a network, too, has nothing that the formula does not know."""
         spec, per_host = network.spec, self.hosts.spec.ranks_per_host
         is_whole = per_host == min(spec.ranks_per_host or self.call.num_ranks, self.call.num_ranks)
         return is_whole and replace(spec, ranks_per_host=per_host, num_hosts=None) == self.hosts.spec
 
 
-def formulas(network: AnyNetwork, call: Call, algorithm: str = "") -> Iterator[Formula]:
+def formulas(network: Network, call: Call, algorithm: str = "") -> Iterator[Formula]:
     """Yield what the library's formula says with each algorithm and protocol; algorithm: as of `algorithm_times`."""
     spec, like = network.spec, _sound(network.spec)
-    hosts = Cluster("hosts", replace(like, **_placing(like.host, call)))
+    hosts = Network("hosts", replace(like, **_placing(like.host, call)))
     protocols = {protocol.name: protocol for protocol in spec.protocols}
     for name, time_s in algorithm_times(network, call, algorithm).items():
         taken, _, protocol = name.partition(" ")
@@ -148,7 +148,7 @@ class Plan:
     schedule: Schedule
     size_bytes: int
     protocol: Protocol
-    described: AnyNetwork
+    described: Network
     formula: Formula | None = None
     within: Estimate | None = None
 
@@ -252,7 +252,7 @@ class Plan:
         return self._pace * _start_s(self.schedule, self.protocol, self.described)
 
     @cached_property
-    def network(self) -> AnyNetwork:
+    def network(self) -> Network:
         """The network of the hosts over the protocol."""
         return _over(self.schedule, self.protocol, self.described, self._pace)
 
@@ -260,14 +260,16 @@ class Plan:
 def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int = 1) -> int:
     """Return the size, rounded up so that all chunks have the same number of elements.
 
-    NCCL rounds up what it cuts, too (runRing in src/device/all_reduce.h); only its last chunk is shorter.
+    In an all_to_all these are the chunks of all ranks' tensors, each of that size. NCCL rounds up what it cuts, too
+    (runRing in src/device/all_reduce.h); only its last chunk is shorter.
     """
-    unit = schedule.num_chunks * element_bytes
+    num_tensors = schedule.collective.num_tensors(schedule.num_ranks)
+    unit = schedule.num_chunks // math.gcd(schedule.num_chunks, num_tensors) * element_bytes
     return -(-size_bytes // unit) * unit
 
 
 @lru_cache(maxsize=_PACES_KEPT)
-def _simulated_s(algorithm: str, call: Call, protocol: Protocol, hosts: Cluster) -> float | None:
+def _simulated_s(algorithm: str, call: Call, protocol: Protocol, hosts: Network) -> float | None:
     """Return the seconds of the library's own schedule as it is simulated; None where it is too large for that."""
     choice = Plan(_own_schedule(algorithm, call), call.size_bytes, protocol, hosts)
     too_large = lists_more_than(MAX_TRANSFERS, choice.schedule, hosts, choice.sent_bytes)
@@ -286,18 +288,18 @@ def _own_schedule(algorithm: str, call: Call) -> Schedule:
     return ring(num_ranks, per_host) if ring else build(collective, "ring", num_ranks, size_bytes)
 
 
-def _start_s(schedule: Schedule, protocol: Protocol, network: AnyNetwork) -> float:
+def _start_s(schedule: Schedule, protocol: Protocol, network: Network) -> float:
     switch_s = network.spec.library.switch_latency_s
     if switch_s is None or not _is_in_switch(schedule, network):
         return protocol.start_s
     return max(0.0, switch_s - 2 * protocol.link_latency_s)
 
 
-def _is_in_switch(schedule: Schedule, network: AnyNetwork) -> bool:
+def _is_in_switch(schedule: Schedule, network: Network) -> bool:
     return base_name(schedule.algorithm) == "nvls" and bool(network.spec.library.switch_share)
 
 
-def _over(schedule: Schedule, protocol: Protocol, network: AnyNetwork, pace: float) -> AnyNetwork:
+def _over(schedule: Schedule, protocol: Protocol, network: Network, pace: float) -> Network:
     """Return the network with the latencies of a protocol, and its share of the bandwidths, at a pace."""
     library, host = network.spec.library, network.spec.host
     is_tree = base_name(schedule.algorithm) == "nccl_tree"

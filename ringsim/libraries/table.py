@@ -3,7 +3,7 @@
 from ringsim.algorithms import NCCL_ALGORITHMS
 from ringsim.libraries.library import GLOO, MESSAGES, OURS, Library
 from ringsim.libraries.nccl import NCCL
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 
 LIBRARIES = {"gloo": GLOO, "nccl": NCCL, "ring": OURS}  # by the names of torch's backends
 GLOO_RING = "gloo_ring"  # no other library has it
@@ -11,12 +11,12 @@ LIBRARY = "nccl"  # not one algorithm, but what NCCL takes for the size and the 
 LIBRARY_ALGORITHMS = NCCL_ALGORITHMS  # that only the library has which networks describe; the first is its ring
 
 
-def library_of(network: AnyNetwork) -> Library:
+def library_of(network: Network) -> Library:
     """Return the library that a network describes; MESSAGES if it describes none."""
     return NCCL if network.spec.protocols else MESSAGES
 
 
-def why_not(network: AnyNetwork, algorithm: str) -> str:
+def why_not(network: Network, algorithm: str) -> str:
     """Return why ranks on a network do not use an algorithm: it is another library's; empty where they may.
 
     NVLS also needs a switch that adds (Hopper or newer).

@@ -125,18 +125,18 @@ class ProbeKind(NamedTuple):
     """The experiment of a probe, which all ranks do at once; in files text such as "shm/call/cold_cpu".
 
     pattern, through torch.distributed:
-        shift: every rank sends `in_flight` messages to its right neighbour while it receives as many from its left
-        one, and waits for all; ping: ranks R and R + 1 send each other a message alternately; exchange: K pairs of
-        neighbours send each other a message; reduce: every rank adds a received message and sends the sum on, of which
-        only the addition is timed; fresh: every rank copies into memory that it has not written before; call: a shift
-        in which every message has its own call, or (subject dist) an all_reduce of torch on a group of one rank.
+        shift: every rank sends `in_flight` messages to its right neighbour, receives as many from its left one, and
+        waits for all; ping: ranks R and R + 1 send each other a message alternately; exchange: K pairs of neighbours
+        send each other a message; reduce: every rank adds a received message (only this is timed) and sends the sum
+        on; fresh: every rank copies into new memory; call: a shift with a call for every message, or (dist) torch's
+        all_reduce of one rank.
     pattern, through shared memory (transport shm):
-        shift: every rank passes on the sum of a chunk and of the chunk that it has received; copy, add: every rank
-        sends ROUNDS_PER_RUN of its chunks, which the neighbour copies or adds; call: as above.
+        shift: every rank passes on the sum of its chunk and a received one; copy, add: every rank sends ROUNDS_PER_RUN
+        of its chunks, which the neighbour copies or adds; call: as above.
     subject: R of a ping, K of an exchange, the dtype of a reduction other than float32, or dist.
     warmth: rested: one round after a pause; cached: the same chunks in each run; cold, warm, async: one call after a
     walk through memory, without it, or after it in the thread of the group.
-    clock: cpu for the CPU seconds of all threads of a rank (for additions, of the adding one); "" for elapsed time.
+    clock: cpu for the CPU seconds of all threads of a rank (for additions, of one thread); "" for elapsed time.
     """
 
     pattern: str
@@ -161,9 +161,8 @@ class Probe(Record, frozen=True):
     """The times of one small experiment.
 
     kind: the text of a `ProbeKind`. size_bytes: of a message, or of what is added or copied.
-    times_s: seconds per round, at least one value; each is the mean over the ranks that take part and over a block of
-    rounds without a pause, as a collective is also a sum over steps. Cold, warm and asynchronous calls are timed one by
-    one, so that calls that wait for a core stand out.
+    times_s: seconds per round, each the mean over the ranks that take part and a block of rounds without a pause. Cold,
+    warm and asynchronous calls are timed one by one, so that calls that wait for a core stand out.
     """
 
     kind: values.Name

@@ -129,7 +129,7 @@ def _last_digit(text: str) -> float:
 
 
 def ratio_range(rows: Iterable[PrintedRow]) -> tuple[float, float]:
-    """Return the lowest and the highest busbw over algbw that all rows, with their two digits, allow.
+    """Return the range of busbw over algbw that all rows, with their two digits, allow.
 
     Low is above high if they contradict each other; 0 and infinity if all rates are too small.
     """
@@ -313,7 +313,6 @@ class NcclTests:
         self._columns = ()
 
     def _end_process(self) -> None:
-        """End the run and the settings of its process."""
         self.finish()
         self._environment.end_process()
 

@@ -1,21 +1,18 @@
 """Networks: what messages and reductions cost, and which resources they share."""
 
-from ringsim.network.cluster import (
-    BANDWIDTHS,
-    OF_THE_LIBRARY,
-    AnyNetwork,
-    CalibratedCells,
-    Calibration,
-    Cluster,
-    parameter_names,
-    require_priced,
-)
 from ringsim.network.fabric import lay_out
 from ringsim.network.file_format import quantities, scaled, value_of
 from ringsim.network.file_reader import load_network, preset_names, read_network
 from ringsim.network.file_writer import network_text
-from ringsim.network.network import Network, uniform_of
-from ringsim.network.shared_memory import SharedMemoryNetwork, memory_of, shares_memory, without_shared_memory
+from ringsim.network.network import (
+    BANDWIDTHS,
+    OF_THE_LIBRARY,
+    CalibratedCells,
+    Calibration,
+    MessageCosts,
+    Network,
+    parameter_names,
+)
 from ringsim.network.spec import (
     Host,
     Link,

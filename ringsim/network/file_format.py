@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ringsim.files import values
 from ringsim.network import spec
-from ringsim.network.cluster import Calibration
+from ringsim.network.network import Calibration
 from ringsim.network.topology import Jitter
 
 

@@ -1,4 +1,4 @@
-"""`read_network`: from the text of a network file to a `Cluster`, and `load_network`: from a file or a preset.
+"""`read_network`: from the text of a network file to a `Network`, and `load_network`: from a file or a preset.
 
 docs/reference/files.md describes the format.
 """
@@ -13,15 +13,15 @@ from msgspec.structs import replace
 
 from ringsim.files import decode, naming_place, parse_toml, parsed, read_text, refusal
 from ringsim.network import spec
-from ringsim.network.cluster import Calibration, Cluster, parameter_names
 from ringsim.network.fabric import neighbours, reach
 from ringsim.network.file_format import HostTable, NetworkFile, quantities
+from ringsim.network.network import Calibration, Network, parameter_names
 from ringsim.suggestions import did_you_mean
 
 _Raw = dict[str, Any]  # a table as TOML has it
 
 
-def read_network(text: str, file: str) -> Cluster:
+def read_network(text: str, file: str) -> Network:
     """Return the cluster that the TOML text describes; `file` is what error messages call it.
 
     Raises ValueError with file, place, value and rule for anything that is wrong with it.
@@ -56,12 +56,12 @@ def _host(template: _Raw, host: Any) -> Any:
     return whole
 
 
-def _cluster(network: NetworkFile, file: str) -> Cluster:
+def _cluster(network: NetworkFile, file: str) -> Network:
     described = _spec(network)
     if network.calibration:
         _check_parameters(network.calibration, described)
     name = PurePath(file).stem if network.name is None else network.name
-    return Cluster(name, described, network.description, network.source, file, network.calibration)
+    return Network(name, described, network.description, network.source, file, network.calibration)
 
 
 def _check_parameters(calibration: Calibration, described: spec.Spec) -> None:
@@ -203,7 +203,7 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
-def load_network(name_or_path: str | Path) -> Cluster:
+def load_network(name_or_path: str | Path) -> Network:
     """Return a preset by its name, or the network that a file describes, if the text ends in .toml.
 
     Raises ValueError for a name that no preset has, and for whatever is wrong with the file; OSError if it cannot

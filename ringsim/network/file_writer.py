@@ -1,4 +1,4 @@
-"""From a `Cluster` back to the text of a network file, which `read_network` reads."""
+"""From a `Network` back to the text of a network file, which `read_network` reads."""
 
 import math
 from collections.abc import Collection
@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from ringsim.files import encode, toml_text
-from ringsim.network.cluster import Cluster
+from ringsim.network.network import Network
 
 _FIGURES = 6  # more than any measurement has
 
 
-def network_text(cluster: Cluster) -> str:
+def network_text(cluster: Network) -> str:
     """Return TOML that describes the same network, with a key for each value that is not the default.
 
     Raises ValueError for a network with hosts by name, slow ranks, failures or jitter, which are not written.

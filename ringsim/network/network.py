@@ -1,38 +1,100 @@
-"""`Network`: what sending and reducing cost on a topology where all pairs of ranks are alike."""
+"""`Network`: what messages and reductions cost between ranks, and the timings that it was calibrated from."""
 
 import math
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any, NamedTuple, Self
 
-from ringsim.network.cluster import AnyNetwork, Cluster
+import msgspec
+import numpy as np
+
+from ringsim.files import Record, finite_or_none, naming_place, values
 from ringsim.network.cluster_topology import ClusterTopology
-from ringsim.network.spec import Host, Link, Processor, Spec, require_number
+from ringsim.network.shared_memory import SharedMemoryTopology
+from ringsim.network.spec import Host, Link, Processor, SharedMemory, Spec, require_number, require_quantities
 from ringsim.network.topology import Topology
 
+_UNIFORM = "uniform"
 
-@dataclass(frozen=True, slots=True)
-class Network:
-    """Every rank has one full-duplex port, as a host with one NIC has, and all ports and pairs of ranks are alike.
 
-    A message of m bytes takes `gap_s + m / rate`, arrives `latency_s` after that, and is then applied, which takes
-    `receive_overhead_s` of the receiving rank, and if it is reduced `m / reduce_bytes_per_s` more. Its rate is
-    `bandwidth_bytes_per_s`, which it shares with all that its sender sends and its receiver receives meanwhile: the
-    single-port model of Hockney 1994 and LogGP (Alexandrov et al. 1995).
+class CalibratedCells(Record, frozen=True):
+    """The sizes at which one collective was timed on a number of ranks and hosts.
 
-    latency_s: from the last byte's leaving to the receiver's having it. Pipelines: many messages can be on the way.
-    bandwidth_bytes_per_s: of a port, in each direction.
-    reduce_bytes_per_s: bytes of a received chunk that a rank adds in a second; infinite: reducing is free.
-    gap_s: per message; does not pipeline, it spaces the messages of a channel (LogGP's g).
-    receive_overhead_s: per message; spaces what is applied of one connection (LogGP's o, at the receiver).
-
-    Raises ValueError for a value that is negative or not a number, and for a rate that is zero.
-
-        >>> from ringsim import Network, predict_time, ring_all_reduce
-        >>> network = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
-        >>> round(predict_time(ring_all_reduce(4), network, 4_000_000), 6)
-        0.00606
+    rows: a digest of each timing that was used, as in `Timing.rows`; empty in files of older versions.
     """
+
+    collective: values.Name
+    algorithm: values.Name
+    num_ranks: values.NumRanks = msgspec.field(name="ranks")
+    num_hosts: values.Count = msgspec.field(name="hosts")
+    sizes_bytes: tuple[values.Positive, ...] = msgspec.field(name="sizes")
+    rows: tuple[values.Text, ...] = ()
+
+
+class Calibration(Record, frozen=True):
+    """The timings that a network was fitted to.
+
+    files: the names of the logs or measurements, without their folders.
+    senders_per_host: the most ranks of a host that sent to other hosts at once, if the bandwidth of its NICs is that of
+    all of them together; None where `host.nic` says how many NICs there are, or nothing crossed hosts.
+    num_ranks: that were probed, if all of them were on one host; None otherwise.
+    noise, latency_noise: how far times lie from the fit, as a deviation of their logarithms, where bytes take them and
+    where latencies do; None: as much. parameters, draws: what was fitted, and some equally likely networks: how many
+    times as large each of these is there. 0 and none where not known.
+    """
+
+    files: tuple[values.Text, ...] = msgspec.field(default=(), name="from")
+    cells: tuple[CalibratedCells, ...] = ()
+    senders_per_host: values.Count | None = None
+    num_ranks: values.Count | None = msgspec.field(default=None, name="ranks")
+    noise: Annotated[float, values.number(0, 100)] = 0.0  # a factor of e ** 100 is beyond that of any two times
+    latency_noise: Annotated[float, values.number(0, 100)] | None = None
+    parameters: tuple[values.Name, ...] = ()
+    draws: tuple[tuple[values.Ratio, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(set(self.parameters)) < len(self.parameters):
+            raise ValueError("parameters: one of them is listed twice: name each once")
+        wrong = next((place for place, draw in enumerate(self.draws) if len(draw) != len(self.parameters)), None)
+        if wrong is not None:
+            raise ValueError(
+                f"draws[{wrong}]: {len(self.draws[wrong])} numbers for {len(self.parameters)} parameters: give one each"
+            )
+
+    def used(
+        self, collective: str, algorithm: str, num_ranks: int, num_hosts: int, size_bytes: int, rows: Collection[str]
+    ) -> bool:
+        """Return whether one of these timings of the collective was among them.
+
+        rows: their digests. Where these are not known, here or in the file, a timing of the same collective, algorithm,
+        size, ranks and hosts is taken for the same one.
+        """
+        shape = collective, num_ranks, num_hosts
+        alike = [
+            cells
+            for cells in self.cells
+            if (cells.collective, cells.num_ranks, cells.num_hosts) == shape and size_bytes in cells.sizes_bytes
+        ]
+        return any(
+            not set(rows).isdisjoint(cells.rows) if rows and cells.rows else cells.algorithm == algorithm
+            for cells in alike
+        )
+
+
+BANDWIDTHS = ("host.link.bandwidth", "host.nic.bandwidth")
+_OF_A_PROTOCOL = ("start", "link_latency", "hop_latency", "share")
+OF_THE_LIBRARY = ("tree_share", "tree_latency", "message_start", "message_share", "ring_fill")
+
+
+def parameter_names(protocols: Iterable[str]) -> list[str]:
+    """Return the names of all parameters of a fit to logs, in their order, with these protocols."""
+    of_protocols = [f"{protocol} {key}" for protocol in protocols for key in _OF_A_PROTOCOL]
+    return [*BANDWIDTHS, *of_protocols, *OF_THE_LIBRARY]
+
+
+class MessageCosts(NamedTuple):
+    """The costs of a message between any two ranks of a uniform network; see `Network.uniform`."""
 
     latency_s: float
     bandwidth_bytes_per_s: float
@@ -40,49 +102,167 @@ class Network:
     gap_s: float = 0.0
     receive_overhead_s: float = 0.0
 
-    def __repr__(self) -> str:
-        given = [field for field in fields(self) if getattr(self, field.name) != field.default]
-        return f"Network({', '.join(f'{field.name}={getattr(self, field.name)!r}' for field in given)})"
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            require_number(value, name)
-
-    @property
-    def name(self) -> str:
-        """Return the name that the commands give it."""
-        return "uniform"
-
-    @property
-    def place(self) -> str:
-        """Return the name; it is read from no file."""
-        return self.name
+    @classmethod
+    def from_spec(cls, spec: Spec) -> Self:
+        """Return the costs that a spec gives to messages within a host, and to reducing."""
+        link, rank = spec.host.link, spec.processor
+        overheads_s = rank.send_overhead_s, rank.receive_overhead_s
+        return cls(link.latency_s, link.bandwidth_bytes_per_s, rank.reduce_bytes_per_s, *overheads_s)
 
     @property
     def spec(self) -> Spec:
-        """Return its description: one host, whose ranks have a port each."""
-        link = Link(self.latency_s, self.bandwidth_bytes_per_s)
+        """One host, whose ranks have a port each."""
         processor = Processor(self.gap_s, self.receive_overhead_s, self.reduce_bytes_per_s)
-        return Spec(host=Host(link=link), processor=processor)
+        return Spec(host=Host(link=Link(self.latency_s, self.bandwidth_bytes_per_s)), processor=processor)
 
-    def with_spec(self, **changes: Any) -> Cluster:
-        """Return a cluster with other values of these fields of the spec."""
-        return Cluster(self.name, self.spec).with_spec(**changes)
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Hosts with ranks, cores, memory and NICs, and what connects them.
+
+    `load_network` reads one from a file, `Network.uniform` makes one on which all pairs of ranks are alike.
+
+    source: a label (vendor figure, NCCL's own model, measured) and a reference.
+    file: the file that it was read from, as it is named in error messages.
+    calibration: the timings that it was fitted to; None if it was not.
+
+    Raises ValueError for a spec with a time that is not finite or is negative, or a rate that is not greater than 0.
+
+        >>> from ringsim import load_network
+        >>> load_network("gbe").topology(4).num_ranks
+        4
+    """
+
+    name: str
+    spec: Spec
+    description: str = ""
+    source: str = ""
+    file: str = ""
+    calibration: Calibration | None = None
+
+    @classmethod
+    def uniform(
+        cls,
+        latency_s: float,
+        bandwidth_bytes_per_s: float,
+        reduce_bytes_per_s: float = math.inf,
+        gap_s: float = 0.0,
+        receive_overhead_s: float = 0.0,
+    ) -> Self:
+        """Return a network on which every rank has one full-duplex port, and all ports and pairs of ranks are alike.
+
+        A message of m bytes takes `gap_s + m / rate`, arrives `latency_s` after that, and is then applied, which takes
+        `receive_overhead_s` of the receiving rank, and if it is reduced `m / reduce_bytes_per_s` more. Its rate is
+        `bandwidth_bytes_per_s`, which it shares with all that its sender sends and its receiver receives meanwhile: the
+        single-port model of Hockney 1994 and LogGP (Alexandrov et al. 1995).
+
+        latency_s: from the last byte's leaving to its arrival. Pipelines: many messages can be on the way.
+        bandwidth_bytes_per_s: of a port, in each direction.
+        reduce_bytes_per_s: bytes of a received chunk that a rank adds in a second; infinite: reducing is free.
+        gap_s: per message; does not pipeline, it spaces the messages of a channel (LogGP's g).
+        receive_overhead_s: per message; spaces what is applied of one connection (LogGP's o, at the receiver).
+
+        Raises ValueError for a value that is negative or not a number, and for a rate that is zero.
+
+            >>> from ringsim import Network, predict_time, ring_all_reduce
+            >>> network = Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
+            >>> round(predict_time(ring_all_reduce(4), network, 4_000_000), 6)
+            0.00606
+        """
+        costs = MessageCosts(latency_s, bandwidth_bytes_per_s, reduce_bytes_per_s, gap_s, receive_overhead_s)
+        for name, value in costs._asdict().items():
+            require_number(value, name)
+        return cls(_UNIFORM, costs.spec)
+
+    def __repr__(self) -> str:
+        if costs := self.message_costs:
+            defaults = MessageCosts._field_defaults
+            given = {name: value for name, value in costs._asdict().items() if value != defaults.get(name)}
+            return f"Network.uniform({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+        return f"Network({self.name}: {self.description})" if self.description else f"Network({self.name})"
+
+    def __post_init__(self) -> None:
+        with naming_place(self.place):
+            require_quantities(self.spec)
+
+    @property
+    def place(self) -> str:
+        """The file that it was read from, or its name; for error messages."""
+        return self.file or self.name
+
+    @property
+    def message_costs(self) -> MessageCosts | None:
+        """The costs of a message, for which there are formulas, if `Network.uniform` made it; None otherwise."""
+        if self.name != _UNIFORM or self.file:
+            return None
+        costs = MessageCosts.from_spec(self.spec)
+        return costs if self.spec == costs.spec else None
+
+    @property
+    def shared_memory(self) -> SharedMemory | None:
+        """The costs of messages through the memory that all ranks share on one host; None if they do not."""
+        spec = self.spec
+        one_host = not spec.placed_hosts and (spec.ranks_per_host is None or spec.num_hosts == 1)
+        return spec.host.shared_memory if one_host else None
+
+    def with_spec(self, **changes: Any) -> Self:
+        """Return the same network with other values of these fields of its spec."""
+        return replace(self, spec=msgspec.structs.replace(self.spec, **changes))
 
     def topology(self, num_ranks: int) -> Topology:
-        """Return what the engines see of it: one host with all ranks, whose ports are `rank3.out` and `rank3.in`."""
-        return _topology(self, num_ranks)
+        """Return the topology that the engines use.
 
-    def as_dict(self) -> dict[str, float | None]:
-        """Return the fields for JSON; an infinite rate becomes None."""
-        return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
+        Raises ValueError if there is no room for `num_ranks` ranks, or a slow or failing resource does not exist.
+        """
+        if self.message_costs:
+            return _uniform_topology(self.spec, num_ranks)
+        with naming_place(self.place):
+            return ClusterTopology(self.spec, num_ranks)
+
+    def memory_topology(
+        self, num_ranks: int, published_bytes: int | None = None, touched_bytes: int | None = None
+    ) -> SharedMemoryTopology:
+        """Return the topology of ranks that read from each other's `shared_memory`, see `SharedMemoryTopology`.
+
+        Raises ValueError as `topology` does.
+        """
+        assert self.shared_memory is not None
+        self.topology(num_ranks)  # whether there is room for so many
+        return SharedMemoryTopology(self.spec, num_ranks, self.shared_memory, published_bytes, touched_bytes)
+
+    def require_priced(self, num_ranks: int) -> None:
+        """Raise ValueError if a message between two neighbouring ranks would take no time, unless it was made uniform.
+
+        Whatever is simulated there would take none either, as the file does not say what links or NICs cost.
+        """
+        if self.message_costs or num_ranks < 2:
+            return
+        topology, src = self.topology(num_ranks), np.arange(num_ranks - 1)
+        paths, costs = topology.paths(src, src + 1), topology.processors
+        capacity = np.append(topology.resources.capacity, np.inf)[paths.resource]  # of NONE, the last
+        is_free = np.isinf(capacity).all(axis=1) & np.isinf(paths.bytes_per_s) & (paths.latency_s == 0)
+        is_free &= costs.send_overhead_s[src] + costs.receive_overhead_s[src + 1] == 0
+        if is_free.any():
+            rank = int(np.flatnonzero(is_free)[0])
+            per_host = self.spec.ranks_per_host or num_ranks
+            key = "host.link" if self.spec.placed_hosts or rank // per_host == (rank + 1) // per_host else "host.nic"
+            shared = "; host.shared_memory is for --backend ring only" if self.spec.host.shared_memory else ""
+            raise ValueError(
+                f"{self.place}: messages take no time on it from rank {rank} to rank {rank + 1}: "
+                f"give {key}.bandwidth or {key}.latency{shared}"
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON, without the calibration's; those of a uniform network are its costs.
+
+        An infinite rate becomes None.
+        """
+        if costs := self.message_costs:
+            return {name: finite_or_none(value) for name, value in costs._asdict().items()}
+        names = "name", "spec", "description", "source", "file"
+        return {name: finite_or_none(getattr(self, name)) for name in names}
 
 
 @lru_cache(maxsize=4)  # short predictions would otherwise take several times as long, again and again
-def _topology(network: Network, num_ranks: int) -> Topology:
-    return ClusterTopology(network.spec, num_ranks)
-
-
-def uniform_of(network: AnyNetwork) -> Network | None:
-    """Return the network if all its pairs of ranks are alike, so that formulas can hold; None otherwise."""
-    return network if isinstance(network, Network) else None
+def _uniform_topology(spec: Spec, num_ranks: int) -> Topology:
+    return ClusterTopology(spec, num_ranks)

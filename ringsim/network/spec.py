@@ -116,7 +116,7 @@ class Host(Table, frozen=True):
     cores: None where there are always enough.
     memory_bytes_per_s: what its memory copies in a second; a message within the host uses it `copies` times a byte.
     link: a rank's port to the other ranks of the host.
-    shared_memory: through which our own collectives go within the host, see `SharedMemoryNetwork`; None: they do not.
+    shared_memory: through which our own collectives go within the host, see `SharedMemoryTopology`; None: they do not.
     """
 
     cores: values.Count | None = None

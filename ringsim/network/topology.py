@@ -2,7 +2,7 @@
 
 Whatever several messages or ranks can share (a port, a NIC, an uplink, the copying of a host's memory, its
 cores) is a *resource*: a name and a capacity. A message uses some of each resource on its path for every byte, and
-what is done at its ends uses the cores there. That is all an engine knows: hosts and switches are `Cluster`'s.
+what is done at its ends uses the cores there. That is all an engine knows: hosts and switches are `Network`'s.
 """
 
 from abc import ABC, abstractmethod

@@ -1,8 +1,7 @@
 """All colours: the palette of a paper and an ink, the style of each algorithm, and the colour of each rank.
 
-The hues are Okabe and Ito's, told apart by the colour-blind, and chosen to differ in lightness for print. The greys lie
-between ink and paper. Colours of algorithms with the same stroke and hatch differ by a CIELAB distance of at least 20
-for the colour-blind as well, and as much from the paper: tests/ringsim/report/test_colours.py simulates them.
+The hues are Okabe and Ito's, which the colour-blind can tell apart; greys lie between ink and paper. Styles with the
+same stroke and hatch differ by a CIELAB distance of at least 20, see tests/ringsim/report/test_style.py.
 """
 
 from collections.abc import Sequence
@@ -18,19 +17,19 @@ def _rgb(colour: str) -> tuple[int, int, int]:
 
 
 def mixed(first: str, second: str, share: float) -> str:
-    """Return the first colour with so large a share of the second in it, as #RRGGBB."""
+    """Return the first colour with this share of the second in it, as #RRGGBB."""
     parts = zip(_rgb(first), _rgb(second), strict=True)
     return "#" + "".join(f"{round(low + share * (high - low)):02X}" for low, high in parts)
 
 
 def lightness(colour: str) -> float:
-    """Return the luma of a colour, 0 to 1: how light it is when printed in grey (ITU-R BT.601)."""
+    """Return the luma of a colour, 0 to 1 (ITU-R BT.601)."""
     red, green, blue = _rgb(colour)
     return (0.299 * red + 0.587 * green + 0.114 * blue) / 255
 
 
 def ink_on(colour: str) -> str:
-    """Return black or white, whichever can be read on the colour."""
+    """Return black or white, whichever is readable on the colour."""
     return BLACK if lightness(colour) > _MIDDLE else WHITE
 
 
@@ -56,12 +55,12 @@ class Style(NamedTuple):
 
     @property
     def ink(self) -> str:
-        """Black or white, whichever can be read on the colour."""
+        """Black or white, whichever is readable on the colour."""
         return ink_on(self.colour)
 
     @property
     def area(self) -> dict[str, Any]:
-        """The properties of a patch; what is written on it can be read in spite of the hatch."""
+        """The properties of a patch; text on its hatch stays readable."""
         hatch_colour = mixed(self.colour, ink_on(self.ink), 0.4)
         return {"facecolor": self.colour, "hatch": self.texture.value[1] or None, "edgecolor": hatch_colour}
 
@@ -105,10 +104,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 class Palette(NamedTuple):
-    """Paper, ink, the greys between them, then the hues; each as #RRGGBB.
-
-    sky: a lighter neighbour of `blue`. peach: likewise of `vermillion`.
-    """
+    """Paper, ink, greys and hues, each as #RRGGBB; sky and peach are lighter neighbours of blue and vermillion."""
 
     paper: str
     ink: str
@@ -130,17 +126,17 @@ class Palette(NamedTuple):
 
     @property
     def is_dark(self) -> bool:
-        """Whether light is written on dark."""
+        """Whether the paper is dark."""
         return lightness(self.paper) < _MIDDLE
 
     def styles_of(self, algorithms: Sequence[str]) -> dict[str, Style]:
-        """Return a style for each algorithm; users' own ones share the three that are kept for them."""
+        """Return a style for each algorithm; users' own ones share three."""
         own = [name for name in algorithms if name not in _LOOKS]
         looks = {name: _LOOKS.get(name) or _USERS_OWN[own.index(name) % len(_USERS_OWN)] for name in algorithms}
         return {name: self._style(look) for name, look in looks.items()}
 
     def series_style(self, number: int) -> tuple[Style, str]:
-        """Return the style and the marker of a line that is of no algorithm; no two of the first 147 are alike."""
+        """Return style and marker of a line that is of no algorithm; the first 147 differ."""
         rounds, place = divmod(number, len(_SERIES))
         return self._style(_SERIES[place]), MARKERS[(number + rounds) % len(MARKERS)]
 
@@ -157,7 +153,7 @@ _DARK_PAGE = ("#14171A", "#E8E8E8")
 
 
 def svg_colours() -> str:
-    """Return the style of a page whose pictures, drawn by `inline_svg`, follow the browser's light or dark mode."""
+    """Return CSS with which the pictures of `inline_svg` follow the browser's light or dark mode."""
     light, dark = Palette.of(*OWN_STYLES["page"]), Palette.of(*_DARK_PAGE)
     pairs = {look.on_light: look.on_dark for look in _SERIES} | dict(zip(light, dark, strict=True))
     variables = "".join(f" --x{one[1:]}: {other};".lower() for one, other in pairs.items())

@@ -1,21 +1,25 @@
-"""The list of networks, and the resources and paths of one of them, as tables for people and as JSON."""
+"""Networks, and placements of ranks on them, as tables for people and as JSON."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ringsim.files import finite_or_none
-from ringsim.network import NONE, Cluster, Topology
+from ringsim.analysis import RankPlacement
+from ringsim.files import finite_or_none, parse_json, quoted, read_text, values
+from ringsim.network import NONE, Network, Topology
+from ringsim.schedule import Schedule
 from ringsim.text_table import WIDTH, align_columns, wrap_text
-from ringsim.units import format_rate, format_size, format_time, plural
+from ringsim.units import format_rate, format_size, format_time, plural, whole_number
 
 ONE_PORT = "each rank has one full-duplex port"  # on a uniform network
 
 
-def network_summary(cluster: Cluster) -> dict[str, Any]:
-    """Return an entry of the list of networks, for JSON; without a limit None stands for any number."""
+def network_summary(cluster: Network) -> dict[str, Any]:
+    """Return a row of the list of networks for JSON; None: no limit."""
     spec = cluster.spec
     return {
         "name": cluster.name,
@@ -26,8 +30,8 @@ def network_summary(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def format_networks(clusters: Iterable[Cluster], wide: bool = False) -> str:
-    """Return a row for each network; wide: in one line each, below which stands the source of its numbers."""
+def format_networks(clusters: Iterable[Network], wide: bool = False) -> str:
+    """Return a row per network; wide: unwrapped, with the source of its numbers below."""
     rows = [("network", "hosts", "ranks", "description")]
     for summary in map(network_summary, clusters):
         hosts, ranks = summary["num_hosts"] or "any", summary["max_ranks"] or "any"
@@ -36,8 +40,8 @@ def format_networks(clusters: Iterable[Cluster], wide: bool = False) -> str:
     return "\n".join(align_columns(rows, "lrrl", width=None if wide else WIDTH))
 
 
-def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
-    """Return a network with its resources and its kinds of paths from rank 0, for JSON; infinity becomes None."""
+def network_details(cluster: Network, num_ranks: int) -> dict[str, Any]:
+    """Return a network with its resources and its kinds of paths from rank 0 for JSON."""
     topology = cluster.topology(num_ranks)
     resources = topology.resources
     limits = resources.capacity.tolist(), resources.burst_bytes.tolist(), resources.fails_at_s.tolist()
@@ -53,7 +57,6 @@ def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
 
 
 def _kinds_of_paths(topology: Topology) -> list[dict[str, Any]]:
-    """Return the first path from rank 0 of every latency, bandwidth and number of resources."""
     dst = np.arange(1, topology.num_ranks)
     paths = topology.paths(np.zeros_like(dst), dst)
     alone = paths.alone_bytes_per_s(topology.resources)
@@ -76,7 +79,7 @@ def _kinds_of_paths(topology: Topology) -> list[dict[str, Any]]:
 
 
 def format_network_details(details: dict[str, Any], wide: bool = False) -> str:
-    """Return what `network_details` tells, as tables for people."""
+    """Return the tables of what `network_details` returned."""
     width = None if wide else WIDTH
     paths = [_path(path) for path in details["paths"]]
     about = f": {details['description']}" if details["description"] else ""
@@ -88,7 +91,7 @@ def format_network_details(details: dict[str, Any], wide: bool = False) -> str:
 
 
 def _alike(resources: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return a row for all that differ in nothing but the numbers in their names, called by the first and the last."""
+    """Return one row for resources whose names differ only in numbers, named by the first and the last."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for resource in resources:
         notes = [f"burst {format_size(resource['burst_bytes'])}"] if resource["burst_bytes"] else []
@@ -115,7 +118,7 @@ def _capacity(resource: dict[str, Any]) -> str:
 
 
 def network_facts(network: Mapping[str, Any]) -> list[str]:
-    """Return a network's `as_dict` in few words: its description, or the costs of a uniform one, and its ports."""
+    """Return the description of a network's `as_dict`, or the costs and ports of a uniform one."""
     if not _is_uniform(network):
         return [network["description"]] if network.get("description") else []
     formats = {"_bytes_per_s": format_rate, "_s": format_time}
@@ -128,14 +131,83 @@ def network_facts(network: Mapping[str, Any]) -> list[str]:
 
 
 def named_network(network: Mapping[str, Any]) -> list[str]:
-    """Return the same after the name of the network, if it has one."""
+    """Return the name of a network, if any, and its `network_facts`."""
     return [*([f"network {network['name']}"] if "name" in network else []), *network_facts(network)]
 
 
 def uniform_note(network: Mapping[str, Any]) -> str:
-    """Return what to know of results on a uniform network, of its `as_dict`; "" for a network of hosts."""
+    """Return the costs of a uniform network, of its `as_dict`; empty for a network of hosts."""
     return ", ".join(network_facts(network)) if _is_uniform(network) else ""
 
 
 def _is_uniform(network: Mapping[str, Any]) -> bool:
     return "latency_s" in network and "spec" not in network
+
+
+_MARGIN = 15  # characters before the order
+
+
+def placement_dict(
+    schedule: Schedule, network: Network, size_bytes: int, placement: RankPlacement, seed: int = 0
+) -> dict[str, Any]:
+    """Return a rank placement with its gain and conditions for JSON; None: a time without end."""
+    return {
+        "collective": schedule.collective.value,
+        "algorithm": schedule.algorithm,
+        "num_ranks": schedule.num_ranks,
+        "size_bytes": size_bytes,
+        "network": network.as_dict(),
+        "seed": seed,
+        **finite_or_none({**asdict(placement), "gain": placement.gain}),
+    }
+
+
+def format_placement(report: Mapping[str, Any], wide: bool = False) -> str:
+    """Return the text of what `placement_dict` returned; wide: with all of a long order."""
+    order = ",".join(map(str, report["order"]))
+    if not wide and len(order) > WIDTH - _MARGIN:
+        order = f"{order[: order.rfind(',', 0, 24) + 1]}... (--wide shows it, -o saves it)"
+    before_s, now_s, may_help = report["time_before_s"], report["time_s"], ""
+    if now_s is None:
+        time = "never ends, in any simulated order: ringsim simulate reports which part fails and which ranks wait"
+    elif report["order"] == list(range(report["num_ranks"])):
+        time = f"{format_time(now_s)}: no faster order found"
+        may_help = "a ring uses every NIC in any order; " if "ring" in report["algorithm"] else ""
+        may_help += "ringsim explain simulates all other algorithms, and ringsim synthesize searches for a schedule"
+    elif before_s is None:
+        time = f"never ends -> {format_time(now_s)}: now it ends"
+    else:
+        time = f"{format_time(before_s)} -> {format_time(now_s)}, {report['gain']:.2f} times as fast"
+    simulated = plural(report["evaluations"], "order")
+    rows = [("order", order), ("time", time), ("may help", may_help), ("simulated", simulated)]
+    schedule = f"{report['collective']} {report['algorithm']}, {plural(report['num_ranks'], 'rank')}"
+    lines = align_columns([row for row in rows if row[1]], width=None if wide else WIDTH - 2)
+    return "\n".join([f"{schedule}, {format_size(report['size_bytes'])}", *(f"  {line}" for line in lines)])
+
+
+def parse_placement(text: str) -> tuple[int, ...]:
+    """Return the ranks in the order of their places, from numbers or the name of a file.
+
+    A file holds numbers, a JSON list, or JSON with a list as "order". Raises ValueError for other text, and for a
+    file that cannot be read.
+    """
+    if numbers := _numbers(text):
+        return numbers
+    try:
+        content = read_text(Path(text))
+        if numbers := _numbers(content):
+            return numbers
+        data = parse_json(content)
+    except OSError as error:
+        raise ValueError(f"{quoted(text, 300)} is not an order, 0,2,1,3, and not a file: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{text}: is not an order: must be numbers such as 0,2,1,3, or JSON: {error}") from None
+    ranks = data.get("order") if isinstance(data, dict) else data
+    if not isinstance(ranks, list) or not all(values.is_whole(rank) for rank in ranks):
+        raise ValueError(f'{text}: is not an order: JSON must be a list of ranks, or have one as "order"')
+    return tuple(ranks)
+
+
+def _numbers(text: str) -> tuple[int, ...] | None:
+    numbers = [whole_number(part.strip()) for part in text.split(",")]
+    return None if None in numbers else tuple(number for number in numbers if number is not None)

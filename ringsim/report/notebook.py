@@ -21,7 +21,7 @@ MAX_RANKS, MAX_TRANSFERS = 64, 5000  # of a timeline whose lanes are drawn
 
 @singledispatch
 def html_of(result: Any) -> str | None:  # noqa: ARG001  what has no form of its own has none
-    """Return HTML for a result, None if it has no such form: a notebook then shows its `repr`."""
+    """Return HTML for a result; None: a notebook shows its `repr`."""
     return None
 
 
@@ -37,7 +37,7 @@ def register() -> None:
 
 @html_of.register
 def _schedule(schedule: Schedule) -> str:
-    """Return the step x rank grid: what each rank receives in each step."""
+    """Return the grid of what each rank receives in each step."""
     ranks = range(min(schedule.num_ranks, MAX_COLUMNS))
     head = ["step", *(f"rank {rank}" for rank in ranks), *_more(schedule.num_ranks - len(ranks), "rank")]
     rows = []
@@ -58,7 +58,6 @@ def _comparison(comparison: Comparison) -> str:
 
 @html_of.register
 def _sweep(sweep: Sweep) -> str:
-    """Return the fastest algorithm of each cell, its time, and how many times as fast as the ring it is."""
     ranks, sizes = sweep.ranks[:MAX_COLUMNS], sweep.sizes_bytes[:MAX_ROWS]
     tables = []
     for network in sweep.networks:
@@ -71,7 +70,6 @@ def _sweep(sweep: Sweep) -> str:
 
 @html_of.register
 def _timeline(timeline: Timeline) -> str:
-    """Return its lanes, or why there are none."""
     if timeline.num_ranks > MAX_RANKS or len(timeline) > MAX_TRANSFERS:
         why = f"no timeline: it is drawn here for at most {MAX_RANKS} ranks and {MAX_TRANSFERS:,} transfers"
         return _page(repr(timeline), "", [why])

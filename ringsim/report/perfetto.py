@@ -1,9 +1,7 @@
 """`write_trace`: timelines as a trace file for Perfetto (https://ui.perfetto.dev) or chrome://tracing.
 
-Each rank is a process. One thread of it shows the chunks that the rank applies; another one shows its sends, or several
-where sends overlap, since the slices of one thread must not. An arrow leads from each send to the application of its
-chunk. In a run that never finishes, each rank that hangs has a thread that names the operation it hangs in, or waits
-for.
+Each rank is a process: a thread for what it applies, and one per overlapping send, since slices of a thread must not
+overlap. An arrow leads from a send to its application. A rank that hangs has one more thread.
 """
 
 import json
@@ -36,15 +34,14 @@ def write_trace(
 ) -> None:
     """Write runs with their names, one below the other; transfers that never happen are left out.
 
-    blocked_runs: for each run what hangs in it, as `explain` finds it, None if it finishes; nothing: all finish.
-
-    Times count from 0, or from the first activity if that is earlier, and are rounded to nanoseconds: the viewers know
-    neither negative nor finer ones. The file appears complete or not at all.
+    blocked_runs: for each run what hangs in it, None if it finishes; empty: all finish. Times count from the first
+    activity, or from 0 if that is earlier, and are rounded to nanoseconds, as the viewers require. The file appears
+    complete or not at all.
 
     Raises OSError if it cannot be written, ValueError for more than MAX_TRANSFERS transfers.
 
         >>> from ringsim import Network, ring_all_reduce, simulate, write_trace
-        >>> timeline = simulate(ring_all_reduce(4), Network(1e-5, 1e9), 2**20)
+        >>> timeline = simulate(ring_all_reduce(4), Network.uniform(1e-5, 1e9), 2**20)
         >>> write_trace("ring.json", [("simulated", timeline)])  # for ui.perfetto.dev
     """
     with atomic_file(Path(path)) as file:
@@ -54,7 +51,7 @@ def write_trace(
 def trace_lines(
     runs: Sequence[tuple[str, Timeline]], name: str, blocked_runs: Sequence[BlockedRun | None] = ()
 ) -> Iterator[bytes]:
-    """Yield what `write_trace` writes; `name` is the file's, for messages."""
+    """Yield the lines of `write_trace`; `name` is the file's, for messages."""
     zero_s = min((float(timeline.start_s.min(initial=0.0)) for _, timeline in runs), default=0.0)
     events: list[Iterator[Event]] = []
     first_pid, first_arrow = 1, 0  # processes and arrows are numbered through all runs
@@ -66,11 +63,10 @@ def trace_lines(
 
 
 def write_step_trace(path: Path, timeline: StepTimeline, trace: ProgramTrace) -> None:
-    """Write the computations, what they wait for, and the calls of each group; whole or not at all.
+    """Write the computations of a step, its waits, and the calls of each group; whole or not at all.
 
-    Calls of one group that are under way at once overlap in its thread.
-
-    Raises ValueError for a step that never ends, OSError if it cannot be written.
+    Overlapping calls of a group overlap in its thread. Raises ValueError for a step that never ends, OSError if the
+    file cannot be written.
     """
     timeline.require_end()
     num_events = len(timeline.computations) + len(timeline.waits) + len(timeline.calls)
@@ -79,7 +75,6 @@ def write_step_trace(path: Path, timeline: StepTimeline, trace: ProgramTrace) ->
 
 
 def _lines(num_transfers: int, events: Iterator[Event], name: str) -> Iterator[bytes]:
-    """Yield a trace file with the events of `num_transfers` transfers. Raises ValueError for too many of them."""
     if num_transfers > MAX_TRANSFERS:
         raise ValueError(f"{name}: a trace holds at most {MAX_TRANSFERS:,} transfers; these are {num_transfers:,}")
     yield b'{"displayTimeUnit": "ns", "traceEvents": ['
@@ -91,7 +86,6 @@ def _lines(num_transfers: int, events: Iterator[Event], name: str) -> Iterator[b
 
 
 def _named(kind: str, pid: int, tid: int, name: str, place: int) -> Iterator[Event]:
-    """Yield the events that give a process or a thread its name, and its place among the others."""
     for event, args in ((f"{kind}_name", {"name": name}), (f"{kind}_sort_index", {"sort_index": place})):
         yield {"ph": "M", "name": event, "pid": pid, "tid": tid, "args": args}
 
@@ -103,7 +97,6 @@ def _slice(pid: int, tid: int, name: str, begin_us: float, duration_us: float, a
 def _run_events(
     name: str, timeline: Timeline, blocked: BlockedRun | None, zero_s: float, first_pid: int, first_arrow: int
 ) -> Iterator[Event]:
-    """Yield the events of a run: the names of its processes and threads, what they do, and what hangs."""
     row, num_rows = pack_sends(timeline)
     for pid, count in enumerate(num_rows.tolist(), first_pid):
         yield from _named("process", pid, 0, f"{name} rank {pid - first_pid}", pid)
@@ -116,7 +109,7 @@ def _run_events(
 
 
 def _transfers(timeline: Timeline, row: Ints, zero_s: float, first_pid: int, first_arrow: int) -> Iterator[Event]:
-    """Yield the slices of all sends, and of all applications, with the two ends of each arrow. row: of each send."""
+    """Yield the slices of sends and applications with the ends of each arrow. row: of each send."""
     moments = timeline.start_s, timeline.sent_s, timeline.apply_s, timeline.applied_s
     start, sent, apply, applied = (np.rint((times_s - zero_s) * 1e9) for times_s in moments)
     # An arrow for each transfer that is applied, and whose sending is long enough to be seen.
@@ -141,7 +134,7 @@ def _transfers(timeline: Timeline, row: Ints, zero_s: float, first_pid: int, fir
 
 
 def _in_order(begin: Seconds, end: Seconds, pids: Ints, tids: Ints) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield row, process, thread, begin and end of each transfer that has ended, in the order of time; nanoseconds."""
+    """Yield row, process, thread, begin and end (ns) of each ended transfer, in the order of time."""
     order = np.lexsort((end, begin))
     threads = list(zip(pids.tolist(), tids.tolist(), strict=True))
     busy_until: dict[tuple[int, int], int] = {}
@@ -154,7 +147,7 @@ def _in_order(begin: Seconds, end: Seconds, pids: Ints, tids: Ints) -> Iterator[
 
 
 def _hanging(blocked: BlockedRun, num_rows: Sequence[int], first_pid: int) -> Iterator[Event]:
-    """Yield a slice for each rank that hangs, from its last activity to beyond the last that ends in the run."""
+    """Yield a slice for each rank that hangs, from its last activity to beyond the end of the run."""
     end_us = _microseconds(blocked.until_s * (1 + _STOPPED)) + _AT_LEAST_US
     for stalled in blocked.ranks:
         pid, tid = first_pid + stalled.rank, num_rows[stalled.rank] + 1
@@ -169,7 +162,7 @@ def _microseconds(time_s: float) -> float:
 
 
 def _step_events(timeline: StepTimeline, trace: ProgramTrace) -> Iterator[Event]:
-    """Yield the events of a step: one thread computes and waits, and each group has a thread below it."""
+    """Yield the events of a step: one thread computes and waits, and each group has one below it."""
     pid, step = 1, timeline.step
     yield from _named("process", pid, 0, f"rank {trace.rank} of {trace.num_ranks}", 0)
     for tid, name in enumerate(["compute", *(group.name for group in trace.groups)]):

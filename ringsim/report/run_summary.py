@@ -1,13 +1,13 @@
 """A simulated collective, and its `Explanation`, as text for people and as JSON."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ringsim.analysis import Explanation, RankUsage, algbw_bytes_per_s, among_most, busbw_bytes_per_s, format_blocked
 from ringsim.estimates import INSIDE, NOT_BOUNDED, Estimate, ends_of
 from ringsim.libraries import Plan
-from ringsim.network import AnyNetwork, Floats
+from ringsim.network import Floats, Network
 from ringsim.report.network_table import uniform_note
 from ringsim.report.table import DataTable, TableCell, time_cell
 from ringsim.schedule import Schedule
@@ -18,7 +18,7 @@ from ringsim.units import format_rate, format_size, format_time, plural
 
 def summarise(
     schedule: Schedule,
-    network: AnyNetwork,
+    network: Network,
     size_bytes: int,
     explanation: Explanation | None = None,
     on_progress: OnProgress = ignore_progress,
@@ -73,13 +73,22 @@ def how_timed(result: Mapping[str, Any]) -> str:
     return "; ".join([result["timed"], *result["notes"]])
 
 
-def describe(result: dict[str, Any], explanation: Explanation | None = None, width: int | None = WIDTH) -> str:
-    """Return the summary of `summarise` and the explanation for people. width: in characters; None: any."""
+def describe(
+    result: dict[str, Any],
+    explanation: Explanation | None = None,
+    width: int | None = WIDTH,
+    further: Sequence[tuple[str, str]] = (),
+) -> str:
+    """Return the summary of `summarise`, the explanation and further rows for people.
+
+    width: in characters; None: any.
+    """
     rows = [("timed", how_timed(result))] if result["library"] else []
     rows += [("transfers", f"{result['num_transfers']} in {plural(result['num_steps'], 'step')}"), *_times(result)]
     rows += lines(explanation) if explanation else ()
     if note := uniform_note(result["network"]):
         rows.append(("network", note))
+    rows += further
     title = f"{result['collective']} {result['algorithm']}, {plural(result['num_ranks'], 'rank')}"
     title += ", in order" if result["in_order"] else ""
     indent = "  "

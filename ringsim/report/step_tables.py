@@ -1,26 +1,27 @@
-"""A predicted step, its scaling, and steps of DDP with other bucket sizes, as text; a page takes parts from here."""
+"""A predicted step, its scaling, and steps of DDP with other bucket sizes, as text and tables."""
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 
 from ringsim.console import in_one_line
 from ringsim.files import shortened
 from ringsim.report.run_summary import expected_rows
-from ringsim.report.table import DataTable, Row, TableCell, count_cell, share_cell, size_cell
+from ringsim.report.table import DataTable, TableCell, TableColumn, share_cell, size_cell
 from ringsim.text_table import align_columns, wrap_text
 from ringsim.training_step import LOWER_BOUND, BucketCaps, DdpStep, StepProfile, TracePrediction, TraceScaling
 from ringsim.units import format_size, format_time, plural
 
 MAX_BETTER = 4  # alternatives that are listed
 BETTER = "The step would take"  # heads them
-_TIMES = ("step", "computing", "exposed", "communication")
+_TENTHS = partial(share_cell, digits=1)
 _ROUNDING_S = 1e-9  # what a step is slowed by less is the rounding of times
 
 
 def format_trace_prediction(prediction: TracePrediction, facts: Sequence[tuple[str, str]] = ()) -> str:
-    """Return the step, its calls by kind, and what would make it shorter. facts: more rows, below those of the step."""
+    """Return a step, its calls by kind, and what would make it shorter. facts: more rows."""
     lines = [step_title(prediction)]
     lines += [f"  {line}" for line in align_columns([*step_facts(prediction), *facts])]
     lines += [wrap_text(f"  {note}", indent="  ") for note in notes_on_step(prediction)]
@@ -33,14 +34,14 @@ def format_trace_prediction(prediction: TracePrediction, facts: Sequence[tuple[s
 
 
 def format_trace_scaling(scaling: TraceScaling) -> str:
-    """Return a line for each number of ranks, and what to know of them."""
+    """Return a line for each number of ranks, and notes."""
     notes = [note for prediction in scaling.predictions for note in notes_on_step(prediction)]
     lines = (wrap_text(note, indent="  ") for note in dict.fromkeys([*scaling_facts(scaling), *notes]) if note)
     return "\n".join([*scaling_table(scaling).lines(), *lines])
 
 
 def scaling_facts(scaling: TraceScaling) -> list[str]:
-    """Return what to know of all numbers of ranks: how sure the times are, and what is not in them."""
+    """Return what holds for all numbers of ranks: how sure the times are, and what they leave out."""
     last = scaling.predictions[-1]
     between = [f"{plural(step.trace.num_ranks, 'rank')}: {step_time(step)}" for step in scaling.predictions]
     return [
@@ -52,23 +53,26 @@ def scaling_facts(scaling: TraceScaling) -> list[str]:
 
 def scaling_table(scaling: TraceScaling) -> DataTable:
     """Return a row for each number of ranks."""
-    rows = []
-    for step in scaling.steps:
-        times = map(_time_cell, (step.step_s, step.compute_s, step.exposed_s, step.communication_s))
-        tokens = [count_cell(step.total_tokens_per_s)] if scaling.tokens else []
-        rows.append((count_cell(step.num_ranks), *times, share_cell(step.efficiency, 1), *tokens))
-    return DataTable(["ranks", *_TIMES, "efficiency", *(["tokens/s"] if scaling.tokens else [])], rows)
+    columns: list[TableColumn | str] = [
+        "num_ranks",
+        "step_s",
+        TableColumn("compute_s", "computing"),
+        "exposed_s",
+        "communication_s",
+    ]
+    tokens = [TableColumn("total_tokens_per_s", "tokens/s")] if scaling.tokens else []
+    return DataTable.of(scaling.steps, [*columns, TableColumn("efficiency", cell=_TENTHS), *tokens])
 
 
 def step_title(prediction: TracePrediction) -> str:
-    """Return how many ranks of which kind take how long, and how sure that is."""
+    """Return ranks, device, time and certainty of a step."""
     device = "a GPU" if prediction.computing.on_gpu else "a CPU"
     ranks = plural(prediction.trace.num_ranks, "rank")
     return f"a step of {ranks}, each on {device}: {step_time(prediction)}"
 
 
 def step_time(prediction: TracePrediction) -> str:
-    """Return the time of a step, and how sure it is."""
+    """Return the time of a step and its certainty."""
     computing, step_s = prediction.computing, prediction.mean.step_s
     time = f"at least {_time(step_s)}" if computing.basis == LOWER_BOUND else _time(step_s)
     if prediction.fused_s is not None:
@@ -77,7 +81,7 @@ def step_time(prediction: TracePrediction) -> str:
 
 
 def notes_on_step(prediction: TracePrediction) -> list[str]:
-    """Return operators that are not counted, calls that nobody awaits, and algorithms that NCCL would not choose."""
+    """Return uncounted operators, calls without a wait, and algorithms that NCCL would not choose."""
     not_counted = f"not counted: {'; '.join(prediction.not_counted)}" if prediction.not_counted else ""
     not_chosen = f"not NCCL's choice: {prediction.not_chosen}" if prediction.not_chosen else ""
     return [note for note in (not_counted, prediction.unawaited, not_chosen, prediction.by_formula) if note]
@@ -110,7 +114,7 @@ def step_facts(prediction: TracePrediction) -> list[tuple[str, str]]:
 
 
 def token_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[str, str]]:
-    """Return the row of the tokens of a second. tokens: of a rank in a step; None if they are not known."""
+    """Return the row of tokens a second. tokens: of a rank in a step; None if unknown."""
     least_s = prediction.mean.step_s if prediction.fused_s is None else prediction.fused_s
     if not tokens or not least_s:
         return []
@@ -120,7 +124,7 @@ def token_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[s
 
 
 def ddp_facts(step: DdpStep, profile: StepProfile) -> list[tuple[str, str]]:
-    """Return the rows of a step of DDP: its buckets, the source of its times, and its efficiency."""
+    """Return the rows of a step of DDP: buckets, source of the times, and efficiency."""
     count, buckets = plural(len(profile.parameters), "parameter"), plural(step.num_buckets, "bucket")
     source = in_one_line(shortened(str(profile.provenance.get("source") or "")))
     return [
@@ -131,20 +135,20 @@ def ddp_facts(step: DdpStep, profile: StepProfile) -> list[tuple[str, str]]:
 
 
 def caps_table(steps: Sequence[DdpStep], best: BucketCaps) -> DataTable:
-    """Return a row for each bucket size, the last with torch's own caps. best: those with the shortest step."""
-    rows = []
-    for step in steps:
-        caps, mean = step.config.caps, step.prediction.mean
-        mark = "best" if caps == best else "default" if step is steps[-1] else ""
-        times = map(_time_cell, (mean.step_s, mean.exposed_s, mean.communication_s))
-        cells = TableCell(str(caps), caps.rest_bytes), count_cell(step.num_buckets), *times
-        rows.append((*cells, share_cell(step.efficiency, 1), TableCell(mark, 0)))
-    columns = ("bucket_cap_mb", "buckets", "step", "exposed", "communication", "efficiency", "")
-    return DataTable(columns, rows)
+    """Return a row for each bucket size, the last with torch's own caps. best: of the shortest step."""
+    marks = {id(steps[-1]): "default"} | {id(step): "best" for step in steps if step.config.caps == best}
+    columns: list[TableColumn | str] = [
+        TableColumn("config.caps", "bucket_cap_mb", lambda caps: TableCell(str(caps), caps.rest_bytes)),
+        TableColumn("num_buckets"),
+        *(TableColumn(f"prediction.mean.{name}") for name in ("step_s", "exposed_s", "communication_s")),
+        TableColumn("efficiency", cell=_TENTHS),
+        TableColumn("", "", lambda step: TableCell(marks.get(id(step), ""), 0)),
+    ]
+    return DataTable.of(steps, columns)
 
 
 def _steps(prediction: TracePrediction) -> list[tuple[str, str]]:
-    """Return the row of how many steps were recorded, and how they differ; nothing of a trace that was generated."""
+    """Return the row of the recorded steps and how they differ; none for a generated trace."""
     if prediction.computing.library:
         return []
     times, missing = prediction.steps_s, len(prediction.trace.steps) - len(prediction.timelines)
@@ -156,7 +160,7 @@ def _steps(prediction: TracePrediction) -> list[tuple[str, str]]:
 
 
 def _memory(peak: int, prediction: TracePrediction) -> str:
-    """Return the peak, and whether the device has as much, unless a compiler changes it."""
+    """Return the peak, compared with the memory of the device unless a compiler changes it."""
     roofline, verdict = prediction.computing.roofline, ""
     if prediction.trace.is_compiled:
         verdict = " in eager mode"
@@ -167,38 +171,33 @@ def _memory(peak: int, prediction: TracePrediction) -> str:
 
 
 def calls_table(prediction: TracePrediction) -> DataTable:
-    """Return a row for each kind of call in the mean step, in the order in which they first occur."""
-    groups, steps = prediction.trace.groups, prediction.timelines
-    # Groups of the same ranks are one. Of each call: its bytes, and seconds under way and exposed.
+    """Return a row for each kind of call in the mean step, in the order of their first occurrence."""
+    groups, num_steps = prediction.trace.groups, len(prediction.timelines)
+    # Groups of the same ranks are one. Of each call: 1, its bytes, and seconds under way and exposed.
     kinds: dict[tuple[str, tuple[int, ...], str], list[tuple[float, ...]]] = defaultdict(list)
-    for timeline in steps:
+    for timeline in prediction.timelines:
         for call, span, exposed_s in zip(timeline.step.calls, timeline.calls, timeline.exposed_by_call(), strict=True):
             algorithm = span.algorithm if span.protocol is None else f"{span.algorithm} {span.protocol}"
-            figures = call.size_bytes, span.under_way_s, exposed_s
+            figures = 1, call.size_bytes, span.under_way_s, exposed_s
             kinds[call.collective, groups[call.group].ranks, algorithm].append(figures)
-    rows: list[Row] = []
+    rows = []
     for (collective, ranks, algorithm), calls in kinds.items():
-        size_bytes, under_way_s, waited_s = (sum(figures) / len(steps) for figures in zip(*calls, strict=True))
-        count = len(calls) / len(steps)
-        rows.append((
-            collective,
-            count_cell(len(ranks)),
-            algorithm,
-            TableCell(f"{count:g}", count),
-            size_cell(round(size_bytes)),
-            _time_cell(under_way_s),
-            _time_cell(waited_s),
-            share_cell(_share(waited_s, prediction.mean.step_s), 1),
-        ))  # fmt: skip
-    columns = ("collective", "ranks", "algorithm", "calls", "bytes", "under way", "exposed", "of the step")
-    return DataTable(columns, rows)
+        means = [sum(figures) / num_steps for figures in zip(*calls, strict=True)]
+        row = dict(zip(("calls", "size_bytes", "under_way_s", "exposed_s"), means, strict=True))
+        share = _share(row["exposed_s"], prediction.mean.step_s)
+        rows.append({"collective": collective, "ranks": len(ranks), "algorithm": algorithm, **row, "share": share})
+    columns: list[TableColumn | str] = [
+        *("collective", "ranks", "algorithm"),
+        TableColumn("calls", cell=lambda count: TableCell(f"{count:g}", count)),
+        TableColumn("size_bytes", "bytes", lambda size_bytes: size_cell(round(size_bytes))),
+        *("under_way_s", "exposed_s"),
+        TableColumn("share", "of the step", _TENTHS),
+    ]
+    return DataTable.of(rows, columns)
 
 
 def better_steps(prediction: TracePrediction) -> list[str]:
-    """Return what would make the step shorter, and how long it would take then, the shortest first.
-
-    Nothing of a compiled program, whose step is not known.
-    """
+    """Return what would make the step shorter, the shortest first; nothing for a compiled program."""
     step_s, better = prediction.mean.step_s, () if prediction.trace.is_compiled else prediction.better
     return [f"{_time(time_s)} with {name}" for name, time_s in better if time_s < step_s][:MAX_BETTER]
 
@@ -207,10 +206,6 @@ def _share(part_s: float, whole_s: float) -> float:
     if math.isinf(whole_s):
         return float(math.isinf(part_s))
     return part_s / whole_s if whole_s else 0.0
-
-
-def _time_cell(time_s: float) -> TableCell:
-    return TableCell(_time(time_s), time_s)
 
 
 def _time(time_s: float) -> str:

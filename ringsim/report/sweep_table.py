@@ -11,9 +11,9 @@ _GAP = "   "
 
 
 def format_sweep(sweep: Sweep, width: int = WIDTH) -> str:
-    """Return a table for each network: a row for each size, a column for each number of ranks.
+    """Return a table for each network: a row per size, a column per number of ranks; then what was skipped.
 
-    Columns that do not fit into `width` characters follow below. Then what was skipped, and why.
+    Columns that do not fit into `width` characters follow below.
     """
     blocks = [_format_network(sweep, name, width) for name in sweep.networks]
     notes = [wrap_text(note, width, "  ") for note in sweep_notes(sweep)]
@@ -26,14 +26,14 @@ def sweep_notes(sweep: Sweep) -> list[str]:
 
 
 def library_notes(sweep: Sweep) -> list[str]:
-    """Return which times are not brought to the formula of a library, as others are."""
+    """Return which times lack the correction to a library's formula that others have."""
     others = sweep.not_of_the_library()
     told = "not NCCL's, and simulated without the factor that brings NCCL's algorithms to the time of its formula"
     return [f"{', '.join(others)}: {told}"] if others else []
 
 
 def format_gain(sweep: Sweep, winner: Winner) -> str:
-    """Return how many times as fast as the baseline (as the second, if there is none) the winner is: such as 3.1x.
+    """Return the speedup of the winner over the baseline (or the second), such as 3.1x.
 
     Empty for the baseline itself, and where no time passes.
     """
@@ -46,7 +46,7 @@ def format_gain(sweep: Sweep, winner: Winner) -> str:
 
 
 def runner_up(sweep: Sweep, network: str) -> str:
-    """Return the name of what the gains on this network are over: the ring, or without one the runner-up."""
+    """Return what the gains on this network are over: the ring, or the second."""
     baseline = sweep.baseline(network)
     return f"the {baseline}".replace("the nccl", "nccl") if baseline in sweep.algorithms else "the second"
 
@@ -67,7 +67,7 @@ def _format_network(sweep: Sweep, network: str, width: int) -> str:
 
 
 def fastest_column(sweep: Sweep, network: str, num_ranks: int) -> list[str]:
-    """Return the heading of a number of ranks, and below it the fastest for each size, aligned among themselves."""
+    """Return the heading of a number of ranks, and the fastest algorithm of each size, aligned."""
     winners = sweep.winners()
     rows = [_texts(sweep, winners.get((network, num_ranks, size))) for size in sweep.sizes_bytes]
     return [plural(num_ranks, "rank"), *align_columns(rows, "lr")]
@@ -81,7 +81,7 @@ def _texts(sweep: Sweep, winner: Winner | None) -> tuple[str, str, str]:
 
 
 def _pages(columns: Sequence[list[str]], width: int) -> Iterator[list[list[str]]]:
-    """Yield the columns, as many at a time as fit, but at least one."""
+    """Yield as many columns at a time as fit, but at least one."""
     page: list[list[str]] = []
     used = 0
     for column in columns:

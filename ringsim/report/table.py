@@ -1,16 +1,23 @@
-"""`DataTable`: columns and rows, written as text, HTML or CSV.
+"""`DataTable`: records as rows of columns, written as text or HTML.
 
-Its cells are texts, or `TableCell`s, which also know their number: a page sorts by it, and a column of numbers is
-aligned to the right.
+A `TableColumn` names an attribute of the records, whose ending tells the unit: `time_s`, `size_bytes`. A new number is
+a field of a record and its name among the columns.
 """
 
 import math
-from collections.abc import Sequence
-from html import escape
-from typing import NamedTuple
+import re
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from functools import cache, partial
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringsim.text_table import GAP, align_columns
+from ringsim.text_table import GAP, align_columns, load_template
 from ringsim.units import format_rate, format_size, format_time
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 
 class TableCell(NamedTuple):
@@ -19,28 +26,70 @@ class TableCell(NamedTuple):
     text: str
     number: float | None = None
 
+    @property
+    def key(self) -> str | None:
+        """The number as JavaScript reads it."""
+        if self.number is None:
+            return None
+        return f"{'-' * (self.number < 0)}1e999" if math.isinf(self.number) else repr(float(self.number))
+
 
 NOTHING = TableCell("-", -math.inf)
 NEVER = TableCell("never finishes", math.inf)
 Row = Sequence[TableCell | str]
 
 
+class TableColumn(NamedTuple):
+    """A column: an attribute of records, such as run.batch_s, or a key of dicts; "" for the record itself.
+
+    heading, cell: derived from the attribute's name by default.
+    """
+
+    attribute: str
+    heading: str | None = None
+    cell: Callable[[Any], TableCell] | None = None
+
+    @property
+    def title(self) -> str:
+        """The heading."""
+        return _UNITS.sub("", self.attribute).replace("_", " ") if self.heading is None else self.heading
+
+    def cell_of(self, record: Any) -> TableCell:
+        """Return the cell of a record."""
+        if isinstance(record, dict):
+            value = record.get(self.attribute)
+        else:
+            value = attrgetter(self.attribute)(record) if self.attribute else record
+        return self.cell(value) if self.cell else _cell(self.attribute, value)
+
+
 class DataTable:
-    """A table of any size.
+    """A table of any size. A column in which every cell has a number is aligned to the right.
 
     >>> DataTable(("size", "by"), [(size_cell(2048), "ring")]).lines()
     [' size  by', '2 KiB  ring']
     """
 
-    def __init__(self, columns: Sequence[str], rows: Sequence[Row]) -> None:
+    def __init__(self, columns: Sequence[str], rows: Iterable[Row]) -> None:
         """Take the headings, and rows of as many cells."""
         self.columns = columns
         self.rows = [[cell if isinstance(cell, TableCell) else TableCell(cell) for cell in row] for row in rows]
         by_column = list(zip(*self.rows, strict=True)) or [()] * len(columns)
         self._is_right = [all(cell.number is not None for cell in cells) for cells in by_column]
 
+    @classmethod
+    def of(cls, records: Iterable[Any], columns: Iterable[TableColumn | str]) -> "DataTable":
+        """Return a row for each record. A text stands for the column of that attribute.
+
+        >>> DataTable.of([TableColumn("step_s", "time")], ["attribute", "heading"]).lines()
+        ['attribute  heading', 'step_s     time']
+        """
+        described = [TableColumn(column) if isinstance(column, str) else column for column in columns]
+        rows = [[column.cell_of(record) for column in described] for record in records]
+        return cls([column.title for column in described], rows)
+
     def lines(self, gap: str = GAP, width: int | None = None) -> list[str]:
-        """Return the headings and rows as aligned lines of at most `width` characters, see `align_columns`."""
+        """Return headings and rows as aligned lines, see `align_columns`."""
         alignment = "".join("r" if is_right else "l" for is_right in self._is_right)
         return align_columns([self.columns, *([cell.text for cell in row] for row in self.rows)], alignment, gap, width)
 
@@ -49,34 +98,20 @@ class DataTable:
         return "\n".join(self.lines(width=width))
 
     def html(self, name: str = "") -> str:
-        """Return a table element; with a name, by which a page's address can ask for an order, report.js sorts it."""
-        heading = '<button type="button">{}</button>' if name else "{}"
-        titles = (heading.format(escape(column)) for column in self.columns)
-        head = "".join(
-            f'<th scope="col"{_side(right)}>{title}</th>' for title, right in zip(titles, self._is_right, strict=True)
-        )
-        body = "\n".join(f"<tr>{''.join(map(_cell_html, row, self._is_right))}</tr>" for row in self.rows)
-        start = f'<table class="sortable" data-name="{name}">' if name else "<table>"
-        return f"{start}<thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
+        """Return a table element. name: report.js sorts it, also by the order in the page's address."""
+        return _template().render(name=name, columns=self.columns, rows=self.rows, is_right=self._is_right)
 
 
-def _cell_html(cell: TableCell, is_right: bool) -> str:
-    key = "" if cell.number is None else f' data-key="{_key(cell.number)}"'
-    return f"<td{_side(is_right)}{key}>{escape(cell.text)}</td>"
-
-
-def _key(number: float) -> str:
-    """Return a number as JavaScript reads it."""
-    return f"{'-' * (number < 0)}1e999" if math.isinf(number) else repr(float(number))
-
-
-def _side(is_right: bool) -> str:
-    return ' class="right"' if is_right else ""
+@cache
+def _template() -> "Template":
+    return load_template(Path(__file__).with_name("table.j2"), autoescape=True, trim_blocks=True)
 
 
 def time_cell(time_s: float | None) -> TableCell:
-    """Return a time with its unit."""
-    return NOTHING if time_s is None else TableCell(format_time(time_s) if time_s else "0", time_s)
+    """Return a time with its unit; never, if it is infinite."""
+    if time_s is None:
+        return NOTHING
+    return TableCell("never" if math.isinf(time_s) else format_time(time_s) if time_s else "0", time_s)
 
 
 def size_cell(size_bytes: float) -> TableCell:
@@ -111,3 +146,29 @@ def error_cell(error: float | None, digits: int = 0) -> TableCell:
 def ends_cell(low_s: float, high_s: float) -> TableCell:
     """Return an interval of times, sorted by its width."""
     return TableCell(f"{format_time(low_s)} to {format_time(high_s)}", high_s - low_s)
+
+
+def _cell(name: str, value: Any) -> TableCell:
+    """Return a value in the format that the name of its attribute implies."""
+    if value is None:
+        return NEVER if name in ("time_s", "step_s") else NOTHING
+    if isinstance(value, bool):
+        return TableCell("yes" if value else "no")
+    if isinstance(value, str | Enum):
+        return TableCell(str(value.value if isinstance(value, Enum) else value) or "-")
+    if isinstance(value, dict):
+        form = "{} {:.0%}" if name.endswith("shares") else "{} {:.4g}"
+        return TableCell(", ".join(form.format(*item) for item in value.items() if item[1] is not None) or "-")
+    if isinstance(value, tuple):
+        return ends_cell(*value)
+    return next(cell for ending, cell in _CELLS.items() if name.endswith(ending))(value)
+
+
+_CELLS: dict[str, Callable[[Any], TableCell]] = {
+    "bytes_per_s": rate_cell, "tokens_per_s": count_cell, "samples_per_s": count_cell,
+    "_s": time_cell, "_bytes": size_cell, "error": error_cell, "share": share_cell, "efficiency": share_cell,
+    "spread": share_cell, "loss": partial(count_cell, digits=4),
+    "loss_difference": lambda value: TableCell(f"{value:.1e}", value),
+    "": lambda value: count_cell(value, 0 if isinstance(value, int) else 2),
+}  # fmt: skip
+_UNITS = re.compile(r"^.*\.|^num_|_bytes_per_s$|_bytes$|_s$")

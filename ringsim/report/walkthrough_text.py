@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ringsim.analysis import Advice, Alternative, Explanation, NetworkBound
-from ringsim.network import AnyNetwork
+from ringsim.analysis import Advice, Explanation, NetworkBound
+from ringsim.network import Network
 from ringsim.report.network_table import uniform_note
 from ringsim.report.run_summary import describe, how_timed, lines, summarise
 from ringsim.synthesis import Synthesis
@@ -40,40 +40,31 @@ def format_walkthrough(
         rows.append(("bound", bound_line(bound, advice.time_s)))
     rows += lines(explanation) if explanation else ()
     timed = [other for other in advice.alternatives if other.sorting_s < math.inf]
-    helping = [other for other in timed if advice.time_s == math.inf or (advice.gain(other) or 0) >= _GAIN]
-    gains = [(_what(other), format_time(other.sorting_s), _gain(advice, other)) for other in helping]
-    useless = [f"{_what(other)} ({format_time(other.sorting_s)})" for other in timed if other not in helping]
+    gains = {other: math.inf if advice.time_s == math.inf else advice.gain(other) or 0.0 for other in timed}
+    useless = [f"{other.label} ({format_time(other.sorting_s)})" for other, gain in gains.items() if gain < _GAIN]
     if not wide and len(useless) > _NEAREST:
         useless[_NEAREST:] = [f"and {len(useless) - _NEAREST} more (--wide)"]
+    helping = [
+        (other.label, format_time(other.sorting_s), f"{gain:.3g} times as fast" if gain < math.inf else "finishes")
+        for other, gain in gains.items()
+        if gain >= _GAIN
+    ]
     return text_template(Path(__file__).with_name("explain.txt")).render(
         run=run,
         network=uniform_note(run["network"]),
         timed=how_timed(run),
         told=told,
         bounds=align_columns(rows),
-        helping=align_columns(gains),
+        helping=align_columns(helping),
         useless=useless,
         skipped=[other for other in advice.alternatives if other.skipped],
-        never=[_what(other) for other in advice.alternatives if other.time_s == math.inf],
+        never=[other.label for other in advice.alternatives if other.time_s == math.inf],
     )
-
-
-def _is_algorithm(other: Alternative) -> bool:
-    return " " not in other.name
-
-
-def _what(other: Alternative) -> str:
-    return f"algorithm {other.name}" if _is_algorithm(other) else other.name
-
-
-def _gain(advice: Advice, other: Alternative) -> str:
-    gain = advice.gain(other)
-    return "finishes" if gain is None else f"{gain:.3g} times as fast"
 
 
 def search_hint(advice: Advice, bound: NetworkBound | None) -> str:
     """Return a line on a search if bandwidth is the bound and every algorithm is far above it; else nothing."""
-    fastest_s = min([advice.time_s, *(other.sorting_s for other in advice.alternatives if _is_algorithm(other))])
+    fastest_s = min([advice.time_s, *(other.sorting_s for other in advice.alternatives if other.is_algorithm)])
     if not bound or bound.latency_s >= bound.throughput_s or not _FAR < bound.excess(fastest_s) < math.inf:
         return ""
     above = f"the fastest of these algorithms is {bound.excess(fastest_s):.0%} above the bound"
@@ -102,7 +93,7 @@ def bound_reason(bound: NetworkBound) -> str:
 
 
 def synthesis_dict(
-    synthesis: Synthesis, network: AnyNetwork, size_bytes: int, seed: int, explanation: Explanation | None
+    synthesis: Synthesis, network: Network, size_bytes: int, seed: int, explanation: Explanation | None
 ) -> dict[str, Any]:
     """Return the summary of the fastest schedule and the bound and algorithms beside it, for JSON."""
     return summarise(synthesis.schedule, network, size_bytes, explanation) | {
@@ -121,10 +112,8 @@ def format_synthesis(
 ) -> str:
     """Return the run, its bound, and the named algorithms for people. result: of `synthesis_dict`; wide: unwrapped."""
     width = None if wide else WIDTH
-    blocks = [describe(result, explanation, width)]
-    if synthesis.bound:
-        bound = f"  bound          {bound_line(synthesis.bound, synthesis.time_s)}"
-        blocks[0] += "\n" + wrap_text(bound, width, " " * 17)
+    bound = [("bound", bound_line(synthesis.bound, synthesis.time_s))] if synthesis.bound else []
+    blocks = [describe(result, explanation, width, bound)]
     if synthesis.is_named:
         tried, name = plural(synthesis.num_tried, "schedule"), synthesis.named[0].options
         text = f"None of {tried} that were tried is faster than the built-in algorithm {name}; the fastest of them"

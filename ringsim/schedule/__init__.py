@@ -20,6 +20,7 @@ from ringsim.schedule.schedule import Columns, Schedule
 from ringsim.schedule.steps import Copies, Steps
 from ringsim.schedule.table import (
     BYTES_LISTED,
+    AnyInts,
     Bools,
     Ints,
     Rows,

@@ -33,10 +33,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ringsim.algorithms import hosts_of, torus_of
-from ringsim.network import AnyNetwork, Network, uniform_of
+from ringsim.network import Network
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule, same_transfers
-from ringsim.simulation.runtime import RULE, Runtime
+from ringsim.simulation.simulate import RULE, Runtime
 
 
 class _Hop(NamedTuple):
@@ -88,7 +88,7 @@ def closed_form_s(
     *,
     runtime: Runtime = RULE,
 ) -> float | None:
-    """Return the seconds of an algorithm, as `algorithm` makes it, on `network`; None if there is no formula.
+    """Return the seconds of an algorithm, as `algorithm` makes it, on a uniform network; None if there is no formula.
 
     runtime: as of `simulate`.
 
@@ -96,25 +96,25 @@ def closed_form_s(
     next larger size that it divides, as the simulated time does unless chunks of unlike sizes meet at a port.
 
         >>> from ringsim import Collective, Network, closed_form_s
-        >>> closed_form_s(Collective.ALL_REDUCE, "ring", 4, 4e6, Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9))
+        >>> network = Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
+        >>> closed_form_s(Collective.ALL_REDUCE, "ring", 4, 4e6, network)
         0.00606
     """
     formula = (_IN_ORDER if runtime.in_order else _PERMITTED).get((collective, algorithm))
-    if formula is None:
+    costs = network.message_costs
+    if formula is None or costs is None:
         return None
     if num_ranks == 1:
         return 0.0
     chunk_bytes = size_bytes / (formula.chunks_per_rank * num_ranks or 1)
-    sending = network.gap_s, chunk_bytes / network.bandwidth_bytes_per_s, network.latency_s
-    copy_s = network.receive_overhead_s
-    add_s = copy_s + chunk_bytes / network.reduce_bytes_per_s
+    sending = costs.gap_s, chunk_bytes / costs.bandwidth_bytes_per_s, costs.latency_s
+    copy_s = costs.receive_overhead_s
+    add_s = copy_s + chunk_bytes / costs.reduce_bytes_per_s
     add, copy = (_Hop(*sending, apply_s) for apply_s in (add_s, copy_s))
     return formula.time_s(num_ranks, add, copy)
 
 
-def closed_form_of(
-    schedule: Schedule, network: AnyNetwork, size_bytes: float, *, runtime: Runtime = RULE
-) -> float | None:
+def closed_form_of(schedule: Schedule, network: Network, size_bytes: float, *, runtime: Runtime = RULE) -> float | None:
     """Return `closed_form_s` of the schedule's algorithm; None too if it is not as `build` makes it.
 
     None as well on a network whose pairs of ranks are not all alike.
@@ -123,14 +123,13 @@ def closed_form_of(
     and of steps, and by the first step.
     """
     key = schedule.collective, schedule.algorithm
-    uniform = uniform_of(network)
-    if uniform is None or key not in _IN_ORDER:
+    if network.message_costs is None or key not in _IN_ORDER:
         return None
     built_in = build(*key, schedule.num_ranks)
     counts = [(some.num_chunks, some.num_steps) for some in (schedule, built_in)]
     if counts[0] != counts[1] or not all(map(same_transfers, schedule.steps[:1], built_in.steps[:1])):
         return None
-    return closed_form_s(*key, schedule.num_ranks, size_bytes, uniform, runtime=runtime)
+    return closed_form_s(*key, schedule.num_ranks, size_bytes, network, runtime=runtime)
 
 
 def _adding(time_s: _OneKind) -> _TwoKinds:

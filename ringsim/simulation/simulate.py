@@ -1,32 +1,70 @@
 """`simulate`: when every transfer of a schedule happens on a network, and `predict_time`: when the last one has.
 
-Two engines give the same times: `engines.step_engine` for rings that share nothing, and `engines.event_engine`.
-`engines.representatives` is the latter with one connection of those that must be busy at the same times. Through shared
-memory a tensor may go in portions, of which each fits what a rank can publish at a time.
+`events` simulates any schedule, and `fast_path` gives the same times without listing all transfers where it can.
+Through shared memory a tensor may go in portions, of which each fits what a rank can publish at a time.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.network import AnyNetwork, Ints, SharedMemoryNetwork, Topology, require_priced, require_sound
+from ringsim.network import Ints, Network, SharedMemory, Topology, require_sound
 from ringsim.schedule import MemoryPasses, Schedule, dependencies, memory_passes, require_memory
-from ringsim.simulation.engines.event_engine import run_events
-from ringsim.simulation.engines.representatives import Representatives, may_have_representatives, representatives
-from ringsim.simulation.engines.step_engine import is_for_steps, run_steps, time_steps
-from ringsim.simulation.engines.symmetry import may_have_classes
-from ringsim.simulation.engines.work import CopyCounts
+from ringsim.simulation.events import run_events
+from ringsim.simulation.fast_path import fast_path, private_rounds
+from ringsim.simulation.representatives import may_have_representatives
 from ringsim.simulation.routes import with_in_network_reduction
-from ringsim.simulation.runtime import RULE, Runtime
-from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
+from ringsim.simulation.timeline import CopyCounts, OnProgress, Timeline, ignore_progress
 
 BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is made, at most
 
 
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """How the ranks that execute a collective wait, and what its messages go over.
+
+    in_order: whether a rank waits for one thing at a time, as ranks on Gloo do: it applies all that it receives in step
+    order, and before it sends to another peer than before on a channel it has applied everything that it receives in
+    earlier steps. Otherwise all that the rule of execution permits happens as early as it may.
+    num_workers: how many collectives a rank works on at once.
+    shares_memory: whether ranks of a host read from each other's memory where the network describes it, as those of
+    `collectives` do. touched_bytes: of memory, from one collective to the next, see `SharedMemoryTopology`.
+    in_place: whether a reduce_scatter's output is a part of its input, as in the rows "in place" of a benchmark.
+    is_lent: whether tensors lie in memory that the ranks of a host share, as those of `collectives.empty`.
+
+        >>> from ringsim import Runtime, load_network, predict_time, ring_all_reduce
+        >>> in_order = Runtime(in_order=True)
+        >>> round(predict_time(ring_all_reduce(4), load_network("gbe"), 2**20, runtime=in_order), 6)
+        0.012709
+    """
+
+    in_order: bool = False
+    num_workers: int = 1
+    shares_memory: bool = False
+    touched_bytes: int | None = None
+    in_place: bool = False
+    is_lent: bool = False
+
+    def shared_memory(self, network: Network) -> SharedMemory | None:
+        """Return the costs of messages through shared memory; None if they go over the links of the network."""
+        return network.shared_memory if self.shares_memory else None
+
+    def topology(self, network: Network, num_ranks: int) -> Topology:
+        """Return the topology that messages see, through shared memory if all ranks publish as much as they can."""
+        if self.shared_memory(network) is None:
+            return network.topology(num_ranks)
+        return network.memory_topology(num_ranks, touched_bytes=self.touched_bytes)
+
+
+RULE = Runtime()
+IN_ORDER = Runtime(in_order=True)
+
+
 def simulate(
     schedule: Schedule,
-    network: AnyNetwork,
+    network: Network,
     size_bytes: int,
     *,
     element_bytes: int = 1,
@@ -52,8 +90,8 @@ def simulate(
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     _require_room(schedule)
-    if memory := runtime.shared_memory(network):
-        portions = portions_of(schedule, memory, sizes, runtime)
+    if runtime.shared_memory(network):
+        portions = portions_of(schedule, network, sizes, runtime)
         if portions.number > 1:
             raise ValueError(
                 f"{schedule}: goes through shared memory in {portions.number} portions, of which there is no timeline; "
@@ -61,15 +99,15 @@ def simulate(
             )
         return portions.run_one(runtime, on_progress)
     topology = with_in_network_reduction([schedule], sound_topology(network, schedule.num_ranks))
-    if is_for_steps(schedule, topology):
-        return run_steps(schedule, topology, sizes, on_progress)
+    if rounds := private_rounds(schedule, topology, sizes):
+        return rounds.timeline(on_progress)
     rows = dependencies(schedule, in_order=runtime.in_order)
     return run_events(rows, topology, sizes, on_progress)
 
 
 def predict_time(
     schedule: Schedule,
-    network: AnyNetwork,
+    network: Network,
     size_bytes: int,
     *,
     element_bytes: int = 1,
@@ -89,23 +127,19 @@ def predict_time(
         0.042
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
-    if memory := runtime.shared_memory(network):
-        portions = portions_of(schedule, memory, sizes, runtime)
+    if runtime.shared_memory(network):
+        portions = portions_of(schedule, network, sizes, runtime)
         return portions.number * portions.run_one(runtime, on_progress).time_s
     topology = with_in_network_reduction([schedule], sound_topology(network, schedule.num_ranks))
-    if is_for_steps(schedule, topology):
-        return time_steps(schedule, topology, sizes, on_progress)
-    if few := _representatives(schedule, topology, sizes, runtime):
-        time_s = few.time_s(topology, int(sizes[0]))
-        on_progress(schedule.num_transfers)
-        return time_s
+    if path := fast_path(schedule, topology, sizes, in_order=runtime.in_order):
+        return path.time_s(on_progress)
     _require_room(schedule)
     rows = dependencies(schedule, in_order=runtime.in_order)
     return run_events(rows, topology, sizes, on_progress).time_s
 
 
 def lists_more_than(
-    max_transfers: float, schedule: Schedule, network: AnyNetwork, size_bytes: int, *, runtime: Runtime = RULE
+    max_transfers: float, schedule: Schedule, network: Network, size_bytes: int, *, runtime: Runtime = RULE
 ) -> bool:
     """Return whether `predict_time` has to simulate more than `max_transfers` transfers, one by one."""
     if schedule.num_transfers <= max_transfers:
@@ -113,27 +147,16 @@ def lists_more_than(
     if not may_have_representatives(schedule):
         return True
     topology = with_in_network_reduction([schedule], network.topology(schedule.num_ranks))
-    few = _representatives(schedule, topology, schedule.chunk_bytes(size_bytes), runtime)
-    return few is None or few.num_rows > max_transfers
-
-
-def _representatives(
-    schedule: Schedule, topology: Topology, chunk_bytes: Ints, runtime: Runtime
-) -> Representatives | None:
-    """Return few transfers that are simulated in place of all, since each of the others has the times of one of them.
-
-    None if there are no such transfers, or if it would take long to find them.
-    """
-    may_be_few = not runtime.in_order and may_have_classes(schedule, topology, chunk_bytes)
-    return representatives(schedule, topology) if may_be_few else None
+    path = fast_path(schedule, topology, schedule.chunk_bytes(size_bytes), in_order=runtime.in_order)
+    return path is None or path.num_listed > max_transfers
 
 
 def predict_repeated(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, runtime: Runtime, *, beside_s: float = 0.0
+    schedule: Schedule, network: Network, size_bytes: int, runtime: Runtime, *, beside_s: float = 0.0
 ) -> float:
     """Return the seconds from one execution to the next if each follows the one before, `beside_s` after its end."""
     alone_s = beside_s + predict_time(schedule, network, size_bytes, runtime=runtime)
-    topology = sound_topology(runtime.network(network), schedule.num_ranks)
+    topology = sound_topology(network, schedule.num_ranks, runtime)
     return max(alone_s, _refill_s(schedule, topology, schedule.chunk_bytes(size_bytes)))
 
 
@@ -150,11 +173,12 @@ def _refill_s(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> floa
     return float((taken[:-1] / capacity)[has_burst].max())
 
 
-def sound_topology(network: AnyNetwork, num_ranks: int) -> Topology:
+def sound_topology(network: Network, num_ranks: int, runtime: Runtime = RULE) -> Topology:
     """Return what the engines see of the network. Raises ValueError for costs with which time would not go on."""
-    topology = network.topology(num_ranks)
+    topology = runtime.topology(network, num_ranks)
     require_sound(topology)
-    require_priced(network, num_ranks)
+    if runtime.shared_memory(network) is None:
+        network.require_priced(num_ranks)
     return topology
 
 
@@ -183,18 +207,21 @@ class Portions(NamedTuple):
         return run_events(rows, self.topology, self.chunk_bytes, on_progress, self.copies)
 
 
-def portions_of(schedule: Schedule, network: SharedMemoryNetwork, chunk_bytes: Ints, runtime: Runtime) -> Portions:
+def portions_of(schedule: Schedule, network: Network, chunk_bytes: Ints, runtime: Runtime) -> Portions:
     """Return as few portions as let all that a rank publishes at a time fit into its slot of shared memory.
 
-    chunk_bytes: (num_chunks,), of the whole tensor.
+    network: whose ranks share memory. chunk_bytes: (num_chunks,), of the whole tensor.
     """
+    costs = network.shared_memory
+    assert costs is not None
     passes = _passes(schedule, runtime.in_place, runtime.is_lent)
     longest, most_published = int(chunk_bytes.max(initial=0)), max(passes.most_published, 1)
-    number = max(1, -(-longest // max(network.costs.slot_bytes // most_published, 1)))
+    number = max(1, -(-longest // max(costs.slot_bytes // most_published, 1)))
     sizes = -(-chunk_bytes // number)
-    rate = network.rate(most_published * int(sizes.max(initial=0)))
-    topology = network.topology_at(schedule.num_ranks, rate)
+    published_bytes = most_published * int(sizes.max(initial=0))
+    topology = network.memory_topology(schedule.num_ranks, published_bytes, runtime.touched_bytes)
     require_sound(topology)
+    rate = topology.rate
     # A sum that is written to another buffer takes longer than one in place: by this fraction of the time of a copy.
     longer_s = max(1 / rate.reduce_into_bytes_per_s - 1 / rate.reduce_bytes_per_s, 0.0)
     fraction = longer_s * rate.copy_bytes_per_s if longer_s else 0.0

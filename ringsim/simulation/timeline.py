@@ -5,12 +5,13 @@ from __future__ import annotations  # so that help() shows the names of array ty
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ringsim.network import Floats, Ints, Topology
-from ringsim.schedule import Rows
+from ringsim.schedule import AnyInts, Bools, Rows, TransferTable
 from ringsim.units import format_time
 
 Seconds = npt.NDArray[np.float64]
@@ -73,26 +74,70 @@ class Timeline:
         return {name: getattr(self, name).tolist() for name in names}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Costs:
-    """Seconds on its own core, of some rows of a timeline; each (num_rows,), jitter included."""
+class CopyCounts(NamedTuple):
+    """The copies of ranks that read in place what they receive; (num_rows,) each.
 
-    send_overhead_s: Floats
-    receive_overhead_s: Floats
-    reduce_s: Floats
+    published: whether the sender copies the chunk to where the receiver reads it.
+    at_receiver: how many copies of the chunk take as long as what the receiver does beside adding.
+    """
+
+    published: Bools
+    at_receiver: Floats
 
 
-def costs_of(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Ints) -> Costs:
-    """Return what sender and receiver do for these rows. chunk_bytes: (num_chunks,)."""
-    processors, factors = topology.processors, jitter_factors(topology, timeline.step)
-    factor = np.ones(len(row)) if factors is None else factors[1][row]
-    src, dst = timeline.src[row], timeline.dst[row]
-    reduce_s = chunk_bytes[timeline.chunk[row]] / processors.reduce_bytes_per_s[dst]
-    return Costs(
-        send_overhead_s=processors.send_overhead_s[src] * factor,
-        receive_overhead_s=processors.receive_overhead_s[dst] * factor,
-        reduce_s=np.where(timeline.reduce[row], reduce_s, 0.0) * factor,
-    )
+class TransferCosts:
+    """The costs of each row on a topology if nothing else is going on, jitter included; seconds of the rank's own core.
+
+    rows: transfers in step order. chunk_bytes: (num_chunks,). copies: None if messages travel.
+    """
+
+    def __init__(
+        self, rows: TransferTable | Timeline, topology: Topology, chunk_bytes: AnyInts, copies: CopyCounts | None = None
+    ) -> None:
+        self._rows, self._processors, self._copies = rows, topology.processors, copies
+        self._bytes = chunk_bytes.astype(np.float64)
+        self._jitter = _jitter_factors(topology, rows.step)
+        self._applying_is_free = bool(np.isinf(self._processors.reduce_bytes_per_s).all())
+        self._applying_is_free &= not self._processors.receive_overhead_s.any() and copies is None
+
+    def overhead_s(self, row: AnyInts) -> Floats:
+        """Return what the senders do before the bytes go."""
+        return self._of_compute(row, self._processors.send_overhead_s[self._rows.src[row]])
+
+    def num_bytes(self, row: AnyInts) -> Floats:
+        """Return the bytes that go over the connections."""
+        num_bytes = self._bytes[self._rows.chunk[row]]
+        return num_bytes if self._copies is None else np.where(self._copies.published[row], num_bytes, 0.0)
+
+    def latency_s(self, row: AnyInts, of_connection_s: Floats) -> Floats:
+        """Return the latencies of the rows. of_connection_s: those of their connections."""
+        return of_connection_s if self._jitter is None else of_connection_s * self._jitter[0][row]
+
+    def receive_overhead_s(self, row: AnyInts) -> Floats:
+        """Return what the receivers do for a message, however long."""
+        return self._of_compute(row, self._processors.receive_overhead_s[self._rows.dst[row]])
+
+    def reduce_s(self, row: AnyInts) -> Floats:
+        """Return what adding takes; 0 where nothing is added."""
+        return self._of_compute(row, self._adding_s(row))
+
+    def apply_s(self, row: AnyInts) -> Floats:
+        """Return all that the receivers do: overhead, adding and copying."""
+        if self._applying_is_free:
+            return np.zeros(len(row))
+        dst = self._rows.dst[row]
+        apply_s = self._processors.receive_overhead_s[dst] + self._adding_s(row)
+        if self._copies is not None:
+            copy_s = self._bytes[self._rows.chunk[row]] / self._processors.copy_bytes_per_s[dst]
+            apply_s = apply_s + self._copies.at_receiver[row] * copy_s
+        return self._of_compute(row, apply_s)
+
+    def _adding_s(self, row: AnyInts) -> Floats:
+        reduce_s = self._bytes[self._rows.chunk[row]] / self._processors.reduce_bytes_per_s[self._rows.dst[row]]
+        return np.where(self._rows.reduce[row], reduce_s, 0.0)
+
+    def _of_compute(self, row: AnyInts, seconds: Floats) -> Floats:
+        return seconds if self._jitter is None else seconds * self._jitter[1][row]
 
 
 def bytes_s(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Ints, channel: Rows) -> Floats:
@@ -102,7 +147,7 @@ def bytes_s(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Ints
     return chunk_bytes[timeline.chunk[row]] / paths.alone_bytes_per_s(topology.resources)
 
 
-def jitter_factors(topology: Topology, step: Rows) -> Floats | None:
+def _jitter_factors(topology: Topology, step: Rows) -> Floats | None:
     """Return what to multiply latencies and computing with, if anything: (2, num_rows). step: (num_rows,), rising."""
     if topology.jitter is None or not len(step):
         return None

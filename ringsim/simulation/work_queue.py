@@ -11,14 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.network import AnyNetwork, Floats, Topology
-from ringsim.schedule import NO_ROW, Dependencies, Schedule, dependencies, require_memory
-from ringsim.simulation.engines.event_engine import EventRun
-from ringsim.simulation.engines.waits import ROWS_BEFORE, Ints
-from ringsim.simulation.engines.work import TransferCosts
+from ringsim.network import Floats, Network, Topology
+from ringsim.schedule import NO_ROW, Dependencies, Schedule, TransferTable, dependencies, require_memory
+from ringsim.simulation.events import EventRun
 from ringsim.simulation.routes import connect, with_in_network_reduction
-from ringsim.simulation.runtime import Runtime
-from ringsim.simulation.simulate import sound_topology
+from ringsim.simulation.simulate import Runtime, sound_topology
+from ringsim.simulation.timeline import TransferCosts
+from ringsim.simulation.waits import Ints
 
 BYTES_RUN = 300  # of memory for each transfer of a queue, at most
 IDLE = -1  # in place of a collective: a worker has none
@@ -38,7 +37,7 @@ class QueuedCall(NamedTuple):
     element_bytes: int = 1
     ready_s: float = 0.0
     call_s: float = 0.0
-    network: AnyNetwork | None = None
+    network: Network | None = None
     is_lent: bool = False
 
 
@@ -49,7 +48,7 @@ class Span(NamedTuple):
     end_s: float
 
 
-def time_queue(calls: Sequence[QueuedCall], network: AnyNetwork, runtime: Runtime) -> list[Span]:
+def time_queue(calls: Sequence[QueuedCall], network: Network, runtime: Runtime) -> list[Span]:
     """Return when each call begins and ends if the workers of every rank take them in their order.
 
     A worker takes the next call when its last one has ended on all ranks. One worker is a stream of NCCL's; Gloo has
@@ -75,14 +74,14 @@ def time_queue(calls: Sequence[QueuedCall], network: AnyNetwork, runtime: Runtim
     ready_s = np.maximum.accumulate([call.ready_s for call in calls]).tolist()  # none before the last
     queue = [call._replace(ready_s=at) for call, at in zip(calls, ready_s, strict=True)]
     for number, call in enumerate(calls):
-        if call.network is not None or runtime.network(network) is not network:
+        if call.network is not None or runtime.shared_memory(network):
             raise ValueError(f"calls[{number}]: network: all calls of a queue share one")
-    topology = sound_topology(network, *num_ranks)
+    topology = sound_topology(network, num_ranks.pop())
     topology = with_in_network_reduction([call.schedule for call in calls], topology)
     num_transfers = sum(call.schedule.num_transfers for call in calls)
     require_memory(f"{len(calls)} collectives of {num_transfers:,} transfers", num_transfers * BYTES_RUN)
     run = _QueueRun(queue, topology, runtime)
-    run.finish()
+    run.take_all()
     return [Span(*times) for times in zip(run.begin_s.tolist(), run.end_s.tolist(), strict=True)]
 
 
@@ -104,7 +103,7 @@ def _in_a_row(schedules: Sequence[Schedule], runtime: Runtime) -> tuple[Dependen
     first_step = np.cumsum([0, *(schedule.num_steps for schedule in schedules)])
     first_chunk = np.cumsum([0, *(schedule.num_chunks for schedule in schedules)])
     starts = {"step": first_step, "chunk": first_chunk}
-    starts |= dict.fromkeys(ROWS_BEFORE, first_row)
+    starts |= dict.fromkeys(Dependencies.__dataclass_fields__.keys() - TransferTable.__dataclass_fields__, first_row)
     columns = {name: _joined(parts, name, starts.get(name)) for name in Dependencies.__dataclass_fields__}
     return Dependencies(**columns), first_row
 
@@ -136,9 +135,10 @@ class _QueueRun(EventRun):
         chunk_bytes = np.concatenate([c.schedule.chunk_bytes(c.size_bytes, c.element_bytes) for c in queue])
         sent_on = connect(rows, topology, self._num_workers)
         self._num_connections = len(sent_on.connections.src) // self._num_workers  # of each worker
-        super().__init__(TransferCosts(rows, topology, chunk_bytes), sent_on, num_timers=self._num_workers)
+        super().__init__(rows, topology, TransferCosts(rows, topology, chunk_bytes), sent_on, self._num_workers)
 
-    def finish(self) -> None:
+    def take_all(self) -> None:
+        """Run until no worker has anything more to do."""
         for worker in range(self._num_workers):
             self._take_next(worker, 0.0)
         self._run_clock()

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from ringsim.analysis import candidates, find_placement
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.registry import base_name, build
 from ringsim.schedule import Collective, Schedule, permute_ranks, require_few_transfers
 from ringsim.simulation import Runtime, lists_more_than
@@ -68,7 +68,7 @@ class BuiltInAlgorithms:
     """
 
     collective: Collective
-    network: AnyNetwork
+    network: Network
     num_ranks: int
     size_bytes: int
     seconds: float

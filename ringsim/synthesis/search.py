@@ -8,7 +8,7 @@ from itertools import islice, product
 import numpy as np
 
 from ringsim.analysis import BOUNDED, Links, NetworkBound, bound_of
-from ringsim.network import AnyNetwork, memory_of
+from ringsim.network import Network
 from ringsim.schedule import Bools, Collective, Schedule, verify
 from ringsim.simulation import RULE, Runtime, predict_time, simulate
 from ringsim.synthesis.assembly import in_order_of
@@ -94,7 +94,7 @@ class SearchOptions:
 
 def synthesize(
     collective: Collective,
-    network: AnyNetwork,
+    network: Network,
     num_ranks: int,
     size_bytes: int,
     options: SearchOptions = SearchOptions(),
@@ -119,7 +119,7 @@ def synthesize(
     return _SynthesisSearch(collective, network, num_ranks, size_bytes, options, on_state).run()
 
 
-def usable_links(network: AnyNetwork, num_ranks: int) -> Links:
+def usable_links(network: Network, num_ranks: int) -> Links:
     """Return the links that do not fail. Raises ValueError unless they connect all ranks."""
     topology = network.topology(num_ranks)
     links = Links.of(topology)
@@ -136,7 +136,7 @@ class _SynthesisSearch:
     def __init__(
         self,
         collective: Collective,
-        network: AnyNetwork,
+        network: Network,
         num_ranks: int,
         size_bytes: int,
         options: SearchOptions,
@@ -149,7 +149,7 @@ class _SynthesisSearch:
             raise ValueError(f"num_ranks {num_ranks}: must be at least 2, since one alone sends nothing")
         if size_bytes < 1:
             raise ValueError(f"size {size_bytes}: must be at least 1 byte")
-        if memory_of(network):
+        if options.runtime.shared_memory(network):
             raise ValueError(f"{network.place}: ranks that share memory send nothing over links")
         self._ends_at = time.monotonic() + options.seconds
         self._network, self._options, self._on_state = network, options, on_state

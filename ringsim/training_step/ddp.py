@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ringsim.files import finite_or_none
 from ringsim.libraries import LIBRARIES, Library
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.traces import Group, ProgramTrace, TraceCall, TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step.group_calls import element_bytes_of
 from ringsim.training_step.prediction import Computing, StepSimulation, TracePrediction, efficiency
@@ -237,7 +237,7 @@ def _event(kind: TraceEventKind, call: int) -> TraceEvent:
     return TraceEvent(kind, call=call)
 
 
-def predict_ddp(profile: StepProfile, network: AnyNetwork, num_ranks: int, config: DdpConfig | None = None) -> DdpStep:
+def predict_ddp(profile: StepProfile, network: Network, num_ranks: int, config: DdpConfig | None = None) -> DdpStep:
     """Return a step of `num_ranks` ranks that all follow the profile; if calls may be late, the typical step.
 
     Raises ValueError for an unknown algorithm, and for a network without room for `num_ranks` ranks.
@@ -252,7 +252,7 @@ def predict_ddp(profile: StepProfile, network: AnyNetwork, num_ranks: int, confi
 
 def sweep_caps(
     profile: StepProfile,
-    network: AnyNetwork,
+    network: Network,
     num_ranks: int,
     config: DdpConfig,
     caps: Sequence[BucketCaps],

@@ -16,7 +16,7 @@ import numpy as np
 
 from ringsim.estimates import Estimate
 from ringsim.libraries import OURS, Call, Library, Plan, copy_s, given_name, in_even_chunks
-from ringsim.network import AnyNetwork, Cluster, require_priced
+from ringsim.network import Network
 from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective, Ints, Schedule, on_groups
 from ringsim.simulation import QueuedCall, has_steady_times, lists_more_than, predict_time
@@ -47,9 +47,7 @@ class GroupCalls:
     Raises ValueError for an algorithm that there is not.
     """
 
-    def __init__(
-        self, network: AnyNetwork, num_ranks: int, library: Library, ranks: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, network: Network, num_ranks: int, library: Library, ranks: Sequence[int] | None = None) -> None:
         """`ranks`: of the group, among the `num_ranks` of the job; None: all."""
         self.network, self.library, self.ranks = network, library, ranks or range(num_ranks)
         self._num_ranks = num_ranks
@@ -69,9 +67,9 @@ class GroupCalls:
     def require_priced(self) -> None:
         """Raise ValueError if a message between neighbours would take no time."""
         if self.library.runtime.shared_memory(self.network) is None:
-            require_priced(self.network, self._num_ranks)
+            self.network.require_priced(self._num_ranks)
 
-    def on(self, network: AnyNetwork) -> "GroupCalls":
+    def on(self, network: Network) -> "GroupCalls":
         """Return the collectives of the same group on another network."""
         return GroupCalls(network, self._num_ranks, self.library, self.ranks)
 
@@ -133,7 +131,7 @@ class GroupCalls:
 
     def depends_on_the_clock(self, algorithm: str) -> bool:
         """Return whether a call's time depends on when it begins: the network fails at a moment, or has jitter."""
-        return not self._is_steady and self.carrier(algorithm).runtime.network(self.network) is self.network
+        return not self._is_steady and self.carrier(algorithm).runtime.shared_memory(self.network) is None
 
     def alone_s(self, planned: PlannedCall, algorithm: str = "") -> float:
         """Return the seconds of a call while this group has no other under way."""
@@ -167,7 +165,7 @@ class GroupCalls:
 
         The interval of a choice is that of a group with all ranks that use the NICs.
         """
-        calibration = self.network.calibration if isinstance(self.network, Cluster) else None
+        calibration = self.network.calibration
         if calibration is None or calibration.senders_per_host is None or self.network.spec.host.nics.count:
             return False
         ranks_of_host = min(self.network.spec.ranks_per_host or self._num_ranks, self._num_ranks)
@@ -261,7 +259,7 @@ def element_bytes_of(dtype: str) -> int:
     return max(1, int(bits.group()) // 8) if bits else 1
 
 
-def _hosts_of(network: AnyNetwork, group: Ints) -> list[int]:
+def _hosts_of(network: Network, group: Ints) -> list[int]:
     """Return how many ranks of the group each of its hosts has."""
     counts: list[int] = np.unique(group // (network.spec.ranks_per_host or len(group)), return_counts=True)[1].tolist()
     return counts if network.spec.ranks_per_host else [len(group)]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ringsim.analysis import better_networks
 from ringsim.estimates import Estimate
 from ringsim.libraries import SimulatedDraws
-from ringsim.network import AnyNetwork, Cluster
+from ringsim.network import Network
 from ringsim.traces import TraceCall
 from ringsim.training_step.group_calls import GroupCalls
 from ringsim.training_step.prediction import StepSimulation, TracePrediction
@@ -83,7 +83,7 @@ def _communication_within(simulation: StepSimulation) -> Estimate | None:
     """Return how many times as long as predicted the calls may take together, at least and at most."""
     network, groups = simulation.network, simulation.groups
     counts = Counter(call for step in simulation.steps for call in step.calls if len(groups[call.group].ranks) > 1)
-    is_known = isinstance(network, Cluster) and network.calibration is not None and bool(network.calibration.draws)
+    is_known = network.calibration is not None and bool(network.calibration.draws)
     if not counts or not is_known or network.spec.jitter or network.spec.failures:
         return None
     if any(groups[call.group].why_not for call in counts):
@@ -103,10 +103,10 @@ def _from_logs(counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) ->
     return Estimate(1.0, *weighted)
 
 
-def _from_probes(network: AnyNetwork, counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) -> Estimate | None:
+def _from_probes(network: Network, counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) -> Estimate | None:
     """Return the interval of the time that the calls take one after the other, over that time."""
     schedules = [groups[call.group].call(call).call.schedule for call in counts]
-    draws = SimulatedDraws.from_network(network) if isinstance(network, Cluster) else None
+    draws = SimulatedDraws.from_network(network)
     if draws is None or sum(schedule.num_transfers for schedule in schedules) > _MOST_TRANSFERS:
         return None
     few, time_s = replace(draws, draws=draws.draws[:_DRAWS_USED]), _alone_s(counts, groups)

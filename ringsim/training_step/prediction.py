@@ -12,7 +12,7 @@ from msgspec import structs
 from ringsim.estimates import Estimate, ends_of
 from ringsim.files import encode, finite_or_none
 from ringsim.libraries import LIBRARIES, LIBRARY, Library
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.registry import require_trusted
 from ringsim.schedule import Collective
 from ringsim.traces import Group, Operator, ProgramTrace, TracedStep, TraceEvent
@@ -129,7 +129,7 @@ class StepSimulation:
     def __init__(
         self,
         trace: ProgramTrace,
-        network: AnyNetwork,
+        network: Network,
         computing: Computing = AS_RECORDED,
         algorithm: str = "",
         trusted: Collection[str] = (),
@@ -158,7 +158,7 @@ class StepSimulation:
                 group.require_priced()
         self._seconds: dict[tuple[int, int], float] = {}  # by a computation's id, and what calls occupy meanwhile
 
-    def on(self, network: AnyNetwork, computing: Computing | None = None) -> "StepSimulation":
+    def on(self, network: Network, computing: Computing | None = None) -> "StepSimulation":
         """Return the same steps on another network, or with other computations."""
         other = StepSimulation(self.trace, network, computing or self.computing, self._algorithm, self._trusted)
         other.numbers = self.numbers
@@ -217,7 +217,7 @@ def _by_algorithm(step: TracedStep, algorithm: str, trusted: Collection[str]) ->
     return structs.replace(step, calls=tuple(calls)) if algorithm else step
 
 
-def calls_of(group: Group, num_ranks: int, network: AnyNetwork, on_gpu: bool = False) -> GroupCalls:
+def calls_of(group: Group, num_ranks: int, network: Network, on_gpu: bool = False) -> GroupCalls:
     """Return the collectives of a recorded group on a network."""
     name = LIBRARY if on_gpu else "ring" if group.backend == "ring" else "gloo"
     return GroupCalls(network, num_ranks, LIBRARIES[name], group.ranks)
@@ -235,7 +235,7 @@ def pace_together(cores: int | None, num_ranks: int) -> float:
 
 def predict_trace(
     trace: ProgramTrace,
-    network: AnyNetwork,
+    network: Network,
     computing: Computing = AS_RECORDED,
     algorithm: str = "",
     trusted: Collection[str] = (),

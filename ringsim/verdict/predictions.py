@@ -19,7 +19,7 @@ from ringsim.console import in_one_line
 from ringsim.estimates import Estimate
 from ringsim.libraries import OURS, copy_s
 from ringsim.measurements import Measurements, p10_p90
-from ringsim.network import Cluster, with_numbers
+from ringsim.network import Network, with_numbers
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective
 from ringsim.training_step import BucketCaps, DdpConfig, DdpStep, StepProfile, predict_ddp, recommend, sweep_caps
@@ -81,18 +81,18 @@ class Attribution:
         return self.time_s - self.seconds[Bound.STRAGGLER]
 
 
-def all_reduce_s(cluster: Cluster, algorithm: str, num_ranks: int, size_bytes: int) -> float:
+def all_reduce_s(cluster: Network, algorithm: str, num_ranks: int, size_bytes: int) -> float:
     """Return the predicted seconds of one of our all_reduce calls. Raises ValueError if it does not fit."""
     schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
     return OURS.predict_call(schedule, cluster, size_bytes)
 
 
-def attribute(cluster: Cluster, num_ranks: int, size_bytes: int) -> Attribution:
+def attribute(cluster: Network, num_ranks: int, size_bytes: int) -> Attribution:
     """Return the bounds of an all_reduce on a ring, by simulations on networks that lack more and more costs.
 
-    First stragglers are removed, so that links and ranks are equal; then the limit of cores; then latency, so that
-    messages and calls cost only their bytes. Each bound gets the time that its removal saves, and bandwidth the rest.
-    Stragglers and cores come first, since they slow every message and every byte.
+    First stragglers are removed, then the limit of cores, then the latency of messages and calls. Each bound gets the
+    time that its removal saves, and bandwidth the rest. Stragglers and cores come first, since they slow every message
+    and byte.
 
     Raises ValueError where the network has no room for the ranks.
 
@@ -112,7 +112,7 @@ def attribute(cluster: Cluster, num_ranks: int, size_bytes: int) -> Attribution:
 
 
 # One on which nothing costs anything is refused: so latencies are nearly nothing, as far as the network adds up.
-_TAKEN_AWAY: dict[Bound, Callable[[Cluster], Cluster]] = {
+_TAKEN_AWAY: dict[Bound, Callable[[Network], Network]] = {
     Bound.STRAGGLER: lambda cluster: cluster.with_spec(slow_ranks=(), slow_links=()),
     Bound.CORES: lambda cluster: with_numbers(cluster, lambda field, number: None if field == "cores" else number),
     Bound.LATENCY: lambda cluster: with_numbers(
@@ -246,7 +246,6 @@ def make_forecast(subject: Subject) -> Forecast:
 
 
 def _sizes(last: int) -> list[int]:
-    """Return powers of four from SMALLEST up to the size in question, and that."""
     return [*(size for size in (SMALLEST * 4**power for power in range(MOST_SIZES)) if size < last), last]
 
 
@@ -282,7 +281,7 @@ def _choose_algorithm(
     times_s = {name: all_reduce_s(fit.cluster, name, num_ranks, size_bytes) for name in names}
     fastest = min(names, key=lambda name: times_s[name])
 
-    def gain_on(cluster: Cluster) -> float:
+    def gain_on(cluster: Network) -> float:
         return _ratio(*(all_reduce_s(cluster, name, num_ranks, size_bytes) for name in (BASELINE, fastest)))
 
     by_time = dict(sorted(times_s.items(), key=lambda item: item[1]))
@@ -295,7 +294,7 @@ def _choose_buckets(fit: calibration.ProbeFit, profile: StepProfile, num_ranks: 
     steps = sweep_caps(profile, fit.cluster, num_ranks, config, [BucketCaps.from_mb(cap) for cap in CAPS_MB])
     best, default = recommend(steps), predict_ddp(profile, fit.cluster, num_ranks, config)
 
-    def gain_on(cluster: Cluster) -> float:
+    def gain_on(cluster: Network) -> float:
         drawn = ddp_config(cluster, num_ranks)
         configs = drawn, replace(drawn, caps=best.config.caps)
         return _ratio(*(predict_ddp(profile, cluster, num_ranks, config).step_s for config in configs))
@@ -309,7 +308,7 @@ def _ratio(slower_s: float, faster_s: float) -> float:
 
 
 def _sure_gain(
-    gain: float, gain_on: Callable[[Cluster], float], fit: calibration.ProbeFit, num_ranks: int, least_gain: float
+    gain: float, gain_on: Callable[[Network], float], fit: calibration.ProbeFit, num_ranks: int, least_gain: float
 ) -> Estimate | None:
     """Return a gain with its interval if both are above the least one; else None.
 
@@ -325,7 +324,7 @@ def _on_ranks(subject: Subject, num_ranks: int) -> ScaledTime:
     fit, profile = subject.fit, subject.profile
     call_s = partial(all_reduce_s, algorithm=BASELINE, num_ranks=num_ranks, size_bytes=subject.size_bytes)
 
-    def step_s(cluster: Cluster) -> float:
+    def step_s(cluster: Network) -> float:
         assert profile
         return predict_ddp(profile, cluster, num_ranks, ddp_config(cluster, num_ranks)).step_s
 
@@ -333,12 +332,12 @@ def _on_ranks(subject: Subject, num_ranks: int) -> ScaledTime:
     return ScaledTime(num_ranks, _with_interval(fit, call_s, num_ranks), step)
 
 
-def _with_interval(fit: calibration.ProbeFit, predict: Callable[[Cluster], float], num_ranks: int) -> Estimate:
+def _with_interval(fit: calibration.ProbeFit, predict: Callable[[Network], float], num_ranks: int) -> Estimate:
     draws = _AFFORDED_PAIRS // num_ranks**2
     return calibration.with_interval(fit, predict, min(max(draws, _FEWEST_DRAWS), _MOST_DRAWS))
 
 
-def ddp_config(cluster: Cluster, num_ranks: int) -> DdpConfig:
+def ddp_config(cluster: Network, num_ranks: int) -> DdpConfig:
     """Return torch's DDP on Gloo, copying as fast as a rank adds while all ranks do."""
     s_per_byte = copy_s(cluster, num_ranks, 1.0)
     return DdpConfig(copy_bytes_per_s=1 / s_per_byte if s_per_byte else None)

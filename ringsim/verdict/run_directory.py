@@ -18,7 +18,7 @@ from ringsim.calibration import ComparedCells
 from ringsim.console import in_one_line
 from ringsim.files import FileFormat, JsonFile, OpenRecord, decode, encode, parse_json, read_text, values
 from ringsim.measurements import Measurements, p10_p90
-from ringsim.network import Cluster, load_network
+from ringsim.network import Network, load_network
 from ringsim.schedule import Collective
 from ringsim.training_step import StepProfile
 
@@ -321,7 +321,7 @@ class RunDirectory:
     measurements: dict[str, Measurements] = field(default_factory=dict)
     jobs: dict[str, JobReport] = field(default_factory=dict)
     profiles: dict[str, StepProfile] = field(default_factory=dict)
-    networks: dict[str, Cluster] = field(default_factory=dict)
+    networks: dict[str, Network] = field(default_factory=dict)
     sweeps: dict[str, Sweep] = field(default_factory=dict)
     cells: dict[str, ComparedCells] = field(default_factory=dict)
     sessions: dict[str, TrainingSession] = field(default_factory=dict)

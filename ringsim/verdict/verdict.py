@@ -244,8 +244,8 @@ def find_straggler(results: Sequence[StrategyResult]) -> Straggler | None:
     """Return the rank for which the others wait; None if there is none, or times of ranks are unknown.
 
     The last rank to arrive waits for nobody, so it synchronises for the shortest time. It is a straggler if it is the
-    same rank in more than half of the strategies, and the others wait longer for it than the synchronisation's own time
-    varies, from its 10th to its 90th percentile: a shorter wait may be chance.
+    same rank in more than half of the strategies, and the others wait longer than the synchronisation itself varies
+    (10th to 90th percentile): less may be chance.
     """
     known = [result for result in results if len(result.rank_sync_s) > 1 and result.sync_s]
     waits: dict[int, dict[str, float]] = {}
@@ -263,7 +263,6 @@ def find_straggler(results: Sequence[StrategyResult]) -> Straggler | None:
 
 
 def _sync_shares(contents: RunDirectory) -> list[tuple[str, float]]:
-    """Return the share of synchronisation in each training run, by its log or comparison."""
     shares: dict[str, float] = {}
     for file, comparison in contents.comparisons.items():
         shares |= {f"{file}, {one.run.name}": one.run.sync_share for one in comparison.runs if one.run.num_ranks > 1}
@@ -274,7 +273,6 @@ def _sync_shares(contents: RunDirectory) -> list[tuple[str, float]]:
 
 
 def _checks(verdict: Verdict) -> Iterator[Check]:
-    """Yield the errors of held-out predictions in each file."""
     known: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for file, cell in verdict.compared():
         if cell.error is not None and not cell.used_in_calibration:

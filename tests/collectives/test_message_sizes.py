@@ -17,7 +17,7 @@ from tests.collectives.shared_groups import kept_group
 from tests.ranks import RankPool
 
 NUM_RANKS = 4
-BYTE_A_SECOND = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0)  # so that times are numbers of bytes
+BYTE_A_SECOND = Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1.0)  # so that times are numbers of bytes
 Sent = list[tuple[int, int, int, int]]
 
 

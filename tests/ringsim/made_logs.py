@@ -9,7 +9,7 @@ import numpy as np
 from ringsim.calibration import Timing, calibrate_logs, cases_of_tables
 from ringsim.libraries import Call, CallColumns, Rates, times_s
 from ringsim.measurements import LogShape, read_logs
-from ringsim.network import Cluster, Protocol, Tuning, network_text, read_network
+from ringsim.network import Network, Protocol, Tuning, network_text, read_network
 from ringsim.units import plural
 
 LOGS = Path(__file__).parents[3] / "shared" / "nccl-logs"  # public ones, which are not part of the project
@@ -106,6 +106,6 @@ def logs_of(
     return cases_of_tables(read_logs(paths))
 
 
-def fitted(cases: Sequence[Timing]) -> Cluster:
+def fitted(cases: Sequence[Timing]) -> Network:
     """Return the network as it is read from its file."""
     return read_network(network_text(calibrate_logs(cases, "mine").cluster), "mine.toml")

@@ -5,7 +5,7 @@ from typing import Any
 
 from ringsim.libraries import Call, Plan
 from ringsim.libraries.nccl import NCCL
-from ringsim.network import AnyNetwork, Cluster, SlowLink, load_network, network_text, read_network
+from ringsim.network import Network, SlowLink, load_network, network_text, read_network
 from ringsim.schedule import Collective
 from tests.ringsim.commands import written
 
@@ -23,12 +23,12 @@ reduce_bandwidth = "5GB/s"
 """
 
 
-def made_network(trouble: str = "", ranks_per_host: int = 1) -> Cluster:
+def made_network(trouble: str = "", ranks_per_host: int = 1) -> Network:
     """Hosts of so many ranks, and the tables of what is slow or fails."""
     return read_network(f"{HOSTS.format(ranks_per_host=ranks_per_host)}\n{trouble}\n", "test.toml")
 
 
-def network_of_nics(*gbit_per_s: float) -> Cluster:
+def network_of_nics(*gbit_per_s: float) -> Network:
     """Hosts a, b, c and so on of one rank, each with a NIC of its own rate."""
     hosts = [
         f'[[hosts]]\nname = "{chr(ord("a") + rank)}"\nranks = [{rank}]\nnic.bandwidth = "{rate}Gbit/s"'
@@ -48,7 +48,7 @@ def with_a_slow_link(name: str, folder: Path) -> str:
     return str(written(folder / "slow.toml", network_text(load_network(name).with_spec(slow_links=(slow,)))))
 
 
-def choose(network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, **limits: Any) -> Plan:
+def choose(network: Network, collective: Collective, num_ranks: int, size_bytes: int, **limits: Any) -> Plan:
     """Return NCCL's choice for ranks that fill the hosts of a network, or `ranks_per_host` of them."""
     per_host = limits.pop("ranks_per_host", None)
     return NCCL.choose(network, Call.on(network, collective, num_ranks, size_bytes, per_host), **limits)

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe
-from ringsim.network import Cluster, Host, Link, Nics, Processor, SlowLink, Spec
+from ringsim.network import Host, Link, Network, Nics, Processor, SlowLink, Spec
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
 from ringsim.simulation import IN_ORDER, predict_time
@@ -16,19 +16,19 @@ COLLECTIVE_SIZES = (2**10, 2**16, 2**20, 2**24)
 MACHINE = {"machine": "made up", "cores": 2, "date": "2026-01-02T03:04:05+00:00", "torch": "2.13.0"}
 
 
-def one_host(num_cores: int = 2, latency_s: float = 100e-6, processor: Processor = PROCESSOR) -> Cluster:
+def one_host(num_cores: int = 2, latency_s: float = 100e-6, processor: Processor = PROCESSOR) -> Network:
     """Ranks that share the cores of a host."""
-    return Cluster("true", Spec(host=Host(cores=num_cores, link=Link(latency_s=latency_s)), processor=processor))
+    return Network("true", Spec(host=Host(cores=num_cores, link=Link(latency_s=latency_s)), processor=processor))
 
 
-def hosts(bandwidth: float = 1.25e8, latency_s: float = 20e-6, slow: tuple[SlowLink, ...] = ()) -> Cluster:
+def hosts(bandwidth: float = 1.25e8, latency_s: float = 20e-6, slow: tuple[SlowLink, ...] = ()) -> Network:
     """Hosts of one rank each, with NICs of that bandwidth."""
     host = Host(nics=Nics(latency_s=latency_s, bandwidth_bytes_per_s=bandwidth))
-    return Cluster("true", Spec(host=host, ranks_per_host=1, processor=PROCESSOR, slow_links=slow))
+    return Network("true", Spec(host=host, ranks_per_host=1, processor=PROCESSOR, slow_links=slow))
 
 
 def made_measurements(
-    num_ranks: int = 2, num_cores: int = 2, cluster: Cluster | None = None, slower: float = 1.0
+    num_ranks: int = 2, num_cores: int = 2, cluster: Network | None = None, slower: float = 1.0
 ) -> Measurements:
     """Probes, and the times of all_reduce by a ring, which took `slower` times what the network says."""
     cluster = cluster or one_host(num_cores)
@@ -40,7 +40,7 @@ def made_measurements(
     return Measurements(num_ranks, {**MACHINE, **places}, probes, times)
 
 
-def _probes(cluster: Cluster, num_ranks: int, across: bool) -> list[Probe]:
+def _probes(cluster: Network, num_ranks: int, across: bool) -> list[Probe]:
     processor = cluster.spec.processor
     overheads = processor.send_overhead_s + processor.receive_overhead_s
     times = []
@@ -55,7 +55,7 @@ def _probes(cluster: Cluster, num_ranks: int, across: bool) -> list[Probe]:
     return [Probe(kind, size, k, tuple(time_s * factor for factor in BLOCKS)) for kind, size, k, time_s in times]
 
 
-def _ping_s(cluster: Cluster, rank: int, num_ranks: int, size_bytes: int) -> float:
+def _ping_s(cluster: Network, rank: int, num_ranks: int, size_bytes: int) -> float:
     """One message to the right neighbour, over links that are slow only where the two ends are."""
     spec = cluster.spec
     rates = [spec.host.nics.bandwidth_bytes_per_s]
@@ -64,7 +64,7 @@ def _ping_s(cluster: Cluster, rank: int, num_ranks: int, size_bytes: int) -> flo
     return 2 * spec.host.nics.latency_s + 2 * spec.processor.send_overhead_s + size_bytes / min(rates)
 
 
-def _times(cluster: Cluster, num_ranks: int, size_bytes: int, slower: float) -> CollectiveTimes:
+def _times(cluster: Network, num_ranks: int, size_bytes: int, slower: float) -> CollectiveTimes:
     schedule = build(Collective.ALL_REDUCE, "ring", num_ranks, size_bytes)
     median_s = predict_time(schedule, cluster, size_bytes, runtime=IN_ORDER) * slower
     times_s = tuple(median_s * factor for factor in BLOCKS)

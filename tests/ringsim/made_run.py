@@ -6,7 +6,7 @@ from ringsim.measurements.measurements import TRANSFER, RecordedRun
 from ringsim.registry.algorithms import build
 from ringsim.simulation import IN_ORDER
 
-NETWORK = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6)
+NETWORK = Network.uniform(1e-5, 1e9, 4e9, 1e-6, 2e-6)
 
 
 def made_run(

@@ -110,7 +110,7 @@ def uniform_networks(kind: type[Network] = Network) -> st.SearchStrategy[Network
     """
     cost_s, bytes_per_s = st.floats(0, 10), st.floats(0.1, 10)
     return st.builds(
-        kind,
+        kind.uniform,
         latency_s=cost_s,
         bandwidth_bytes_per_s=bytes_per_s,
         reduce_bytes_per_s=bytes_per_s | st.just(math.inf),

@@ -18,7 +18,7 @@ from ringsim.report.notebook import html_of, register
 from tests.ringsim.made_networks import made_network
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "ring.ipynb"
-NETWORK = ringsim.Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
+NETWORK = ringsim.Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
 RING = ringsim.ring_all_reduce(4)
 
 
@@ -49,8 +49,8 @@ RESULTS = {
     "Explanation(Timeline(4 ranks, 24 transfers, 180 us), bandwidth 67%, latency 33%, bottleneck rank0.out)": (
         lambda: ringsim.explain(RING, NETWORK, 80_000)
     ),
-    "Network(latency_s=1e-05, bandwidth_bytes_per_s=1000000000.0)": lambda: NETWORK,
-    "Cluster(gbe: hosts of one rank each on one Gigabit Ethernet switch, TCP)": lambda: ringsim.load_network("gbe"),
+    "Network.uniform(latency_s=1e-05, bandwidth_bytes_per_s=1000000000.0)": lambda: NETWORK,
+    "Network(gbe: hosts of one rank each on one Gigabit Ethernet switch, TCP)": lambda: ringsim.load_network("gbe"),
     "Measurements(2 ranks, box)": lambda: ringsim.Measurements(2, {"machine": "box"}),
 }
 
@@ -63,7 +63,7 @@ def test_a_repr_is_one_line_with_the_essentials(text: str) -> None:
 
 def test_the_repr_of_a_network_makes_it_again() -> None:
     """So that it can be copied from a message into a program."""
-    network = ringsim.Network(1e-5, 1e9, reduce_bytes_per_s=2e9, gap_s=1e-6)
+    network = ringsim.Network.uniform(1e-5, 1e9, reduce_bytes_per_s=2e9, gap_s=1e-6)
     assert eval(repr(network), {"Network": ringsim.Network}) == network
 
 

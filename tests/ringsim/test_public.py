@@ -46,7 +46,7 @@ def test_the_package_has_an_example() -> None:
 def test_files_are_named_by_text_or_by_path(tmp_path: Path) -> None:
     """Whatever reads or writes one takes both."""
     ring = ringsim.ring_all_reduce(4)
-    network = ringsim.Network(1e-5, 1e9)
+    network = ringsim.Network.uniform(1e-5, 1e9)
     measured, cells, trace = (tmp_path / name for name in ("m.json", "s.csv", "t.json"))
     program = written(tmp_path / "r.xml", "".join(ringsim.msccl_lines(ring)))
     log = written(tmp_path / "a.log", nccl_log("all_reduce", 4))

@@ -15,14 +15,14 @@ from ringsim import Collective, Network, Workers, algorithm, find_placement, goa
 from ringsim.console.parameters import parse_share
 from ringsim.files import parsed, values
 from ringsim.measurements import Measurements, RankHosts, p10_p90, p95
+from ringsim.report.network_table import parse_placement
 from ringsim.report.pages import page
-from ringsim.report.placement_report import parse_placement
 from ringsim.traces import TraceRequest
 from ringsim.training_step import BucketCaps
 from ringsim.units import decimal_number, parse_rate, parse_size, parse_time
 from tests.refusals import said_by
 
-NETWORK = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
+NETWORK = Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
 RING = partial(algorithm, "ring")
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from ringsim.network import Network
+from ringsim.network import MessageCosts, Network
 from ringsim.network.topology import NONE, Floats, Ints, Jitter, Paths, Processors, Resources, Topology
 
 
@@ -41,13 +41,24 @@ def path(topology: Topology, src: int, dst: int, channel: int = 0) -> tuple[floa
     return float(paths.latency_s[0]), float(paths.bytes_per_s[0]), uses
 
 
+def costs_of(network: Network) -> MessageCosts:
+    """Those of a uniform network."""
+    assert network.message_costs is not None
+    return network.message_costs
+
+
+def with_costs(network: Network, **changes: float) -> Network:
+    """A uniform network with other costs."""
+    return type(network).uniform(**costs_of(network)._replace(**changes)._asdict())
+
+
 class PrivateLinks(Network):
     """Each pair of ranks has a link of its own, so that nothing is shared, whatever the schedule."""
 
     def topology(self, num_ranks: int) -> TableTopology:
         """As the uniform network has it, without ports."""
         pairs = (num_ranks, num_ranks)
-        latency, rate = np.full(pairs, self.latency_s), np.full(pairs, self.bandwidth_bytes_per_s)
+        latency, rate = (np.full(pairs, cost) for cost in costs_of(self)[:2])
         processors = Network.topology(self, num_ranks).processors
         empty = np.empty((*pairs, 0))
         return TableTopology(

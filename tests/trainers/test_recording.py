@@ -13,8 +13,9 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from collectives.calls.call import CollectiveCall
+from collectives.recording import Recorder
 from collectives.recording.group import recording
-from collectives.runtime import Recorder
+from collectives.runtime import RunOperands
 from ringsim.traces import Group
 from tests.ranks import RankPool
 from tests.trainers.models import SGD, small_model, take_step
@@ -110,9 +111,9 @@ def real_calls(step: Callable[[], None]) -> list[Calls]:
     ours: Calls = []
     execute = CollectiveCall.execute
 
-    def noting(call: CollectiveCall, tensor: torch.Tensor, *rest: Any) -> None:
-        ours.append((call.collective.value, tensor.numel()))
-        execute(call, tensor, *rest)
+    def noting(call: CollectiveCall, operands: RunOperands, *rest: Any) -> None:
+        ours.append((call.collective.value, operands.tensor.numel()))
+        execute(call, operands, *rest)
 
     with (
         patch.object(CollectiveCall, "execute", noting),

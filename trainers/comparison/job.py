@@ -13,7 +13,7 @@ from collectives.runtime import gather_objects
 from ringsim.calibration import fitted_cluster, fitting_model
 from ringsim.console import Progress
 from ringsim.measurements import Measurements, RankHosts, pooled
-from ringsim.network import Cluster
+from ringsim.network import Network
 from ringsim.training_step import pace_together
 from trainers.checkpoints.checkpoint import Checkpoint
 from trainers.checkpoints.manager import first_decides
@@ -179,7 +179,7 @@ def _range(values: Mapping[str, float], shown: Callable[[float], str]) -> str:
     return texts[0] if texts[0] == texts[1] else f"{texts[0]} ({least}) to {texts[1]} ({most})"
 
 
-def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tuple[Cluster, float]:
+def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tuple[Network, float]:
     """Return the network, and the pace of computing and communicating at once (`pace_together`) on rank 0's host."""
     places = RankHosts.from_measurements(measurements)
     assert places is not None  # of our own probes

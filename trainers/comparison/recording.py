@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from torch import nn
 from torch.distributed import distributed_c10d
 
-from collectives.recording import RecordingGroup, recording
-from collectives.runtime import Recorder, gather_objects, naming_failures
+from collectives.recording import Recorder, RecordingGroup, recording
+from collectives.runtime import gather_objects, naming_failures
 from ringsim.measurements import provenance
-from ringsim.network import Cluster
+from ringsim.network import Network
 from ringsim.traces import Group, TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step import GroupCalls, StepProfile, calls_of, simulate_step
 from trainers.comparison import JobConfig
@@ -282,7 +282,7 @@ class RecordedRuns:
         own = RankRecording({run.name: run.steps for run in self._runs}, memory, profile)
         self.ranks = gather_objects(own, self._group, "gathering recorded steps failed")
 
-    def predict(self, names: Sequence[str], network: Cluster, pace: float) -> dict[str, StepPrediction]:
+    def predict(self, names: Sequence[str], network: Network, pace: float) -> dict[str, StepPrediction]:
         """Return the predicted times of these strategies on a network. pace: as in `simulate_step`."""
         groups = [calls_of(group, len(self.ranks), network) for group in self._groups]
         return {

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ringsim.calibration import busy_warning
 from ringsim.files import atomic_file
 from ringsim.measurements import Measurements
-from ringsim.network import Cluster
+from ringsim.network import Network
 from ringsim.report import report_page
 from ringsim.text_table import align_columns, wrap_text
 from ringsim.training_step import StepProfile
@@ -112,7 +112,7 @@ class RankNotes:
 def make_report(
     config: JobConfig,
     measurements: Measurements,
-    network: Cluster,
+    network: Network,
     profile: StepProfile,
     num_parameters: int,
     predicted: tuple[Mapping[str, StepPrediction], Mapping[str, Memory]],

@@ -11,7 +11,7 @@ from ringsim import console
 from ringsim.analysis import Cost, NetworkBound, bound_of, cost_of
 from ringsim.cli.options import COLLECTIVES, NETWORK, ranks_option, refuse_without, schedule_options, size_option
 from ringsim.files import finite_or_none
-from ringsim.network import AnyNetwork, load_network
+from ringsim.network import Network, load_network
 from ringsim.registry import ALGORITHMS, build, summary_of
 from ringsim.report import bound_reason
 from ringsim.schedule import Collective, Proof, Schedule, require_few_transfers
@@ -88,7 +88,7 @@ class _Listed(NamedTuple):
     time_s: float | None
 
 
-def _time_s(schedule: Schedule, network: AnyNetwork | None, size_bytes: int) -> float | None:
+def _time_s(schedule: Schedule, network: Network | None, size_bytes: int) -> float | None:
     """Return the simulated time; None without a network, and where it would take too long to simulate."""
     if network is None or lists_more_than(MAX_TRANSFERS, schedule, network, size_bytes):
         return None

@@ -11,7 +11,7 @@ from ringsim.analysis import RunView
 from ringsim.calibration import RECORD_NOTE, compare_run
 from ringsim.cli import options
 from ringsim.measurements import Measurements, RecordedRun
-from ringsim.network import AnyNetwork, load_network
+from ringsim.network import Network, load_network
 from ringsim.registry import build
 from ringsim.report import animation_page
 from ringsim.schedule import Schedule
@@ -37,7 +37,7 @@ ANIMATION = console.OutputFile((".html", ""), stdout=True)
 @option("-o", "--output", type=ANIMATION, help="Write the page (.html) to this file.")
 def animate(
     schedule: Schedule,
-    network: AnyNetwork,
+    network: Network,
     size: int,
     compared: str | None,
     measured: Path | None,

@@ -15,7 +15,7 @@ from ringsim.cli.inputs import Timings, timings_options
 from ringsim.files import atomic_file, json_text
 from ringsim.libraries import senders_per_host
 from ringsim.measurements import RecordedRun
-from ringsim.network import Cluster, load_network
+from ringsim.network import Network, load_network
 from ringsim.report import format_comparison, write_trace
 from ringsim.text_table import records_csv
 
@@ -84,7 +84,7 @@ def compare(
         sys.exit(ABOVE)
 
 
-def _say_guesses(comparison: calibration.Comparison, cluster: Cluster) -> None:
+def _say_guesses(comparison: calibration.Comparison, cluster: Network) -> None:
     """Say which predictions are guesses, as the network or its logs do not tell."""
     options.say_contradiction(cluster)
     predicted = [compared.case.call for compared in comparison.cases if compared.predicted_s is not None]
@@ -127,7 +127,7 @@ def _report(comparison: calibration.Comparison, text: str, told: str, output: Pa
 
 
 def _report_runs(
-    runs: Sequence[RecordedRun], cluster: Cluster, output: Path, trusted: Sequence[str], style: str | None
+    runs: Sequence[RecordedRun], cluster: Network, output: Path, trusted: Sequence[str], style: str | None
 ) -> list[Path]:
     """Each recorded run beside its simulation, all in one trace, and as a picture each; says which cannot be."""
     from ringsim.report.plots import save_plot  # noqa: PLC0415  as above

@@ -12,7 +12,7 @@ from ringsim.cli.commands.step import check_output, output_options, write_step
 from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
 from ringsim.cli.options import ALL_REDUCE, network_options, ranks_option, say_left_out
 from ringsim.libraries import LIBRARIES, LIBRARY, library_of
-from ringsim.network import AnyNetwork, load_network
+from ringsim.network import Network, load_network
 from ringsim.report import caps_table, ddp_facts, format_trace_prediction, format_trace_scaling
 from ringsim.units import decimal_number
 
@@ -88,7 +88,7 @@ CAPS = console.Quantity("caps", lambda text: console.parse_numbers(text, _parse_
 def ddp(
     profile_file: Path | None,
     layers_file: Path | None,
-    network: AnyNetwork,
+    network: Network,
     ranks: int,
     backend: str | None,
     caps: list[int] | None,

@@ -6,7 +6,7 @@ from ringsim import console
 from ringsim.analysis import advise, bound_of, walk_through, why_not_explained
 from ringsim.analysis import explain as explain_run
 from ringsim.cli.options import in_given_places, library_choice, network_options, schedule_options, size_option
-from ringsim.network import AnyNetwork, load_network
+from ringsim.network import Network, load_network
 from ringsim.registry import build
 from ringsim.report import format_walkthrough, search_hint, summarise
 from ringsim.schedule import Schedule
@@ -20,7 +20,7 @@ from ringsim.text_table import WIDTH, wrap_text
 @size_option
 @console.wide_option
 @console.json_option
-def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_json: bool) -> None:
+def explain(schedule: Schedule, network: Network, size: int, wide: bool, as_json: bool) -> None:
     """Explain a collective step by step: who sends which chunk and why, what it costs, and what would help.
 
     What would help is found by simulating it: better links, ranks and hosts one at a time, and all other algorithms at

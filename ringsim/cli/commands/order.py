@@ -8,7 +8,7 @@ from click import option
 from ringsim import console
 from ringsim.analysis import default_budget, find_placement
 from ringsim.cli.options import algorithm_options, network_options, size_option
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.report import format_placement, placement_dict
 from ringsim.schedule import Schedule
 
@@ -31,7 +31,7 @@ from ringsim.schedule import Schedule
 @option("-o", "--output", type=console.OUTPUT, help="Write the JSON object, which --order reads, to this file.")
 def order(
     schedule: Schedule,
-    network: AnyNetwork,
+    network: Network,
     size: int,
     output: Path | None,
     wide: bool,

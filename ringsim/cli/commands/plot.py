@@ -8,7 +8,7 @@ from click import option
 from ringsim import console
 from ringsim.analysis import RunView
 from ringsim.cli import options
-from ringsim.network import AnyNetwork, load_network
+from ringsim.network import Network, load_network
 from ringsim.schedule import Schedule
 
 
@@ -23,7 +23,7 @@ from ringsim.schedule import Schedule
     help="Write the picture to this file: PNG, PDF or SVG, by its suffix [default: the name of the algorithm].",
 )
 @options.style_option
-def plot(schedule: Schedule, network: AnyNetwork, size: int, output: Path | None, style: str | None) -> None:
+def plot(schedule: Schedule, network: Network, size: int, output: Path | None, style: str | None) -> None:
     """Draw the lanes of all ranks, the chunk grid, time against size, and who sends to whom."""
     from ringsim.report.plots import save_plot  # noqa: PLC0415  takes most of a second to import
 

@@ -8,7 +8,7 @@ from click import option
 from ringsim import console
 from ringsim.analysis import explain, why_not_explained
 from ringsim.cli.options import library_choice, network_options, schedule_options, size_option
-from ringsim.network import AnyNetwork, load_network
+from ringsim.network import Network, load_network
 from ringsim.report import describe, ranks_as_dicts, ranks_table, summarise, trace_lines
 from ringsim.schedule import Schedule
 from ringsim.simulation import Runtime
@@ -35,7 +35,7 @@ from ringsim.text_table import WIDTH, wrap_text
 @console.json_option
 def simulate(
     schedule: Schedule,
-    network: AnyNetwork,
+    network: Network,
     size: int,
     in_order: bool,
     per_rank: bool,

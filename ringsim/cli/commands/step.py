@@ -16,7 +16,7 @@ from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
 from ringsim.cli.recorder import record_again, request_of
 from ringsim.files import atomic_file, naming_place
 from ringsim.libraries import library_of
-from ringsim.network import AnyNetwork, load_network
+from ringsim.network import Network, load_network
 from ringsim.traces import Device, ProgramTrace, TraceRequest
 from ringsim.units import parse_flops
 
@@ -118,7 +118,7 @@ def step(
 def _predicted(
     file: Path,
     program: tuple[str, ...],
-    network: AnyNetwork,
+    network: Network,
     device: str | None,
     gpu: str | None,
     flops: float | None,
@@ -183,7 +183,7 @@ def _recorded(
     trace: ProgramTrace,
     request: TraceRequest,
     ranks: list[int],
-    network: AnyNetwork,
+    network: Network,
     progress: console.Progress,
 ) -> list[ProgramTrace]:
     """Return the trace on each number of ranks: that of the file if it is one of them, the others recorded again."""
@@ -239,7 +239,7 @@ def _require_times(file: Path, trace: ProgramTrace, computing: training_step.Com
         )
 
 
-def _say_other_hosts(trace: ProgramTrace, network: AnyNetwork) -> None:
+def _say_other_hosts(trace: ProgramTrace, network: Network) -> None:
     """Say on stderr if the program was told of other hosts than the network has: it may have made other groups."""
     per_host = network.spec.ranks_per_host
     if per_host is not None and min(per_host, trace.num_ranks) != trace.ranks_per_host:

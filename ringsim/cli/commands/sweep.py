@@ -12,7 +12,7 @@ from ringsim import console
 from ringsim.analysis import MAX_TRANSFERS, Sweep, candidates, run_sweep
 from ringsim.cli import options
 from ringsim.libraries import LIBRARY, why_not
-from ringsim.network import AnyNetwork, load_network
+from ringsim.network import Network, load_network
 from ringsim.report import format_sweep, sweep_notes
 from ringsim.schedule import Collective
 from ringsim.text_table import WIDTH
@@ -94,7 +94,7 @@ def _simulated(
     algorithm: Sequence[str],
     ranks: Sequence[int],
     sizes: Sequence[int],
-    networks: Mapping[str, AnyNetwork],
+    networks: Mapping[str, Network],
     max_transfers: float,
     workers: Workers,
 ) -> Sweep:

@@ -8,7 +8,7 @@ from click import option
 from ringsim import console
 from ringsim.analysis import BOUNDED, explain, why_not_explained
 from ringsim.cli.options import collective_option_of, network_options, ranks_option, size_option, style_option
-from ringsim.network import AnyNetwork
+from ringsim.network import Network
 from ringsim.report import format_synthesis, synthesis_dict
 from ringsim.schedule import Collective
 from ringsim.synthesis import DEFAULT_SECONDS, SearchOptions, SearchState
@@ -56,7 +56,7 @@ def _parse_seconds(text: str) -> float:
 def synthesize(
     collective: str,
     ranks: int,
-    network: AnyNetwork,
+    network: Network,
     size: int,
     chunks_per_rank: int | None,
     seconds: float,
@@ -85,7 +85,7 @@ def synthesize(
         explanation = None if why_not_explained(synthesis.schedule) else explain(synthesis.schedule, network, size)
         result = synthesis_dict(synthesis, network, size, seed, explanation)
         if plot:
-            from ringsim.report.plots.link_figure import draw_links  # noqa: PLC0415  takes most of a second to import
+            from ringsim.report.plots.run_pages import draw_links  # noqa: PLC0415  takes most of a second to import
             from ringsim.report.plots.style import save_figure  # noqa: PLC0415
 
             progress.begin("drawing")

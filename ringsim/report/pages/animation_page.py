@@ -1,4 +1,4 @@
-"""`animation_page`: one run of a collective, or two on one axis of time, as a page that plays it."""
+"""`animation_page`: a page that plays one run of a collective, or two on one axis of time."""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def animation_page(views: Sequence[analysis.RunView], note: str = "") -> str:
     a schedule that is not correct.
 
         >>> from ringsim import Network, RunView, animation_page, ring_all_reduce
-        >>> view = RunView(ring_all_reduce(4), Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
+        >>> view = RunView(ring_all_reduce(4), Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
         >>> animation_page([view]).startswith("<!DOCTYPE html>")
         True
     """
@@ -52,7 +52,6 @@ def animation_page(views: Sequence[analysis.RunView], note: str = "") -> str:
 
 
 def _span(views: Sequence[analysis.RunView]) -> tuple[float, float]:
-    """From the first thing that happens to the last, in all runs; something even where no time passes."""
     first_s = min(float(run.timeline.start_s.min(initial=0.0)) for run in views)
     last_s = max(run.timeline.until_s for run in views)
     return first_s, last_s if last_s > first_s else first_s + 1.0
@@ -72,7 +71,7 @@ def _subtitles(views: Sequence[analysis.RunView]) -> list[str]:
 
 
 def _run(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, Any]:
-    """One run for the page's program; what is listed a value for each transfer is in the order of the steps."""
+    """Return a run for the page's program; its columns are in the order of the steps."""
     schedule, timeline = run.schedule, run.timeline
     received = timeline.dst, timeline.src, timeline.start_s, timeline.applied_s
     return {
@@ -99,21 +98,21 @@ def _run(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, Any]
 
 
 def _initial(schedule: Schedule) -> Ints:
-    """Return whose contribution each rank holds of each chunk at the start, -1 for none; (num_ranks, num_chunks)."""
+    """Return whose contribution each rank holds at the start, -1 for none; (num_ranks, num_chunks)."""
     holds = held_at_start(schedule.collective, schedule.num_ranks, schedule.num_chunks)
     return np.where(holds, np.arange(schedule.num_ranks)[:, None], -1)
 
 
 def _ticks(times_s: Seconds, first_s: float, last_s: float) -> list[int | None]:
-    """Return times as whole numbers from 0 at `first_s` to _TICKS at `last_s`; None for what never happens."""
+    """Return times as whole numbers, 0 at `first_s` to _TICKS at `last_s`; None: never."""
     ticks = (times_s - first_s) / (last_s - first_s) * _TICKS
     return [round(tick) if math.isfinite(tick) else None for tick in ticks.tolist()]
 
 
 def _times(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, list[int | None]]:
-    """Return when each transfer starts, in ticks, and how many ticks later each of its next four events follows.
+    """Return the start of each transfer in ticks, and the ticks from each of its events to the next.
 
-    These are: its last byte leaves, arrives, and applying it begins and ends. Differences have fewer digits.
+    The events: its last byte leaves, arrives, and applying it begins and ends. Differences have fewer digits.
     """
     timeline = run.timeline
     columns = {"left": "sent_s", "arrived": "arrived_s", "apply": "apply_s", "applied": "applied_s"}
@@ -135,7 +134,7 @@ def _graph(run: analysis.RunView) -> dict[str, Any]:
 
 
 def _faults(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, Any]:
-    """Return what is slow or fails, and, if the run never finishes, who hangs and waits for whom."""
+    """Return what is slow or fails; in a run that never finishes, also who hangs and waits for whom."""
 
     def tick(time_s: float | None) -> int | None:
         return None if time_s is None else _ticks(np.array([time_s]), first_s, last_s)[0]

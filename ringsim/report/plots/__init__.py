@@ -27,7 +27,7 @@ def plot(result: object, *, style: str | None = None) -> Figure:
     Raises TypeError for a result that there is no picture of, ValueError for a style that there is not.
 
         >>> from ringsim import Network, RunView, plot, ring_all_reduce
-        >>> view = RunView(ring_all_reduce(4), Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
+        >>> view = RunView(ring_all_reduce(4), Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
         >>> plot(view, style="dark").savefig("ring.svg")
     """
     with drawing(style):
@@ -35,13 +35,13 @@ def plot(result: object, *, style: str | None = None) -> Figure:
 
 
 def save_plot(result: object, path: str | os.PathLike[str], style: str | None = None) -> None:
-    """Draw a result, see `plot`, and write it to `path`, as `save_figure` does and with its errors."""
+    """Draw a result as `plot` does, and write it as `save_figure` does."""
     save_figure(lambda: draw(result), path, style)
 
 
 @singledispatch
 def draw(result: object) -> Figure:
-    """Return the page for a result, under matplotlib's settings as they are."""
+    """Return the figure of a result under matplotlib's current settings."""
     raise TypeError(f"{type(result).__name__}: cannot be drawn; draw a RunView, or a result of run_sweep")
 
 

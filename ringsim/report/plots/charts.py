@@ -20,7 +20,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation, Transform
 
 from ringsim.report.plots.style import palette, points
-from ringsim.units import format_time
+from ringsim.units import format_size, format_time
 from ringsim.verdict import StrategyResult
 
 Floats = npt.NDArray[np.float64]
@@ -37,6 +37,18 @@ _LABEL_WIDTH, _COUNTED_WIDTH = 5, 3
 Writes = Callable[[float], str]
 
 
+class Scale(NamedTuple):
+    """The label and format of an axis; log_base: 2 or 10 for a logarithmic one."""
+
+    label: str
+    text: Writes
+    log_base: int | None = None
+
+
+SIZES, TIMES = Scale("size of the whole data", format_size, 2), Scale("time", format_time, 10)
+STEPS, RANKS = Scale("step", "{:g}".format), Scale("ranks, each with the same work", "{:g}".format, 2)
+
+
 class Curve(NamedTuple):
     """Points joined by a line."""
 
@@ -47,7 +59,7 @@ class Curve(NamedTuple):
 
 
 def draw_curves(axes: Axes, curves: Sequence[Curve]) -> bool:
-    """Draw curves, each in its own colour; return whether there was any point that an axis can hold."""
+    """Draw each curve in its own colour; return whether any point fits on an axis."""
     hues = palette()
     colours = (hues.blue, hues.vermillion, hues.orange, hues.sky, hues.dark_grey)
     drawn = [curve for curve in curves if any(map(_holds, curve.y))]
@@ -64,7 +76,7 @@ def _holds(value: float) -> bool:
 
 
 class _Decades(LogLocator):
-    """Ticks at 1, 2 and 5 of each decade as far as their labels have room, else at 1 and 3, or at some decades."""
+    """Ticks at 1, 2 and 5 of each decade as far as their labels have room, else at fewer places."""
 
     def __init__(self, room: int) -> None:
         super().__init__(numticks=room)
@@ -87,19 +99,27 @@ class _Decades(LogLocator):
 
 
 def _room(axis: Axis) -> int:
-    """Return how many labels of ticks an axis has room for, as far as its place is known before it is drawn."""
+    """Return how many tick labels fit on an axis, as far as its place is known before drawing."""
     if axis is axis.axes.yaxis:
         return _MOST_TICKS
     return max(3, min(_MOST_TICKS, int(axis.get_tick_space() * _COUNTED_WIDTH / _LABEL_WIDTH)))
 
 
 def time_tick(time_s: float) -> str:
-    """Return the label of a tick, which needs no unit at 0."""
+    """Return the label of a tick; 0 has no unit."""
     return format_time(time_s) if time_s else "0"
 
 
+def describe_axes(axes: Axes, title: str = "", x: Scale | None = None, y: Scale | None = None) -> None:
+    """Give axes a title, and name and scale them."""
+    axes.set_title(title, loc="left", fontsize=points(11), fontweight="bold")
+    for axis, scale in ((axes.xaxis, x), (axes.yaxis, y)):
+        if scale:
+            set_axis(axis, *scale)
+
+
 def set_axis(axis: Axis, label: str, text: Writes, log_base: int | None = None) -> None:
-    """Name an axis and say how its values are written; log_base: 2 or 10 for a logarithmic axis."""
+    """Name an axis and format its values; log_base: 2 or 10 for a logarithmic axis."""
     axis.axes.grid(color=palette().light_grey, linewidth=0.6)
     axis.axes.set_axisbelow(True)
     axis.axes.spines[["top", "right"]].set_visible(False)
@@ -116,9 +136,9 @@ def set_axis(axis: Axis, label: str, text: Writes, log_base: int | None = None) 
 
 
 def draw_shares(axes: Axes, rows: Sequence[tuple[str, Mapping[str, float]]], colours: Mapping[str, str]) -> bool:
-    """Draw a bar for each named row, whose parts fill their shares, the first on top; return whether there is any.
+    """Draw a stacked bar for each named row; return whether there is any.
 
-    colours: of the kinds of parts that have one; the others are grey.
+    colours: of kinds of parts; others are grey.
     """
     kinds = dict.fromkeys(kind for _, shares in rows for kind in shares)
     ends = [0.0] * len(rows)
@@ -135,9 +155,9 @@ def draw_shares(axes: Axes, rows: Sequence[tuple[str, Mapping[str, float]]], col
 
 
 def draw_sync_times(axes: Axes, results: Sequence[StrategyResult]) -> bool:
-    """Draw a row for each strategy, what was measured and what was predicted; return whether there is any.
+    """Draw measured and predicted times of each strategy; return whether there is any.
 
-    The axis is logarithmic, as one message per parameter takes many times what the rest does.
+    The axis is logarithmic, as one message per parameter takes many times as long.
     """
     colours, rows = palette(), range(len(results))
     low, high = ([result.sync_p10_p90_s[end] for result in results] for end in (0, 1))
@@ -162,7 +182,7 @@ def draw_sync_times(axes: Axes, results: Sequence[StrategyResult]) -> bool:
 
 
 def draw_loss_curves(axes: Axes, curves: Mapping[str, Sequence[float]]) -> bool:
-    """Draw each curve against its step, the first the widest and below the others; return whether there is any point.
+    """Draw each curve against its step, the first the widest; return whether there is any point.
 
     Curves that would lie on one another are one line with all their names.
     """
@@ -181,7 +201,7 @@ def draw_loss_curves(axes: Axes, curves: Mapping[str, Sequence[float]]) -> bool:
 
 
 def _told_apart(curves: Mapping[str, Sequence[float]]) -> list[tuple[list[str], Sequence[float]]]:
-    """Return the curves that differ by more than _ALIKE of the height of all, each with the names of those like it."""
+    """Return the curves that differ by more than _ALIKE of the height, with the names of those like them."""
     held = [loss for losses in curves.values() for loss in losses if _holds(loss)]
     distance = _ALIKE * (max(held, default=0.0) - min(held, default=0.0))
     lines: list[tuple[list[str], Sequence[float]]] = []
@@ -202,7 +222,7 @@ def draw_labels(axes: Axes, labels: Sequence[Label], size: float) -> None:
 
 
 class Labels(Artist):
-    """Texts at places in data coordinates; in SVG and PDF they are text, as those of `Axes.text` are."""
+    """Texts at places in data coordinates, which are text in SVG and PDF."""
 
     def __init__(self, labels: Sequence[Label], size: float) -> None:
         super().__init__()
@@ -218,7 +238,7 @@ class Labels(Artist):
         return [text for _, _, text, _, _ in self.labels]
 
     def draw(self, renderer: RendererBase) -> None:
-        """Write them all."""
+        """Write all texts."""
         if not self.get_visible() or self.axes is None:
             return
         fonts = {bold: FontProperties(size=self.size, weight="bold" if bold else "normal") for bold in (False, True)}
@@ -240,7 +260,7 @@ def boxes(
 ) -> Floats:
     """Return a rectangle for each (begin, end) along x, shape (num_boxes, 4, 2).
 
-    place: y of each, such as its rank. row: where it reaches from and to along y, relative to that.
+    place: y of each. row: its lower and upper edge relative to that.
     """
     top, bottom = place + row[0], place + row[1]
     x = np.stack([begin, end, end, begin], axis=-1)
@@ -249,12 +269,12 @@ def boxes(
 
 
 def draw_boxes(axes: Axes, shapes: Floats, label: str, **style: Any) -> None:
-    """Add rectangles to `axes` as one collection, which is much faster than as many patches."""
+    """Add rectangles to `axes` as one collection."""
     axes.add_collection(PolyCollection(list(shapes), label=label, **style), autolim=False)
 
 
 def points_per_unit(axes: Axes) -> tuple[float, float]:
-    """Return the points (1/72 inch) that one unit along x and one along y take on the page."""
+    """Return the points (1/72 inch) of one unit along x and along y."""
     box = axes.get_position()
     width, height = axes.figure.bbox.width * box.width, axes.figure.bbox.height * box.height
     points = 72 / axes.figure.dpi
@@ -263,11 +283,11 @@ def points_per_unit(axes: Axes) -> tuple[float, float]:
 
 
 def strided(count: int, needed: float, room: float) -> range:
-    """Return the indices of the items to label, if an item has `room` points and a label needs `needed` points."""
+    """Return the indices to label if an item has `room` points and a label needs `needed`."""
     stride = next(stride for stride in (1, 2, 4, 8, 16, 32, 64, 128) if stride * room >= needed or stride == 128)
     return range(0, count, stride)
 
 
 def shifted(axes: Axes, transform: Transform, x: float = 0.0, y: float = 0.0) -> Transform:
-    """Return a transform that also shifts by `x` points to the right and `y` points upwards."""
+    """Return a transform that also shifts by `x` and `y` points."""
     return transform + ScaledTranslation(x / 72, y / 72, axes.figure.dpi_scale_trans)

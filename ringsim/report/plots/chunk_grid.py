@@ -1,4 +1,4 @@
-"""The chunk grid: the contributions that every rank holds of every chunk, state after state."""
+"""The chunk grid: the contributions that each rank holds of each chunk, state after state."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,17 +8,18 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import SubFigure
 
 from ringsim.analysis import ChunkStates
 from ringsim.report.colours import contributor_colours
 from ringsim.report.plots.charts import Floats, boxes, draw_boxes, draw_labels, points_per_unit, strided
-from ringsim.report.plots.style import palette, points
+from ringsim.report.plots.style import LEFT, RIGHT, WIDTH, Panel, palette, points
 from ringsim.schedule import Bools
 
 MAX_STRIPES = 128  # across a panel; with more, nobody tells one stripe from the next
 _MAX_STRIPED_RANKS = 16  # with more, a row is too low for its frame
 _MAX_PANELS = 9  # side by side; half as many where a panel has many chunks to tell apart
+_GAP = (0.12, 0.42)  # inches between panels, across and down
 _COUNT_SIZE = 6.5  # points
 _FRAME_WIDTH = 1.4  # points
 _STRIPED_LEGEND = (
@@ -34,35 +35,38 @@ _SHADED_ON_DARK = ("black: holds nothing", "blue: contributions,", "the lighter 
 
 
 def is_striped(num_ranks: int, num_chunks: int) -> bool:
-    """Return whether there is room for a stripe per contributor; if not, cells are shaded by their number."""
+    """Return whether a cell has room for a stripe per contributor; otherwise it is shaded."""
     return num_ranks <= _MAX_STRIPED_RANKS and num_chunks * num_ranks <= MAX_STRIPES
 
 
 def grid_shape(states: ChunkStates) -> tuple[int, int]:
-    """Return the rows and columns of panels, of which each state has one and the legend another."""
+    """Return the rows and columns of panels: one per state, and one for the legend."""
     slots = len(states.states) + 1
     large = is_striped(states.num_ranks, states.num_chunks) and states.num_chunks > 8
     num_rows = -(-slots // (_MAX_PANELS // 2 if large else _MAX_PANELS))
     return num_rows, -(-slots // num_rows)
 
 
-def draw_chunk_grid(
-    figure: Figure | SubFigure,
-    states: ChunkStates,
-    *,
-    margins: dict[str, float],
-    heading: str = "Contributions that each rank holds of each chunk",
-) -> None:
-    """Draw a panel for each state; a cell is a chunk on a rank, with a stripe for each rank whose share is in it.
-
-    margins: of the panels in the figure, as matplotlib's gridspec takes them.
-    """
+def grid_panel(states: ChunkStates, stopped: str = "") -> Panel:
+    """Return the panel of the grid. stopped: behind the heading."""
     num_rows, num_columns = grid_shape(states)
-    figure.text(margins["left"], 0.995, heading, fontsize=points(11), fontweight="bold", va="top")
-    panels = figure.subplots(num_rows, num_columns, squeeze=False, gridspec_kw=margins).ravel().tolist()
+    tallest = 3.0 if is_striped(states.num_ranks, states.num_chunks) else 1.6
+    height = min(max(0.24 * states.num_ranks, 1.1), tallest)
+    width = (WIDTH - LEFT - RIGHT - (num_columns - 1) * _GAP[0]) / num_columns
+
+    def draw(figure: SubFigure, margins: dict[str, float]) -> None:
+        heading = f"Contributions that each rank holds of each chunk{stopped}"
+        figure.text(margins["left"], 0.995, heading, fontsize=points(11), fontweight="bold", va="top")
+        places = margins | {"wspace": _GAP[0] / width, "hspace": _GAP[1] / height}
+        panels = figure.subplots(num_rows, num_columns, squeeze=False, gridspec_kw=places).ravel().tolist()
+        _draw_states(panels, num_columns, states)
+
+    return Panel(1.0 + num_rows * height + (num_rows - 1) * _GAP[1], draw, 0.5, 0.3)
+
+
+def _draw_states(panels: Sequence[Axes], num_columns: int, states: ChunkStates) -> None:
     held = states.contributions > 0
-    for number, done in enumerate(states.states.tolist()):
-        axes = panels[number]
+    for number, (axes, done) in enumerate(zip(panels, states.states.tolist(), strict=False)):
         axes.set_title(f"after step {done}" if done else "before", fontsize=points(8), pad=3)
         name_cells(axes, states.num_ranks, states.num_chunks, with_ranks=number % num_columns == 0)
         draw_cells(axes, held[number], states.finished[number], held[max(number - 1, 0)])
@@ -72,7 +76,7 @@ def draw_chunk_grid(
 
 
 def name_cells(axes: Axes, num_ranks: int, num_chunks: int, *, with_ranks: bool) -> None:
-    """Set the limits of a panel, and write the numbers of chunks below it and, if asked for, ranks on its left."""
+    """Set the limits of a panel, and write the numbers of chunks below and of ranks on its left."""
     axes.set(xlim=(-0.5, num_chunks - 0.5), ylim=(num_ranks - 0.5, -0.5), xticks=[], yticks=[])
     axes.tick_params(length=0, labelsize=points(7), pad=2)
     per_chunk, per_rank = points_per_unit(axes)
@@ -87,10 +91,10 @@ def name_cells(axes: Axes, num_ranks: int, num_chunks: int, *, with_ranks: bool)
 
 
 def draw_cells(axes: Axes, held: Bools, finished: Bools, before: Bools) -> None:
-    """Draw what is held: stripes with their number where there is room, else shades.
+    """Draw the contributions of each cell: stripes and their number where there is room, else shades.
 
-    held, before: by contributor, now and one panel before, (num_ranks, num_chunks, num_ranks). finished: where a rank
-    holds all that the collective asks of a chunk, (num_ranks, num_chunks).
+    held, before: by contributor, now and one panel before, (num_ranks, num_chunks, num_ranks). finished: where a
+    rank holds all that the collective requires of a chunk, (num_ranks, num_chunks).
     """
     num_ranks, num_chunks = finished.shape
     extent = (-0.5, num_chunks - 0.5, num_ranks - 0.5, -0.5)
@@ -117,9 +121,9 @@ def draw_cells(axes: Axes, held: Bools, finished: Bools, before: Bools) -> None:
 
 
 def striped_image(held: Bools, *, with_counts: bool) -> Floats:
-    """Return stripes side by side in each cell, below an empty strip if a count is to stand there.
+    """Return the stripes of each cell, below an empty strip if there is a count.
 
-    Shape (num_ranks * rows_per_cell, num_chunks * num_ranks, 3); an empty stripe has the colour of the paper.
+    Shape (num_ranks * rows_per_cell, num_chunks * num_ranks, 3).
     """
     num_ranks, num_chunks, _ = held.shape
     colours = np.array([to_rgb(colour) for colour in contributor_colours(num_ranks)])
@@ -130,7 +134,7 @@ def striped_image(held: Bools, *, with_counts: bool) -> Floats:
 
 
 def shaded_image(held: Bools, finished: Bools) -> Floats:
-    """Return a pixel per cell, the darker the more shares it has, in ink where it is finished: (rank, chunk, 3)."""
+    """Return a pixel per cell, darker for more contributions, ink if finished: (rank, chunk, 3)."""
     share = held.sum(axis=-1) / len(held)
     blues = colormaps["Blues_r" if palette().is_dark else "Blues"]
     shades = np.asarray(blues(0.15 + 0.6 * share))[..., :3]
@@ -144,7 +148,6 @@ def _frame() -> dict[str, Any]:
 
 
 def _draw_legend(axes: Axes, states: ChunkStates) -> None:
-    """Say how to read a cell, with one cell enlarged."""
     lines: Sequence[str] = _SHADED_ON_DARK if palette().is_dark else _SHADED_LEGEND
     if is_striped(states.num_ranks, states.num_chunks):
         lines = _STRIPED_LEGEND

@@ -14,9 +14,8 @@ from ringsim.calibration import ComparedCase, Comparison
 from ringsim.estimates import INSIDE
 from ringsim.network import Floats
 from ringsim.report.colours import Style
-from ringsim.report.plots.charts import set_axis
+from ringsim.report.plots.charts import SIZES, TIMES, Scale, describe_axes
 from ringsim.report.plots.style import new_figure, palette, points
-from ringsim.units import format_size, format_time
 
 _SIZE = (10.0, 5.6)  # inches
 _MAX_GROUPS = 24  # whose lines can be told apart
@@ -28,9 +27,8 @@ _FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1e3, 1e4)
 
 def draw_times(comparison: Comparison) -> Figure:
     """Draw time against size: lines are predictions, points the measured medians with their spread."""
-    figure, axes = _page(f"Time on {comparison.network}: predicted and measured")
+    figure, axes = _page(f"Time on {comparison.network}: predicted and measured", TIMES)
     draw_time_curves(axes, comparison)
-    set_axis(axes.yaxis, "time", format_time, log_base=10)
     others: list[Line2D | Patch] = [Line2D([], [], color=palette().dark_grey, label="predicted")]
     if comparison.has_intervals:
         others.append(Patch(color=palette().dark_grey, alpha=_BAND, linewidth=0, label=f"expected to {INSIDE:.0%}"))
@@ -54,9 +52,9 @@ def draw_time_curves(axes: Axes, comparison: Comparison) -> bool:
 
 
 def draw_errors(comparison: Comparison) -> Figure:
-    """Draw the error of each case; bars show how far the measured times themselves lie apart.
+    """Draw the error of each case; bars show the spread of the measured times.
 
-    In percent where all are small, else as factors on a logarithmic axis, on which half and twice are as far off.
+    Small errors are in percent; others are factors on a logarithmic axis, on which half and twice are as far off.
     """
     figure, axes = _page(f"Error of the prediction on {comparison.network}")
     groups = _groups(comparison)
@@ -151,11 +149,10 @@ def _draw_points(axes: Axes, group: _Group, values: Floats) -> None:
                      facecolors=face, zorder=3)  # fmt: skip
 
 
-def _page(title: str) -> tuple[Figure, Axes]:
+def _page(title: str, y: Scale | None = None) -> tuple[Figure, Axes]:
     figure = new_figure(*_SIZE, layout="constrained")
     axes = figure.add_subplot()
-    axes.set_title(title, loc="left", fontsize=points(12), fontweight="bold")
-    set_axis(axes.xaxis, "size of the whole tensor", format_size, log_base=2)
+    describe_axes(axes, title, SIZES, y)
     return figure, axes
 
 

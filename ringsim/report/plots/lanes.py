@@ -1,4 +1,4 @@
-"""The lanes: what every rank does over time, in pictures, notebooks and films."""
+"""The lanes: what each rank does over time."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
+from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.transforms import Transform
@@ -17,7 +18,7 @@ from ringsim.network import Network
 from ringsim.registry import AlgorithmName, base_name
 from ringsim.report.colours import ink_on
 from ringsim.report.plots.charts import Floats, Label, boxes, draw_boxes, draw_labels, points_per_unit, shifted, strided
-from ringsim.report.plots.style import font_scale, palette, points
+from ringsim.report.plots.style import LEFT, Panel, font_scale, palette, points
 from ringsim.schedule import Bools, Ints
 from ringsim.simulation import Seconds, Timeline
 from ringsim.units import format_time, time_unit
@@ -29,17 +30,17 @@ _TOP, _SENDS, _APPLIES, _ROW_OF_MANY = -0.40, 0.45, (0.09, 0.40), 0.30  # of a l
 _STOPPED, _NOTES = 0.05, 0.5  # of the time: how far beyond its end what hangs is drawn, and the room for notes
 _TEXT, _SMALLEST_TEXT = 8.0, 5.5  # points
 _NAME_LENGTH, _NOTE_LENGTH = 12, 74  # characters
-_HIGHEST = 6.0  # inches, of all lanes together
+_HIGHEST, _LEFT_OF_HOSTS = 6.0, 1.6  # inches, of all lanes together, and of their names
 _PHASE_GAP, _PHASE_LEVEL, _LEGEND_LEVEL = 5.0, 15.0, 17.0  # points above the lanes
 
 Handles = list[Patch | Line2D]
 
 
 class Lanes:
-    """Where a run is drawn: a lane for each rank from top to bottom, along x the time in `unit`.
+    """The places of a run: a lane for each rank from top to bottom, along x the time in `unit`.
 
-    In a lane lies above what its rank sends, in several rows where it sends several chunks at once, and below what it
-    applies. origin: y of each lane, with single rows the rank's number; extra: the height of its further rows.
+    The upper part of a lane holds sends, in several rows where they overlap, the lower part applications. origin: y
+    of each lane. extra: height of its further rows.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Lanes:
         slow_parts: analysis.SlowParts | None = None,
         groups: Sequence[str] = (),
     ) -> None:
-        """Place a run. groups: the name of each rank's host or row; empty where there are none."""
+        """Place a run. groups: the name of each rank's host or row; empty if there are none."""
         self.timeline, self.blocked, self.groups = timeline, blocked, tuple(groups)
         self.phases = phases if 1 < len(phases) <= MAX_PHASES else ()
         pairs = analysis.slow_pairs(slow_parts) if slow_parts else set()
@@ -69,14 +70,14 @@ class Lanes:
         self.scale, self.unit = time_unit(self.until_s)
 
     def share_axis(self, begin_s: float, end_s: float) -> None:
-        """Take an axis of time that reaches from the begin to the end of several runs."""
+        """Use an axis of time that several runs share."""
         self.begin_s, self.end_s = begin_s, end_s
         self.scale, self.unit = time_unit(end_s)
 
     @classmethod
     def of_timeline(cls, timeline: Timeline) -> "Lanes":
-        """Return the lanes of a timeline alone, which knows no names of what has failed."""
-        alike = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0).topology(timeline.num_ranks)
+        """Return the lanes of a timeline, without names of failed resources."""
+        alike = Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1.0).topology(timeline.num_ranks)
         return cls(timeline, blocked=analysis.find_blocked(timeline, alike))
 
     @classmethod
@@ -92,21 +93,21 @@ class Lanes:
 
     @property
     def height(self) -> float:
-        """The height of all lanes, in that of one with a single row."""
+        """The height of all lanes; 1 for a lane with a single row."""
         return float(self.num_ranks + self.extra.sum())
 
     @property
     def middle(self) -> Floats:
-        """The heights at which the names of the ranks stand, (num_ranks,)."""
+        """The y of each rank's name, (num_ranks,)."""
         return self.origin + self.extra / 2
 
     @property
     def height_above(self) -> float:
-        """The points above the lanes that phases and legend need."""
+        """The points above the lanes for phases and legend."""
         return _PHASE_GAP + _PHASE_LEVEL * max(len(self.phases), int(self.blocked is not None))
 
     def phase_times(self) -> list[tuple[str, float, float]]:
-        """Return name, begin and end of each phase of which anything happens."""
+        """Return name, begin and end of each phase that begins."""
         step, begun, times = self.timeline.step, np.isfinite(self.timeline.start_s), []
         for phase in self.phases:
             rows = (step >= phase.first) & (step <= phase.last) & begun
@@ -116,11 +117,11 @@ class Lanes:
         return times
 
     def drawn(self, times_s: Seconds) -> Seconds:
-        """Return times, and for those of what never happens the place to which what hangs is drawn."""
+        """Return times; what never happens is drawn to `stopped_s`."""
         return np.where(np.isfinite(times_s), times_s, self.stopped_s)
 
     def y_of_sends(self, rows: Bools | Ints) -> Floats:
-        """Return the upper edge of what is sent, (num_rows,)."""
+        """Return the upper edge of these sends, (num_rows,)."""
         src = self.timeline.src[rows]
         return self.origin[src] + _TOP + self.row[rows] * self.row_height[src]
 
@@ -130,7 +131,7 @@ class Lanes:
         return self._boxes(begin_s, end_s, self.y_of_sends(rows), self.row_height[self.timeline.src[rows]])
 
     def applies(self, rows: Bools) -> Floats:
-        """Return a box for each of these transfers in its receiver's lane, at its bottom."""
+        """Return a box for each of these transfers in its receiver's lane."""
         dst, (top, bottom) = self.timeline.dst[rows], _APPLIES
         begin_s, end_s = self.timeline.apply_s[rows], self.timeline.applied_s[rows]
         return self._boxes(begin_s, end_s, self.origin[dst] + self.extra[dst] + top, bottom - top)
@@ -144,7 +145,7 @@ class Lanes:
 
 
 def _groups_of(algorithm: str, num_ranks: int) -> tuple[str, ...]:
-    """Return the names of the groups into which an algorithm itself divides the ranks; nothing if it does not."""
+    """Return the groups into which an algorithm divides the ranks; empty if it does not."""
     base = base_name(algorithm)
     if base not in ("torus", "hierarchical"):
         return ()
@@ -154,14 +155,19 @@ def _groups_of(algorithm: str, num_ranks: int) -> tuple[str, ...]:
     return tuple(f"{noun} {rank // size}" for rank in range(num_ranks)) if min(count, size) > 1 else ()
 
 
-def lanes_height(lanes: Lanes) -> tuple[float, float]:
-    """Return the height in inches of the lanes with what stands around them, and how much of it is above them."""
+def lanes_panel(lanes: Lanes, heading: str = "Timeline of each rank") -> Panel:
+    """Return the panel of the lanes."""
+
+    def draw(figure: SubFigure, margins: dict[str, float]) -> None:
+        draw_lanes(figure.subplots(gridspec_kw=margins), lanes, heading)
+
     above = 0.28 + points(lanes.height_above + _LEGEND_LEVEL) / font_scale() / 72
-    return above + 0.55 + min(max(0.52 * lanes.height, 0.8), _HIGHEST), above
+    height = above + 0.55 + min(max(0.52 * lanes.height, 0.8), _HIGHEST)
+    return Panel(height, draw, above, 0.5, left=_LEFT_OF_HOSTS if lanes.groups else LEFT)
 
 
-def draw_lanes(axes: Axes, lanes: Lanes, heading: str = "Timeline of each rank") -> None:
-    """Draw a lane per rank, rank 0 on top, with the names of ranks, hosts and phases, and a legend."""
+def draw_lanes(axes: Axes, lanes: Lanes, heading: str) -> None:
+    """Draw a lane per rank, rank 0 on top, with names of ranks, hosts and phases, and a legend."""
     set_time_axis(axes, lanes)
     axes.set_xlabel(f"time ({lanes.unit})", fontsize=points(9))
     title: dict[str, Any] = {"fontsize": points(11), "fontweight": "bold"}
@@ -184,7 +190,7 @@ def draw_lanes(axes: Axes, lanes: Lanes, heading: str = "Timeline of each rank")
 
 
 def set_time_axis(axes: Axes, lanes: Lanes) -> None:
-    """Set the limits, and name the lanes with their hosts or rows, between which there are lines; colour slow ranks."""
+    """Set the limits, name the lanes with their hosts, separate hosts by lines, and mark slow ranks."""
     axes.set_ylim(lanes.height - 0.5, -0.5)
     axes.set_xlim(lanes.begin_s * lanes.scale, lanes.end_s * lanes.scale * 1.002 or 1)
     axes.tick_params(axis="x", labelsize=points(8))
@@ -203,7 +209,6 @@ def set_time_axis(axes: Axes, lanes: Lanes) -> None:
 
 
 def _least_points(axes: Axes, lanes: Lanes) -> float:
-    """Return the points from the middle of a lane to that of the next, where they are nearest."""
     return points_per_unit(axes)[1] * float(np.diff(lanes.middle).min(initial=lanes.height))
 
 
@@ -212,7 +217,7 @@ def _short(name: str, length: int = _NAME_LENGTH) -> str:
 
 
 def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
-    """Draw what ranks send, apply and wait for; return what occurs, for a legend."""
+    """Draw sends, applications and waits; return the legend of those that occur."""
     timeline, colours, few = lanes.timeline, palette(), lanes.num_ranks <= FEW_RANKS
     begun, applied = np.isfinite(timeline.start_s), np.isfinite(timeline.applied_s)
     lasting = np.isfinite(timeline.apply_s) & timeline.reduce & (lanes.drawn(timeline.applied_s) > timeline.apply_s)
@@ -256,7 +261,7 @@ def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
 
 
 def _label_sends(axes: Axes, lanes: Lanes, begun: Bools) -> bool:
-    """Write chunk and receiver on what is sent, as far as there is room; return whether on anything."""
+    """Write chunk and receiver on sends that have room; return whether on any."""
     timeline, colours = lanes.timeline, palette()
     per_unit, lane = points_per_unit(axes)
     size = min(points(_TEXT), 0.75 * lane * float(lanes.row_height.min()))
@@ -299,12 +304,11 @@ def _follow_chunk(axes: Axes, lanes: Lanes) -> Handles:
 
 
 def _level(axes: Axes, number: int) -> Transform:
-    """Return a transform to a line above the lanes, x in their time; the lowest is 0."""
+    """Return a transform to a line above the lanes; the lowest is 0."""
     return shifted(axes, axes.get_xaxis_transform(), y=points(_PHASE_GAP + _PHASE_LEVEL * number))
 
 
 def _draw_phases(axes: Axes, lanes: Lanes) -> None:
-    """Draw a line for each phase above the lanes, from its begin to its end, and its name at the outer end of it."""
     colours = palette()
     box = {"facecolor": colours.paper, "edgecolor": "none", "pad": 1.0}
     for number, (name, begin_s, end_s) in enumerate(lanes.phase_times()):
@@ -317,7 +321,7 @@ def _draw_phases(axes: Axes, lanes: Lanes) -> None:
 
 
 def _draw_blocked(axes: Axes, lanes: Lanes) -> Handles:
-    """Draw when what failed, and beside each lane what its rank waits for or does without end."""
+    """Draw the failures, and beside each lane what its rank waits for or does without end."""
     blocked, colours = lanes.blocked, palette()
     if blocked is None:
         return []

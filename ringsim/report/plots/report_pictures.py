@@ -1,4 +1,4 @@
-"""The pictures of a report, as SVG: times by size, their causes, strategies, losses, bucket caps, and more ranks."""
+"""The pictures of a report, as SVG."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,28 +20,18 @@ _MOST_CURVES = 12  # of a picture: those of one model trained with many strategi
 
 
 class Picture(NamedTuple):
-    """A picture with its title, and what the drawing itself does not say."""
+    """A picture with its title, and a note below it."""
 
     title: str
     svg: str
     note: str = ""
 
 
-class _Scale(NamedTuple):
-    """How an axis is labelled, and written; log_base: of a logarithmic one."""
-
-    label: str
-    text: charts.Writes
-    log_base: int | None = None
-
-
-_STEPS = _Scale("step", "{:g}".format)
-_SIZES = _Scale("size of the tensor", format_size, 2)
-_TIMES = _Scale("", format_time, 10)
+_TIMES = charts.TIMES._replace(label="")
 
 
 def pictures(verdict: Verdict) -> list[Picture]:
-    """Return the pictures that there are data for, light or dark as the page is."""
+    """Return the pictures for which there are data."""
     with drawing("page"):
         parts = _of_probes(verdict), _of_training(verdict), _of_sweeps(verdict)
         return [picture for part in parts for picture in part if picture.svg]
@@ -50,17 +40,15 @@ def pictures(verdict: Verdict) -> list[Picture]:
 def _picture(
     title: str,
     draw: Callable[[Axes], bool],
-    x: _Scale | None = None,
-    y: _Scale | None = None,
+    x: charts.Scale | None = None,
+    y: charts.Scale | None = None,
     note: str = "",
     height: float = _HEIGHT,
 ) -> Picture:
-    """Return a picture with a legend of what is drawn; without SVG if `draw` finds nothing to draw."""
+    """Return a picture with its legend; without SVG if `draw` finds nothing to draw."""
     figure = new_figure(_WIDTH, height, layout="constrained")
     axes = figure.subplots()
-    for axis, scale in ((axes.xaxis, x), (axes.yaxis, y)):
-        if scale:
-            charts.set_axis(axis, *scale)
+    charts.describe_axes(axes, x=x, y=y)
     if not draw(axes):
         return Picture(title, "")
     if axes.get_legend_handles_labels()[1]:
@@ -81,17 +69,16 @@ def _of_probes(verdict: Verdict) -> Iterator[Picture]:
             own = replace(comparison, cases=tuple(c for c in comparison.cases if c.case.call.collective == collective))
             title = f"{collective} on {other.num_ranks} ranks, predicted and measured ({other.file})"
             note = "Lines: predicted. Bars: 10th to 90th percentile of the measured times."
-            yield _picture(title, partial(draw_time_curves, comparison=own), _SIZES, _TIMES, note)
+            yield _picture(title, partial(draw_time_curves, comparison=own), charts.SIZES, _TIMES, note)
     if forecast and (buckets := forecast.buckets):
         caps = [step.config.caps.rest_bytes for step in buckets.steps]
         tried = charts.Curve("step by bucket_cap_mb", caps, [step.step_s for step in buckets.steps])
         default = charts.Curve("torch's default caps", (caps[0], caps[-1]), (buckets.default.step_s,) * 2, marker="")
-        x, y, draw = _Scale("bucket_cap_mb", format_size, 2), _Scale("", format_time), [tried, default]
+        x, y, draw = charts.Scale("bucket_cap_mb", format_size, 2), charts.Scale("", format_time), [tried, default]
         yield _picture("Predicted step with DDP by bucket size", partial(charts.draw_curves, curves=draw), x, y)
 
 
 def _causes(attributions: tuple[Attribution, ...]) -> Picture:
-    """Return the shares of the causes, by size."""
     hues, first = palette(), attributions[0]
     colours = {"bandwidth": hues.blue, "latency": hues.sky, "cores": hues.orange, "a straggler": hues.vermillion}
     rows = [
@@ -99,31 +86,31 @@ def _causes(attributions: tuple[Attribution, ...]) -> Picture:
         for of_size in attributions
     ]
     title = f"Time of an all_reduce ({BASELINE}, {first.num_ranks} ranks) by cause and size"
-    scale = _Scale("share of the predicted time", "{:.0%}".format)
+    scale = charts.Scale("share of the predicted time", "{:.0%}".format)
     return _picture(
         title, partial(charts.draw_shares, rows=rows, colours=colours), scale, height=1.2 + _ROW * len(rows)
     )
 
 
 def _of_training(verdict: Verdict) -> Iterator[Picture]:
-    """Yield the losses of strategy comparisons and of training runs."""
-    losses = _Scale("", "{:.3g}".format)
+    losses = charts.Scale("", "{:.3g}".format)
     for file, job in verdict.contents.jobs.items():
         by_strategy = {result.strategy: result.losses for result in job.strategies[:_MOST_CURVES]}
-        yield _picture(f"Loss by step ({file})", partial(charts.draw_loss_curves, curves=by_strategy), _STEPS, losses)
+        yield _picture(
+            f"Loss by step ({file})", partial(charts.draw_loss_curves, curves=by_strategy), charts.STEPS, losses
+        )
     curves = []
     for folder, log in list(verdict.contents.logs.items())[:_MOST_CURVES]:
         seen = [entry for entry in log.entries if entry.loss is not None]
         steps, seen_losses = [entry.step for entry in seen], [entry.loss or 0.0 for entry in seen]
         curves.append(charts.Curve(folder, steps, seen_losses, marker=""))
-    yield _picture("Loss by step (training runs)", partial(charts.draw_curves, curves=curves), _STEPS, losses)
+    yield _picture("Loss by step (training runs)", partial(charts.draw_curves, curves=curves), charts.STEPS, losses)
 
 
 def _of_sweeps(verdict: Verdict) -> Iterator[Picture]:
-    """Yield the curves of sweeps on the most ranks."""
     for file, sweep in verdict.contents.sweeps.items():
         num_ranks, styles = max(sweep.ranks), palette().styles_of(sweep.algorithms)
         for network in sweep.networks:
             draw = partial(draw_sweep_curves, sweep=sweep, network=network, num_ranks=num_ranks, styles=styles)
             title = f"{sweep.collective.value} on {plural(num_ranks, 'rank')} of {network}, simulated ({file})"
-            yield _picture(title, draw, _SIZES, _TIMES)
+            yield _picture(title, draw, charts.SIZES, _TIMES)

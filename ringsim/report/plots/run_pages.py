@@ -1,200 +1,155 @@
-"""The pages of one run: all its pictures, its lanes alone or next to measured ones, or what its schedule does."""
+"""The pages of one run: all its pictures, its lanes, what its schedule does, and how its links are used."""
 
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from ringsim.analysis import (
     ChunkStates,
+    Explanation,
     GraphLayout,
     GraphShape,
     RunView,
     check_few_ranks,
     format_slow_parts,
     lay_out_graph,
+    pack_rows,
     slow_pairs,
 )
 from ringsim.calibration import RECORD_NOTE, ComparedRun
+from ringsim.network import NONE, Ints, Network
 from ringsim.report.network_table import named_network
-from ringsim.report.plots.charts import Floats, points_per_unit, set_axis
-from ringsim.report.plots.chunk_grid import draw_chunk_grid, grid_shape, is_striped
-from ringsim.report.plots.lanes import Lanes, draw_lanes, lanes_height
-from ringsim.report.plots.style import new_figure, palette, points
+from ringsim.report.plots.charts import (
+    SIZES,
+    TIMES,
+    Floats,
+    boxes,
+    describe_axes,
+    draw_boxes,
+    points_per_unit,
+    set_axis,
+)
+from ringsim.report.plots.chunk_grid import grid_panel
+from ringsim.report.plots.lanes import Lanes, lanes_panel
+from ringsim.report.plots.style import LEFT, WIDTH, Panel, head, new_figure, page_of, palette, points
 from ringsim.schedule import Schedule
 from ringsim.simulation import Timeline
-from ringsim.units import format_size, format_time, plural
+from ringsim.units import format_size, format_time, plural, time_unit
 
-# Inches, here and below, with matplotlib's own font size.
-WIDTH, _LEFT, _LEFT_OF_HOSTS, _RIGHT = 14.0, 0.8, 1.6, 0.25
-_TITLE_HEIGHT, _LINE_HEIGHT, _SIZES_HEIGHT = 0.75, 0.22, 3.8
-_PANEL_GAP = (0.12, 0.42)  # across and down
-_SIZES_SHARE, _GRAPH_GAP, _GRAPH_WIDTH = 0.7, 0.03, 4.0  # the first two of the width
+_SIZES_HEIGHT, _GRAPH_WIDTH = 3.8, 4.0  # inches
+_SIZES_SHARE, _GRAPH_GAP = 0.7, 0.03  # of the width
 _NOTE_LENGTH = 170  # characters
 
 
 def draw_run_page(view: RunView) -> Figure:
-    """Draw lanes, below them the chunk grid, at the bottom time against size and who sends to whom."""
-    lanes = Lanes.of_view(view)
-    left = _LEFT_OF_HOSTS if lanes.groups else _LEFT
+    """Draw lanes, chunk grid, time against size, and who sends to whom."""
+    schedule, colours = view.schedule, palette()
+    ranks, chunks = plural(schedule.num_ranks, "rank"), plural(schedule.num_chunks, "chunk")
+    name = f"{schedule.collective.value}, algorithm {schedule.algorithm}"
+    done = f"done after {format_time(view.timeline.time_s)}, {plural(schedule.num_steps, 'step')}"
+    if view.blocked:
+        done = f"never finishes: {view.blocked.num_unfinished} of {view.blocked.num_transfers} transfers hang"
+    costs = "   ·   ".join([*named_network(view.network.as_dict()), done])
     notes = textwrap.wrap(format_slow_parts(view.slow_parts), _NOTE_LENGTH)
-    title_height = _TITLE_HEIGHT + _LINE_HEIGHT * len(notes)
-    height, above = lanes_height(lanes)
-    grid_height = _grid_height(view.states)
-    heights = (title_height, height, grid_height, _SIZES_HEIGHT)
-    figure = new_figure(WIDTH, sum(heights))
-    head, top, middle, bottom = figure.subfigures(4, 1, squeeze=False, height_ratios=heights)[:, 0]
-    _write_title(head, view, notes, title_height)
-    draw_lanes(top.subplots(gridspec_kw=_margins(height, above, 0.5, left)), lanes)
-    stopped = ": of the transfers before the run stopped" if view.blocked else ""
-    draw_chunk_grid(middle, view.states, margins=_margins(grid_height, 0.5, 0.3) | _panel_gaps(view.states),
-                    heading=f"Contributions that each rank holds of each chunk{stopped}")  # fmt: skip
-    edges = _margins(_SIZES_HEIGHT, 0.4, 0.6)
-    border = edges["left"] + _SIZES_SHARE * (edges["right"] - edges["left"])
-    draw_sizes(bottom.subplots(gridspec_kw=edges | {"right": border}), view)
-    if len(view.timeline):
-        place = edges | {"left": border + _GRAPH_GAP, "bottom": 0.2 / _SIZES_HEIGHT}
-        _draw_graph(bottom, view.schedule, view, place)
-    return figure
+    title = head(
+        f"{name}, {ranks}, {format_size(view.size_bytes)} in {chunks}",
+        (costs, 10, colours.vermillion if view.blocked else colours.dark_grey),
+        *((line, 9, colours.vermillion) for line in notes),
+    )
+    grid = grid_panel(view.states, ": of the transfers before the run stopped" if view.blocked else "")
+    return page_of([title, lanes_panel(Lanes.of_view(view)), grid, _sizes_panel(view)])
 
 
 def draw_compared_run(compared: ComparedRun) -> Figure:
     """Draw the lanes of a recorded run, predicted above measured, on one axis of time."""
-    run, timelines = compared.run, [view.timeline for view in compared.views]
+    run, timelines, grey = compared.run, [view.timeline for view in compared.views], palette().dark_grey
     both = [Lanes.of_view(view) for view in compared.views]
     for lanes in both:
         lanes.share_axis(min(one.begin_s for one in both), max(line.time_s for line in timelines))
-    sizes = [lanes_height(lanes) for lanes in both]
-    heights = [_TITLE_HEIGHT + 2 * _LINE_HEIGHT, *(height for height, _ in sizes)]
-    figure = new_figure(WIDTH, sum(heights))
-    head, *parts = figure.subfigures(3, 1, squeeze=False, height_ratios=heights)[:, 0]
-    left = _LEFT_OF_HOSTS if both[0].groups else _LEFT
     sides = zip(("predicted", "measured"), timelines, strict=True)
     names = [f"{side} {format_time(line.time_s)}" for side, line in sides]
-    for part, lanes, (height, above), name in zip(parts, both, sizes, names, strict=True):
-        draw_lanes(part.subplots(gridspec_kw=_margins(height, above, 0.5, left)), lanes, name)
     call = f"{run.collective.value} {run.algorithm}, {format_size(run.size_bytes)} on {run.num_ranks} ranks"
-    title = f"{call} over {run.transport}: {', '.join(names)} (error {compared.error:+.1%})"
     low, high = format_time(min(run.runs_s)), format_time(max(run.runs_s))
     runs = f"measured: the median of {len(run.runs_s)} runs, which took {low} to {high}"
-    costs = f"network {compared.predicted.network.name}   ·   {runs}"
-    _write_head(head, heights[0], title, costs, textwrap.wrap(RECORD_NOTE, _NOTE_LENGTH))
-    return figure
+    title = head(
+        f"{call} over {run.transport}: {', '.join(names)} (error {compared.error:+.1%})",
+        (f"network {compared.predicted.network.name}   ·   {runs}", 10, grey),
+        *((line, 9, grey) for line in textwrap.wrap(RECORD_NOTE, _NOTE_LENGTH)),
+    )
+    return page_of([title, *(lanes_panel(lanes, name) for lanes, name in zip(both, names, strict=True))])
 
 
 def draw_timeline(timeline: Timeline) -> Figure:
-    """Draw the lanes of a run, and what of it never ends. Raises ValueError for more ranks than a picture shows."""
+    """Draw the lanes of a run. Raises ValueError for more ranks than a picture shows."""
     check_few_ranks(timeline.num_ranks)
     lanes = Lanes.of_timeline(timeline)
-    lanes_part, above = lanes_height(lanes)
-    title = 0.45
-    height = lanes_part + title
-    figure = new_figure(WIDTH, height)
-    edges = _margins(height, above + title, 0.5)
-    until = "never finishes" if lanes.blocked else f"done after {format_time(timeline.time_s)}"
-    text = f"{timeline.num_ranks} ranks   ·   {len(timeline)} transfers   ·   {until}"
-    colours = palette()
-    figure.text(edges["left"], 1 - 0.25 / height, text, fontsize=points(10), va="center",
-                color=colours.vermillion if lanes.blocked else colours.dark_grey)  # fmt: skip
-    draw_lanes(figure.subplots(gridspec_kw=edges), lanes)
-    return figure
+    until, colour = f"done after {format_time(timeline.time_s)}", palette().dark_grey
+    if lanes.blocked:
+        until, colour = "never finishes", palette().vermillion
+    title = f"{plural(timeline.num_ranks, 'rank')}, {plural(len(timeline), 'transfer')}"
+    return page_of([head(title, (until, 10, colour)), lanes_panel(lanes)])
 
 
 def draw_schedule(schedule: Schedule) -> Figure:
-    """Draw the chunk grid, and below it who sends to whom. Raises ValueError for more ranks than a picture shows."""
+    """Draw chunk grid and messages of a schedule. Raises ValueError for more ranks than a picture shows."""
     check_few_ranks(schedule.num_ranks)
-    states = ChunkStates.of(schedule)
-    heights = [0.5, _grid_height(states), *([_SIZES_HEIGHT] if schedule.num_transfers else [])]
-    figure = new_figure(WIDTH, sum(heights))
-    head, middle, *bottom = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    edges = _margins(heights[1], 0.5, 0.3)
-    text = f"{schedule}, {plural(schedule.num_steps, 'step')}"
-    head.text(edges["left"], 0.4, text, fontsize=points(15), fontweight="bold", va="center")
-    draw_chunk_grid(middle, states, margins=edges | _panel_gaps(states))
-    for part in bottom:
-        right = {"right": edges["left"] + _GRAPH_WIDTH / WIDTH}
-        _draw_graph(part, schedule, None, _margins(_SIZES_HEIGHT, 0.4, 0.2) | right)
-    return figure
+
+    def draw(figure: SubFigure, margins: dict[str, float]) -> None:
+        _draw_messages(figure, margins, lay_out_graph(schedule))
+
+    right = WIDTH - LEFT - _GRAPH_WIDTH
+    graph = [Panel(_SIZES_HEIGHT, draw, 0.4, 0.2, right=right)] if schedule.num_transfers else []
+    title = head(f"{schedule}, {plural(schedule.num_steps, 'step')}")
+    return page_of([title, grid_panel(ChunkStates.of(schedule)), *graph])
 
 
-def _draw_graph(figure: SubFigure, schedule: Schedule, view: RunView | None, place: dict[str, float]) -> None:
-    """Draw who sends to whom."""
-    axes = figure.subplots(gridspec_kw=place)
-    axes.set_title("Messages between ranks", loc="left", fontsize=points(11), fontweight="bold")
-    draw_graph(axes, *((view.graph, slow_pairs(view.slow_parts)) if view else (lay_out_graph(schedule), ())))
+def _sizes_panel(view: RunView) -> Panel:
+    """Return the panel of time against size and, if anybody sends, of who sends to whom."""
+
+    def draw(figure: SubFigure, margins: dict[str, float]) -> None:
+        border = margins["left"] + _SIZES_SHARE * (margins["right"] - margins["left"])
+        draw_sizes(figure.subplots(gridspec_kw=margins | {"right": border}), view)
+        if len(view.timeline):
+            place = margins | {"left": border + _GRAPH_GAP, "bottom": 0.2 / _SIZES_HEIGHT}
+            _draw_messages(figure, place, view.graph, slow_pairs(view.slow_parts))
+
+    return Panel(_SIZES_HEIGHT, draw, 0.4, 0.6)
 
 
-def _grid_height(states: ChunkStates) -> float:
-    """Return the height of the chunk grid with what stands around it."""
-    num_rows, _ = grid_shape(states)
-    return 1.0 + num_rows * _panel_height(states) + (num_rows - 1) * _PANEL_GAP[1]
-
-
-def _panel_height(states: ChunkStates) -> float:
-    return min(max(0.24 * states.num_ranks, 1.1), 3.0 if is_striped(states.num_ranks, states.num_chunks) else 1.6)
-
-
-def _margins(height: float, above: float, below: float, left: float = _LEFT) -> dict[str, float]:
-    """Return margins as fractions of a figure that is `height` inches high, as matplotlib wants them."""
-    return {"left": left / WIDTH, "right": 1 - _RIGHT / WIDTH, "top": 1 - above / height, "bottom": below / height}
-
-
-def _panel_gaps(states: ChunkStates) -> dict[str, float]:
-    """Return the gaps between panels as fractions of a panel."""
-    _, num_columns = grid_shape(states)
-    panel_width = (WIDTH - _LEFT - _RIGHT - (num_columns - 1) * _PANEL_GAP[0]) / num_columns
-    return {"wspace": _PANEL_GAP[0] / panel_width, "hspace": _PANEL_GAP[1] / _panel_height(states)}
-
-
-def _write_title(figure: SubFigure, view: RunView, notes: list[str], height: float) -> None:
-    schedule, vermillion = view.schedule, palette().vermillion
-    ranks, chunks = plural(schedule.num_ranks, "rank"), plural(schedule.num_chunks, "chunk")
-    done = f"done after {format_time(view.timeline.time_s)}, {plural(schedule.num_steps, 'step')}"
-    if view.blocked:
-        done = f"never finishes: {view.blocked.num_unfinished} of {view.blocked.num_transfers} transfers hang"
-    name = f"{schedule.collective.value}, algorithm {schedule.algorithm}"
-    title = f"{name}, {ranks}, {format_size(view.size_bytes)} in {chunks}"
-    costs = "   ·   ".join([*named_network(view.network.as_dict()), done])
-    _write_head(figure, height, title, costs, notes, (vermillion if view.blocked else "", vermillion))
-
-
-def _write_head(
-    figure: SubFigure, height: float, title: str, costs: str, notes: Sequence[str], colours: tuple[str, str] = ("", "")
+def _draw_messages(
+    figure: SubFigure, place: dict[str, float], layout: GraphLayout, slow: Collection[tuple[int, int]] = ()
 ) -> None:
-    """Write the title of a page, below it a line on network and time, `costs`, and notes, one per line.
-
-    height: of the figure, in inches. colours: of `costs` and of the notes; "" for grey.
-    """
-    left, grey = _LEFT / WIDTH, palette().dark_grey
-    figure.text(left, 1 - 0.28 / height, title, fontsize=points(15), fontweight="bold", va="center")
-    figure.text(left, 1 - 0.61 / height, costs, fontsize=points(10), va="center", color=colours[0] or grey)
-    for number, line in enumerate(notes, 1):
-        place = left, 1 - (0.61 + _LINE_HEIGHT * number) / height
-        figure.text(*place, line, fontsize=points(9), va="center", color=colours[1] or grey)
+    axes = figure.subplots(gridspec_kw=place)
+    describe_axes(axes, "Messages between ranks")
+    draw_graph(axes, layout, slow)
 
 
 _NARROW = 0.15  # of the axis: a regime that is narrower has no room for its name
 
 
 def draw_sizes(axes: Axes, view: RunView) -> None:
-    """Draw simulated time against size, the closed form over it, the two regimes and the size of this run."""
-    axes.set_title("Time against size", loc="left", fontsize=points(11), fontweight="bold")
+    """Draw simulated time against size, the closed form, the two regimes, and the size of this run."""
+    describe_axes(axes, "Time against size")
     sizes = view.by_size.sizes_bytes
     if not len(sizes):
         _say(axes, "the run never finishes at any size")
         return
-    set_axis(axes.xaxis, "size of the whole data", format_size, log_base=2)
+    set_axis(axes.xaxis, *SIZES)
     axes.set_xlim(sizes[0], sizes[-1])
     if not view.by_size.times_s.min() > 0:
         _say(axes, "no time passes")
         return
-    set_axis(axes.yaxis, "time", format_time, log_base=10)
+    set_axis(axes.yaxis, *TIMES)
     axes.grid(visible=False)
     shortest, longest = view.by_size.times_s.min(), view.by_size.times_s.max() * 1.5
     axes.set_ylim(shortest / (longest / shortest) ** 0.25, longest)  # a fifth of the height is for the regimes' names
@@ -229,9 +184,9 @@ def _draw_times(axes: Axes, view: RunView) -> list[Line2D]:
 
 
 def _draw_regimes(axes: Axes, view: RunView) -> list[Line2D]:
-    """Draw the time of 0 bytes and the crossover; name the regimes, latency-bound below it and bandwidth-bound above.
+    """Draw the time of 0 bytes and the crossover, and name the regimes below and above it.
 
-    Without a crossover there is one regime alone.
+    Without a crossover there is one regime.
     """
     (first, last), colours, lines = axes.get_xlim(), palette(), []
     floor_s, crossover = view.by_size.floor_s, view.by_size.crossover_bytes
@@ -257,7 +212,7 @@ _SMALLEST_TEXT = 5.0  # points
 
 
 def draw_graph(axes: Axes, layout: GraphLayout, slow: Collection[tuple[int, int]] = ()) -> None:
-    """Draw the ranks, and a link between those that send to each other, with an arrow where only one does.
+    """Draw ranks, and the links between them, with an arrow where only one of two sends.
 
     slow: pairs in another colour.
     """
@@ -281,7 +236,7 @@ def _draw_hosts(axes: Axes, layout: GraphLayout) -> None:
 
 
 def _links(layout: GraphLayout, *shares: float) -> Floats:
-    """Return the places on each link that are these shares of the way from its sender, (num_pairs, num_shares, 2)."""
+    """Return places on each link, at these shares of its length, (num_pairs, num_shares, 2)."""
     way = np.array(shares)[:, None]
     begin, end = (layout.places[layout.pairs[:, [column]]] for column in (0, 1))
     return np.asarray((1 - way) ** 2 * begin + 2 * way * (1 - way) * layout.bends[:, None] + way**2 * end)
@@ -304,7 +259,6 @@ def _draw_links(axes: Axes, layout: GraphLayout, slow: Collection[tuple[int, int
 
 
 def _draw_ranks(axes: Axes, layout: GraphLayout) -> None:
-    """Draw a circle for each rank, with its number where there is room, else beside some of them."""
     places, hues = layout.places, palette()
     gaps = np.linalg.norm((places[:, None] - places) * points_per_unit(axes), axis=-1) + 1e9 * np.eye(len(places))
     radius = float(np.clip(0.3 * gaps.min(initial=80.0), 1.5, 11.0))  # points
@@ -321,3 +275,69 @@ def _draw_ranks(axes: Axes, layout: GraphLayout) -> None:
             away = tuple((9 * out / (np.linalg.norm(out) or 1.0)).tolist())
             beside: dict[str, Any] = {"textcoords": "offset points", "color": hues.dark_grey, **centre}
             axes.annotate(str(rank), place, away, fontsize=points(7.5), **beside)
+
+
+MAX_LINKS = 48  # rows of the picture: those that are used most
+_LINKS_WIDTH, _LINK_ROW, _LINKS_REST = 11.0, 0.2, 1.6  # inches
+_BAR = 0.8  # of a row
+_SHARES = (5, 1)  # of the width: over time, and in all
+_COLOURS = colormaps["turbo"]
+
+
+def draw_links(schedule: Schedule, network: Network, size_bytes: int, explanation: Explanation) -> Figure:
+    """Draw a row for each of the most used links; messages that share one have a part of it each."""
+    usage = explanation.links
+    order = np.argsort(-usage.utilisation, kind="stable")[:MAX_LINKS]
+    links = np.sort(order[usage.utilisation[order] > 0])
+    figure = new_figure(_LINKS_WIDTH, _LINK_ROW * max(len(links), 4) + _LINKS_REST, layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=_SHARES)
+    more = int((usage.utilisation > 0).sum()) - len(links)
+    title = f"{schedule}, {format_size(size_bytes)}: {format_time(explanation.timeline.time_s)}"
+    title += f" (the {len(links)} busiest links; {more} more)" if more else ""
+    figure.suptitle(title, x=0.01, ha="left", fontsize=points(12), fontweight="bold")
+    _draw_link_times(left, schedule, network, explanation, links)
+    _draw_link_use(right, explanation, links)
+    left.set_yticks(range(len(links)), [usage.name(link) for link in links.tolist()], fontsize=points(7))
+    left.set_ylim(len(links) - 0.5, -0.5)
+    scale = ScalarMappable(Normalize(0, max(schedule.num_chunks - 1, 1)), _COLOURS)
+    figure.colorbar(scale, ax=left, location="bottom", aspect=60, pad=0.02).set_label("chunk", fontsize=points(9))
+    return figure
+
+
+def _draw_link_times(axes: Axes, schedule: Schedule, network: Network, explanation: Explanation, links: Ints) -> None:
+    timeline, usage = explanation.timeline, explanation.links
+    scale, unit = time_unit(timeline.until_s)
+    row_of_link = np.full(len(usage.utilisation) + 1, NONE)
+    row_of_link[links] = np.arange(len(links))
+    transfer, row = _rows_of_transfers(network, explanation, row_of_link)
+    ended = np.isfinite(timeline.sent_s[transfer])
+    transfer, row = transfer[ended], row[ended]
+    first, last = timeline.start_s[transfer] * scale, timeline.sent_s[transfer] * scale
+    place, num_rows = pack_rows(row, np.zeros_like(row), first, last, len(links))
+    of = num_rows[row]
+    shapes = boxes(row - _BAR / 2 + _BAR * place / of, first, last, (0.0, _BAR / of))
+    colours = _COLOURS(timeline.chunk[transfer] / max(schedule.num_chunks - 1, 1))
+    draw_boxes(axes, shapes, "", facecolors=colours, edgecolors=palette().paper, linewidths=0.2)
+    set_axis(axes.xaxis, f"time ({unit})", lambda value: f"{value:g}")
+    axes.set_xlim(0, max(timeline.until_s * scale, 1e-9))
+    axes.grid(visible=False, axis="y")
+
+
+def _rows_of_transfers(network: Network, explanation: Explanation, row_of_link: Ints) -> tuple[Ints, Ints]:
+    """Return transfers and their rows, one pair for each link of a transfer."""
+    timeline, usage = explanation.timeline, explanation.links
+    paths = network.topology(timeline.num_ranks).paths(timeline.src.astype(np.int64), timeline.dst.astype(np.int64))
+    rows = row_of_link[paths.resource]
+    links = enumerate(zip(usage.src.tolist(), usage.dst.tolist(), strict=True), len(usage.resource_names))
+    pairs = {pair: number for number, pair in links}
+    own = [pairs.get(pair, NONE) for pair in zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)]
+    rows = np.column_stack([rows, row_of_link[np.array(own, dtype=np.int64)]])
+    transfer, column = np.nonzero(rows != NONE)
+    return transfer, rows[transfer, column]
+
+
+def _draw_link_use(axes: Axes, explanation: Explanation, links: Ints) -> None:
+    axes.barh(range(len(links)), explanation.links.utilisation[links], height=_BAR, color=palette().blue)
+    set_axis(axes.xaxis, "used", lambda value: f"{value:.0%}")
+    axes.set_xlim(0, 1)
+    axes.grid(visible=False, axis="y")

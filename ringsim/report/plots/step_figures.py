@@ -12,7 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from ringsim.report.colours import ink_on
 from ringsim.report.network_table import named_network
-from ringsim.report.plots.charts import Curve, draw_curves, set_axis, time_tick
+from ringsim.report.plots.charts import RANKS, Curve, Scale, describe_axes, draw_curves, time_tick
 from ringsim.report.plots.style import new_figure, palette, points
 from ringsim.report.step_tables import notes_on_step, scaling_facts, step_time
 from ringsim.training_step import ScaledStep, TracePrediction, TraceScaling
@@ -27,7 +27,7 @@ _MAX_LABELS = 7  # on a curve
 
 
 def draw_traced_step(prediction: TracePrediction) -> Figure:
-    """Draw computing in the first lane, below it the calls of each group; waits are shaded through all lanes.
+    """Draw the computations in the first lane, and below it the calls of each group; waits are shaded.
 
     Raises ValueError for a step that never ends.
     """
@@ -65,14 +65,13 @@ def draw_traced_step(prediction: TracePrediction) -> Figure:
 
 
 def _draw_bar(axes: Axes, lane: int, begin_s: float, end_s: float, colour: str, text: str, short: str) -> None:
-    """Draw a bar in a lane, with a text that has room in it."""
     style: dict[str, Any] = {"facecolor": colour, "edgecolor": palette().paper, "linewidth": 0.8, "zorder": 2}
     axes.add_patch(Rectangle((begin_s, lane - _BAR / 2), end_s - begin_s, _BAR, **style))
     _draw_label(axes, lane, begin_s, end_s, text, short, ink_on(colour))
 
 
 def _draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, short: str, colour: str) -> bool:
-    """Write the longest of the two that fits, and return whether one does."""
+    """Write the longer of two texts that fits; return whether one does."""
     room = _LANES_WIDTH * 72 * (end_s - begin_s) / axes.get_xlim()[1]
     for label in (text, short):
         if len(label) * _POINTS_PER_CHARACTER < room - 2:
@@ -83,7 +82,7 @@ def _draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, 
 
 
 def _draw_exposed(axes: Axes, waits: Sequence[tuple[float, float]]) -> None:
-    """Shade the waits for communication through all lanes, and name them; if no name fits, the longest, from below."""
+    """Shade the waits for communication through all lanes, and name them; if no name fits, the longest."""
     colour = palette().vermillion
     for begin_s, end_s in waits:
         axes.axvspan(begin_s, end_s, color=colour, alpha=0.13, linewidth=0, zorder=0)
@@ -102,7 +101,6 @@ def _draw_exposed(axes: Axes, waits: Sequence[tuple[float, float]]) -> None:
 
 
 def _joined(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the intervals with those that touch one another made one."""
     joined: list[tuple[float, float]] = []
     for begin_s, end_s in intervals:
         if joined and joined[-1][1] == begin_s:
@@ -113,7 +111,6 @@ def _joined(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _draw_calls(figure: Figure, axes: Axes, prediction: TracePrediction, lanes: dict[int, int]) -> None:
-    """Draw calls of a kind in one colour; they overlap where several of a group are under way at once."""
     timeline = prediction.timeline
     kinds = list(dict.fromkeys(call.collective for call in timeline.step.calls))
     colours = (palette().blue, palette().orange, palette().sky, palette().vermillion, palette().grey)
@@ -151,9 +148,7 @@ def draw_trace_scaling(scaling: TraceScaling) -> Figure:
 
 
 def _draw_step_times(axes: Axes, steps: Sequence[ScaledStep]) -> None:
-    """Draw the time of a step against the number of ranks, and shade what of it is exposed communication."""
-    _begin(axes, "Time of a step against number of ranks")
-    set_axis(axes.yaxis, "", time_tick)
+    describe_axes(axes, "Time of a step against number of ranks", RANKS, Scale("", time_tick))
     ranks, times = [step.num_ranks for step in steps], [step.step_s for step in steps]
     hidden = [step.step_s - step.exposed_s for step in steps]
     axes.fill_between(ranks, hidden, color=palette().light_grey, linewidth=0, label="computing")
@@ -166,23 +161,17 @@ def _draw_step_times(axes: Axes, steps: Sequence[ScaledStep]) -> None:
 
 
 def _draw_efficiency(axes: Axes, steps: Sequence[ScaledStep], reference: str) -> None:
-    """Draw efficiency against the number of ranks. reference: to what it is compared."""
-    _begin(axes, "Efficiency against number of ranks")
-    set_axis(axes.yaxis, reference, lambda share: f"{100 * share:.0f} %")
+    scale = Scale(reference, lambda share: f"{100 * share:.0f} %")
+    describe_axes(axes, "Efficiency against number of ranks", RANKS, scale)
     shares = [step.efficiency for step in steps]
     draw_curves(axes, [Curve("efficiency", [step.num_ranks for step in steps], shares)])
     _label(axes, [(step.num_ranks, step.efficiency, f"{100 * step.efficiency:.3g} %") for step in steps])
     axes.set_ylim(0, 1.1 * max(1.0, *shares))
 
 
-def _begin(axes: Axes, title: str) -> None:
-    axes.set_title(title, loc="left", fontsize=points(11), fontweight="bold")
-    set_axis(axes.xaxis, "ranks, each with the same work", "{:g}".format, log_base=2)
-    axes.margins(x=0.1)  # with room for the labels of the first and the last point
-
-
 def _label(axes: Axes, marks: Sequence[tuple[int, float, str]]) -> None:
-    """Write a text above each of some points, as many as have room; the last is one of them."""
+    """Write a text above some points, as many as have room, the last among them."""
+    axes.margins(x=0.1)  # with room for the first and the last text
     for count, value, text in marks[:: -len(marks) // _MAX_LABELS]:
         style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": points(8)}
         axes.annotate(text, (count, value), (0, 8), **style)

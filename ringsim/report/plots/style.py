@@ -1,4 +1,4 @@
-"""Matplotlib's settings for all pictures: `drawing`, `palette`, `new_figure` and `save_figure`.
+"""Matplotlib's settings for all pictures, and pages of panels.
 
 Fonts, colours and resolution are the user's settings of matplotlib where these are not its defaults.
 """
@@ -6,23 +6,23 @@ Fonts, colours and resolution are the user's settings of matplotlib where these 
 import io
 import os
 import re
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import matplotlib.style
 from matplotlib import rc_context, rcParams, rcParamsDefault
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
 from ringsim.files import atomic_file
 from ringsim.report.colours import BLACK, OWN_STYLES, WHITE, Palette
 
 
 def palette() -> Palette:
-    """Return the colours for matplotlib's settings as they are now."""
+    """Return the colours for matplotlib's current settings."""
     return _palette(_hex(rcParams["axes.facecolor"], WHITE), _hex(rcParams["text.color"], BLACK))
 
 
@@ -33,6 +33,9 @@ def _hex(colour: str, otherwise: str) -> str:
     return otherwise if colour in ("none", "auto", "inherit") else to_hex(colour).upper()
 
 
+# Inches, with matplotlib's own font size.
+WIDTH, LEFT, RIGHT = 14.0, 0.8, 0.25
+_TITLE_HEIGHT, _LINE_HEIGHT = 0.53, 0.22
 _DPI = 144.0  # with the widths of the pages about 2000 pixels
 # Matplotlib's types know every name, and take no other string.
 _SETTINGS, _DEFAULTS = cast(MutableMapping[str, Any], rcParams), cast(MutableMapping[str, Any], rcParamsDefault)
@@ -40,10 +43,10 @@ _SETTINGS, _DEFAULTS = cast(MutableMapping[str, Any], rcParams), cast(MutableMap
 
 @contextmanager
 def drawing(style: str | None = None) -> Iterator[None]:
-    """Set matplotlib up for a picture, and back when the block ends.
+    """Set matplotlib up for a picture, and restore its settings when the block ends.
 
-    style: light, dark, or the name or file of a style of matplotlib; None: the settings as they are.
-    Raises ValueError for a style that there is not.
+    style: light, dark, or a style of matplotlib, by its name or file; None: the current settings. Raises ValueError
+    for an unknown style.
     """
     with rc_context():
         if style is not None:
@@ -55,7 +58,7 @@ def drawing(style: str | None = None) -> Iterator[None]:
 
 
 def check_style(style: str) -> None:
-    """Raise ValueError, in one line, for a style that there is not."""
+    """Raise ValueError, in one line, for an unknown style."""
     with rc_context():
         _use(style)
 
@@ -80,18 +83,18 @@ def _use(style: str) -> None:
 
 
 def setting(name: str, ours: Any) -> Any:
-    """Return matplotlib's setting of this name if the user has changed it, else ours."""
+    """Return matplotlib's setting if the user has changed it, else ours."""
     theirs = _SETTINGS[name]
     return ours if theirs == _DEFAULTS[name] else theirs
 
 
 def font_scale() -> float:
-    """Return how many times as large as matplotlib's own the user's font is."""
+    """Return the user's font size in that of matplotlib."""
     return float(rcParams["font.size"] / rcParamsDefault["font.size"])
 
 
 def points(size: float) -> float:
-    """Return the size of a text in points, where `size` is what it has with matplotlib's own font size."""
+    """Return the size of a text in points, where `size` is that with matplotlib's own font size."""
     return size * font_scale()
 
 
@@ -110,11 +113,47 @@ def new_figure(width: float, height: float, **rest: Any) -> Figure:
     return Page(figsize=(width * scale, height * scale), dpi=setting("figure.dpi", _DPI), **rest)
 
 
-def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style: str | None = None) -> None:
-    """Draw a page and writes it to `path`, whose suffix says the format: png (also if none), pdf or svg.
+class Panel(NamedTuple):
+    """A band of a page. draw: fills it within the margins, in inches, that follow."""
 
-    style: as for `drawing`. The file appears complete or not at all. Raises OSError if it cannot be written,
-    ValueError for a suffix that is no picture's and a style that there is not.
+    height: float
+    draw: Callable[[SubFigure, dict[str, float]], None]
+    above: float = 0.0
+    below: float = 0.0
+    left: float = LEFT
+    right: float = RIGHT
+
+
+def page_of(panels: Sequence[Panel]) -> Figure:
+    """Return a page of panels, one below the other."""
+    heights = [panel.height for panel in panels]
+    figure = new_figure(WIDTH, sum(heights))
+    parts = figure.subfigures(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for part, (height, draw, above, below, left, right) in zip(parts, panels, strict=True):
+        across = {"left": left / WIDTH, "right": 1 - right / WIDTH}
+        draw(part, across | {"top": 1 - above / height, "bottom": below / height})
+    return figure
+
+
+def head(title: str, *lines: tuple[str, float, str], left: float = LEFT) -> Panel:
+    """Return the title of a page, and lines below it: text, size in points, and colour."""
+    height = _TITLE_HEIGHT + _LINE_HEIGHT * len(lines)
+
+    def draw(figure: SubFigure, margins: dict[str, float]) -> None:
+        x = margins["left"]
+        figure.text(x, 1 - 0.28 / height, title, fontsize=points(15), fontweight="bold", va="center")
+        for number, (text, size, colour) in enumerate(lines):
+            y = 1 - (0.61 + _LINE_HEIGHT * number) / height
+            figure.text(x, y, text, fontsize=points(size), va="center", color=colour)
+
+    return Panel(height, draw, left=left)
+
+
+def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style: str | None = None) -> None:
+    """Draw a page and write it to `path`: png (also without a suffix), pdf or svg, by its suffix.
+
+    style: as of `drawing`. The file appears complete or not at all. Raises OSError if it cannot be written,
+    ValueError for another suffix and an unknown style.
     """
     path = Path(path)
     with drawing(style), atomic_file(path) as file:
@@ -125,16 +164,16 @@ def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style:
 
 
 def _svg(figure: Figure, **settings: Any) -> str:
-    """Return a figure as SVG whose texts keep their spaces: browsers drop the indentation of code otherwise."""
+    """Return a figure as SVG whose texts keep their spaces, which browsers drop otherwise."""
     file = io.StringIO()
     figure.savefig(file, format="svg", **settings)
     return re.sub(r"<text (?=[^>]*>(?: |[^<]*  ))", '<text xml:space="preserve" ', file.getvalue())
 
 
 def inline_svg(figure: Figure, *, transparent: bool = True) -> str:
-    """Return a figure drawn in the style `page` as an SVG element of a page: the same text for the same figure.
+    """Return a figure drawn in the style `page` as an SVG element: the same text for the same figure.
 
-    Its colours are variables, which `svg_colours` defines for dark pages. transparent: without the paper.
+    Its colours are variables, see `svg_colours`. transparent: without the paper.
     """
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with rc_context({"svg.hashsalt": "ringsim"}):

@@ -1,9 +1,10 @@
-"""The page with the pictures of a sweep: the winner map of each network, and time against size below it."""
+"""The page of a sweep: the winner map of each network, and time against size."""
 
 import math
 import re
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,21 @@ from matplotlib.ticker import NullLocator
 from ringsim.analysis import Sweep, Winner
 from ringsim.report.colours import Style
 from ringsim.report.network_table import network_facts
-from ringsim.report.plots.charts import Floats, Label, boxes, draw_boxes, draw_labels, points_per_unit, set_axis
-from ringsim.report.plots.style import new_figure, palette, points
+from ringsim.report.plots.charts import (
+    Floats,
+    Label,
+    boxes,
+    describe_axes,
+    draw_boxes,
+    draw_labels,
+    points_per_unit,
+    set_axis,
+)
+from ringsim.report.plots.style import WIDTH, Panel, head, page_of, palette, points
 from ringsim.report.sweep_table import format_gain, library_notes, runner_up
 from ringsim.units import format_size, format_time
 
-# Inches, here and below.
-_WIDTH, _LEFT, _LEGEND = 14.0, 0.95, 2.35
-_TITLE_HEIGHT, _LINES_HEIGHT, _NOTE_HEIGHT = 0.5, 3.9, 0.17
+_LEFT, _LEGEND, _LINES_HEIGHT, _NOTE_HEIGHT = 0.95, 2.35, 3.9, 0.17  # inches
 _LEGEND_LENGTH = 25  # characters of a line
 _MAX_PANELS = 3
 _FEW_CURVES = 5
@@ -34,59 +42,55 @@ _MAX_NOTES, _NOTE_LENGTH = 8, 190  # lines and characters
 
 
 def draw_sweep(sweep: Sweep) -> Figure:
-    """Draw for each network the winner map and, below it, time against size; skipped cells stand at the bottom."""
-    notes = _notes(sweep)
+    """Draw the winner map of each network, time against size below it, and notes at the bottom."""
+    notes, styles = _notes(sweep), palette().styles_of(sweep.algorithms)
     map_height = 1.0 + min(max(0.4 * len(sweep.ranks), 0.6), 6.0)
-    heights = [_TITLE_HEIGHT, *[map_height, _LINES_HEIGHT] * len(sweep.networks), 0.15 + _NOTE_HEIGHT * len(notes)]
-    figure = new_figure(_WIDTH, sum(heights))
-    head, *parts, foot = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    styles = palette().styles_of(sweep.algorithms)
-    title = f"{sweep.collective.value}: the fastest of {len(sweep.algorithms)} algorithms"
-    head.text(_LEFT / _WIDTH, 0.5, title, fontsize=points(15), fontweight="bold", va="center")
-    for index, network in enumerate(sweep.networks):
-        top, bottom = parts[2 * index : 2 * index + 2]
-        _draw_map(top, sweep, network, styles, map_height)
-        _draw_lines(bottom, sweep, network, styles)
-    foot.text(
-        _LEFT / _WIDTH, 1, "\n".join(notes), fontsize=points(7.5), color=palette().dark_grey, va="top", linespacing=1.35
-    )
-    return figure
+    drawn = (map_height, _draw_map, 0.5, 0.45), (_LINES_HEIGHT, _draw_lines, 0.45, 0.55)
+    panels = [
+        Panel(height, partial(draw, sweep=sweep, network=network, styles=styles), above, below, _LEFT, _LEGEND + 0.15)
+        for network in sweep.networks
+        for height, draw, above, below in drawn
+    ]
+
+    def draw_notes(figure: SubFigure, margins: dict[str, float]) -> None:
+        small: dict[str, Any] = {"fontsize": points(7.5), "color": palette().dark_grey, "linespacing": 1.35}
+        figure.text(margins["left"], 1, "\n".join(notes), va="top", **small)
+
+    title = head(f"{sweep.collective.value}: the fastest of {len(sweep.algorithms)} algorithms", left=_LEFT)
+    return page_of([title, *panels, Panel(0.15 + _NOTE_HEIGHT * len(notes), draw_notes, left=_LEFT)])
 
 
 def panel_ranks(ranks: Sequence[int]) -> list[int]:
-    """Return the numbers of ranks with their own panel: the least, the middle and the largest."""
+    """Return the numbers of ranks with a panel: the least, the middle and the largest."""
     chosen = np.linspace(0, len(ranks) - 1, min(len(ranks), _MAX_PANELS)).round().astype(int)
     return [ranks[index] for index in chosen]
 
 
-def _margins(height: float, above: float, below: float) -> dict[str, Any]:
-    right = 1 - (_LEGEND + 0.15) / _WIDTH
-    return {"left": _LEFT / _WIDTH, "right": right, "top": 1 - above / height, "bottom": below / height}
-
-
-def _draw_map(figure: SubFigure, sweep: Sweep, network: str, styles: dict[str, Style], height: float) -> None:
-    axes = figure.subplots(gridspec_kw=_margins(height, 0.5, 0.45))
-    axes.set_title(f"Fastest on network {network}", loc="left", fontsize=points(11), fontweight="bold")
+def _draw_map(
+    figure: SubFigure, margins: dict[str, float], sweep: Sweep, network: str, styles: dict[str, Style]
+) -> None:
+    axes = figure.subplots(gridspec_kw=margins)
+    describe_axes(axes, f"Fastest on network {network}")
     facts = ", ".join(network_facts(sweep.networks[network]))
     axes.set_title(facts, loc="right", fontsize=points(9), color=palette().dark_grey)
     areas = draw_winner_map(axes, sweep, network, styles)
     gain = f"how many times as fast as {runner_up(sweep, network)}"
     axes.set_xlabel(f"size of the whole data; number: {gain}", fontsize=points(9))
-    _draw_legend(figure, areas, 1 - 0.5 / height)
+    _draw_legend(figure, areas, margins["top"])
 
 
-def _draw_lines(figure: SubFigure, sweep: Sweep, network: str, styles: dict[str, Style]) -> None:
-    chosen = panel_ranks(sweep.ranks)
-    grid = _margins(_LINES_HEIGHT, 0.45, 0.55) | {"wspace": 0.06}
-    panels = figure.subplots(1, len(chosen), squeeze=False, sharey=True, gridspec_kw=grid)[0]
+def _draw_lines(
+    figure: SubFigure, margins: dict[str, float], sweep: Sweep, network: str, styles: dict[str, Style]
+) -> None:
+    chosen, told_apart = panel_ranks(sweep.ranks), _told_apart(sweep, network)
+    panels = figure.subplots(1, len(chosen), squeeze=False, sharey=True, gridspec_kw=margins | {"wspace": 0.06})[0]
     for axes, num_ranks in zip(panels, chosen, strict=True):
         _draw_panel(axes, sweep, network, num_ranks, styles)
         set_size_axis(axes, sweep.sizes_bytes, 18 // (2 * len(chosen)))
         axes.set_xlabel("size of the whole data", fontsize=points(9))
-        axes.set_title(f"Time on {num_ranks} ranks", loc="left", fontsize=points(11), fontweight="bold")
+        describe_axes(axes, f"Time on {num_ranks} ranks")
     panels[0].set_ylabel("time", fontsize=points(9))
     drawn = [name for name in styles if any(_curve(sweep, network, num_ranks, name) for num_ranks in chosen)]
-    told_apart = _told_apart(sweep, network)
     lines = [
         Line2D([], [], color=styles[name].colour, linestyle=styles[name].stroke, linewidth=2, label=name)
         for name in drawn
@@ -94,15 +98,15 @@ def _draw_lines(figure: SubFigure, sweep: Sweep, network: str, styles: dict[str,
     ]
     if others := len(drawn) - len(lines):
         lines.append(Line2D([], [], color=palette().light_grey, linewidth=1, label=f"{others} others"))
-    _draw_legend(figure, lines, 1 - 0.45 / _LINES_HEIGHT)
+    _draw_legend(figure, lines, margins["top"])
 
 
 def _draw_legend(figure: SubFigure, handles: Sequence[Artist], top: float) -> None:
-    """In the margin on the right, where long names, such as a user's FILE.py:FUNCTION, take several lines."""
+    """Draw a legend in the right margin, where long names take several lines."""
     for handle in handles:
         parts = re.split(r"(?<=:)", str(handle.get_label()))
         handle.set_label("\n".join(line for part in parts for line in textwrap.wrap(part, _LEGEND_LENGTH)))
-    place = (1 - _LEGEND / _WIDTH, top)
+    place = (1 - _LEGEND / WIDTH, top)
     figure.legend(
         handles=handles, loc="upper left", bbox_to_anchor=place, fontsize=points(8.5), frameon=False, borderaxespad=0,
         handlelength=2.8, labelspacing=0.5,
@@ -117,7 +121,7 @@ def _draw_panel(axes: Axes, sweep: Sweep, network: str, num_ranks: int, styles: 
 
 
 def draw_sweep_curves(axes: Axes, sweep: Sweep, network: str, num_ranks: int, styles: dict[str, Style]) -> bool:
-    """Draw time against size for each algorithm, the first on top; return whether there is any curve."""
+    """Draw time against size for each algorithm; return whether there is any curve."""
     curves = {name: _curve(sweep, network, num_ranks, name) for name in reversed(styles)}
     told_apart = _told_apart(sweep, network)
     for name, curve in curves.items():
@@ -131,27 +135,25 @@ def draw_sweep_curves(axes: Axes, sweep: Sweep, network: str, num_ranks: int, st
 
 
 def _told_apart(sweep: Sweep, network: str) -> set[str]:
-    """Return the algorithms whose curves have their colours: few, or the ring and those that are fastest somewhere."""
+    """Return the algorithms whose curves have colours: all of few, or the ring and the winners."""
     if len(sweep.algorithms) <= _FEW_CURVES:
         return set(sweep.algorithms)
     return {sweep.baseline(network), *winning_names(sweep, network).ravel().tolist()}
 
 
 def _why_no_curve(sweep: Sweep, network: str, num_ranks: int) -> str:
-    """Return the reason why the panel of `num_ranks` ranks is empty."""
     cells = [cell for cell in sweep.cells if (cell.network, cell.num_ranks) == (network, num_ranks)]
     reasons = dict.fromkeys(cell.skipped for cell in cells if cell.skipped)
     return f"skipped: {'; '.join(reasons)}" if reasons else "no time passes, so there is nothing to draw"
 
 
 def _curve(sweep: Sweep, network: str, num_ranks: int, name: str) -> list[tuple[int, float]]:
-    """Sizes and times of the cells that were simulated, and in which time passes."""
     own = [cell for cell in sweep.cells if (cell.network, cell.num_ranks, cell.algorithm) == (network, num_ranks, name)]
     return [(cell.size_bytes, cell.time_s) for cell in own if cell.time_s]
 
 
 def _notes(sweep: Sweep) -> list[str]:
-    """Which ranks have no panel, what was skipped, as it may have won, and where the figures come from."""
+    """Return which ranks have no panel, what was skipped, and where the figures come from."""
     notes = sweep.skipped()
     if len(sweep.ranks) > _MAX_PANELS:
         least, middle, largest = panel_ranks(sweep.ranks)
@@ -173,7 +175,7 @@ _ROW = (-0.5, 0.5)
 
 
 def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]) -> list[Patch]:
-    """Draw a cell for each size and number of ranks in the colour of the fastest, with its gain over the ring.
+    """Draw the fastest algorithm of each size and number of ranks, with its gain over the ring.
 
     Returns what the colours mean, for a legend.
     """
@@ -206,9 +208,9 @@ def _area(name: str, styles: dict[str, Style], baseline: str) -> dict[str, Any]:
 
 
 def winning_names(sweep: Sweep, network: str) -> Names:
-    """Return the fastest algorithm's name, TIED where the ring takes as long: shape (num_ranks, size).
+    """Return the fastest algorithm's name: shape (num_ranks, num_sizes).
 
-    NOBODY where all were skipped.
+    TIED where the ring takes as long, NOBODY where all were skipped.
     """
     names = np.full((len(sweep.ranks), len(sweep.sizes_bytes)), NOBODY, dtype=object)
     for place, winner in _winners(sweep, network).items():
@@ -219,13 +221,12 @@ def winning_names(sweep: Sweep, network: str) -> Names:
 
 
 def _winners(sweep: Sweep, network: str) -> dict[tuple[int, int], Winner]:
-    """Return the winners by their row and their column in the map."""
     winners = ((place, winner) for place, winner in sweep.winners().items() if place[0] == network)
     return {(sweep.ranks.index(ranks), sweep.sizes_bytes.index(size)): winner for (_, ranks, size), winner in winners}
 
 
 def size_edges(sizes_bytes: Sequence[int]) -> Floats:
-    """Return the edges of cells, half-way between the sizes on a logarithmic axis: shape (num_sizes + 1,)."""
+    """Return the edges of cells, half-way between sizes on a logarithmic axis: (num_sizes + 1,)."""
     log = np.log2(np.asarray(sizes_bytes, dtype=np.float64))
     if len(log) == 1:
         return np.asarray(2 ** np.array([log[0] - 1, log[0] + 1]))
@@ -234,7 +235,7 @@ def size_edges(sizes_bytes: Sequence[int]) -> Floats:
 
 
 def set_size_axis(axes: Axes, sizes_bytes: Sequence[int], max_ticks: int = 16) -> None:
-    """Set a logarithmic axis over the cells, with a tick at the middle of every cell for which there is room."""
+    """Set a logarithmic axis over the cells, with a tick in the middle of as many as have room."""
     edges = size_edges(sizes_bytes)
     axes.set_xscale("log", base=2)
     axes.set_xlim(edges[0], edges[-1])
@@ -245,7 +246,6 @@ def set_size_axis(axes: Axes, sizes_bytes: Sequence[int], max_ticks: int = 16) -
 
 
 def _draw_gains(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]) -> None:
-    """Write how many times as fast as the ring (or the second) each cell is, where there is room."""
     size, (across, per_rank) = points(_GAIN_SIZE), points_per_unit(axes)
     log = np.log2(size_edges(sweep.sizes_bytes))
     rooms = np.diff(log) / (log[-1] - log[0]) * across * np.ptp(axes.get_xlim())

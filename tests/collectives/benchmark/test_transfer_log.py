@@ -61,7 +61,7 @@ def test_records_can_be_predicted(ranks: RankPool) -> None:
     assert len(set(names)) == len(names)
     assert {run.collective for run in measured.runs} == set(Collective)
     for run in measured.runs:
-        both = compare_run(run, Network(1e-5, 1e9))
+        both = compare_run(run, Network.uniform(1e-5, 1e9))
         assert run.size_bytes == 2**20
         assert len(both.predicted.timeline) == len(run) > 0
 

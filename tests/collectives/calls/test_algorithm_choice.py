@@ -10,15 +10,16 @@ from msgspec.structs import replace
 
 import collectives
 from collectives.calls.algorithm_choice import CANDIDATES, Chooser, _calibrated, chooser_of, use_network
-from ringsim import Cluster, Collective, Network, ScheduleError, predict_time
+from ringsim import Collective, Network, ScheduleError, predict_time
 from ringsim.network import Host, Link, Nics, Processor, Spec
 from ringsim.registry import build
 from tests.ranks import RankPool
 from tests.refusals import said_by
-from tests.ringsim.calibration import test_hosts
+from tests.ringsim.calibration.test_host_costs import PROCESSOR
+from tests.ringsim.calibration.test_host_costs import probed as probed_hosts
 
 ALL_REDUCE = Collective.ALL_REDUCE
-SLOW = Network(latency_s=1e-3, bandwidth_bytes_per_s=1e8)
+SLOW = Network.uniform(latency_s=1e-3, bandwidth_bytes_per_s=1e8)
 
 
 def chosen(group: dist.ProcessGroup, sizes: list[int]) -> list[str]:
@@ -54,13 +55,13 @@ def right(n):
 def wrong(n):
     return Schedule.from_transfers(Collective.ALL_REDUCE, "wrong", n, 1, [[Transfer(0, 1, 0, True)]])
 """
-QUICK_BYTES = Network(latency_s=1e-3, bandwidth_bytes_per_s=1e12)
+QUICK_BYTES = Network.uniform(latency_s=1e-3, bandwidth_bytes_per_s=1e12)
 
 
 def chosen_with_burst(group: dist.ProcessGroup) -> list[str]:
     """Return the choices on two hosts of two ranks whose NICs save up 128 KiB."""
     nics = Nics(latency_s=6e-5, bandwidth_bytes_per_s=1.2e8, burst_bytes=2**17)
-    use_network(Cluster("", Spec(Host(nics=nics), ranks_per_host=2, processor=Processor(4e-5, 4e-5))), group)
+    use_network(Network("", Spec(Host(nics=nics), ranks_per_host=2, processor=Processor(4e-5, 4e-5))), group)
     return [chooser_of(group).choose(ALL_REDUCE, size, group) for size in (2**17, 2**20)]
 
 
@@ -170,9 +171,9 @@ def test_auto_on_the_backend(trio: RankPool) -> None:
 def test_ranks_of_a_host_share_its_network_interface(num_hosts: int, winners: set[str]) -> None:
     """For large tensors the algorithm that crosses the interface least wins: 2(h-1)/h of the size, not 2(n-1)/n."""
     num_ranks, host = 2 * num_hosts, Host(link=Link(0.0, 2e9), nics=Nics(100e-6, 125e6))  # of 1 Gbit/s, for two ranks
-    cluster = Cluster("true", Spec(host=host, ranks_per_host=2, processor=test_hosts.PROCESSOR))
+    cluster = Network("true", Spec(host=host, ranks_per_host=2, processor=PROCESSOR))
     hosts = tuple(rank // 2 for rank in range(num_ranks))
-    network = _calibrated(test_hosts.probed(cluster, hosts, hosts), 8)
+    network = _calibrated(probed_hosts(cluster, hosts, hosts), 8)
     chooser = Chooser(None)  # type: ignore[arg-type]  # it looks at no group until it has to ask the others
     assert chooser._best(ALL_REDUCE, 2**24, num_ranks, network) in winners
     assert chooser._best(ALL_REDUCE, 64, num_ranks, network) == "recursive_doubling"
@@ -182,7 +183,7 @@ def test_ranks_of_a_host_share_its_network_interface(num_hosts: int, winners: se
 @pytest.mark.parametrize("hosts", [(0, 1, 0, 1), (0, 1, 1, 1)])
 def test_hosts_that_are_not_alike_are_ranks_with_links_of_their_own(hosts: tuple[int, ...]) -> None:
     """Which need not be true, but is all that the probes can tell."""
-    measured = test_hosts.probed(Cluster("true", Spec(ranks_per_host=1, processor=test_hosts.PROCESSOR)), hosts, hosts)
+    measured = probed_hosts(Network("true", Spec(ranks_per_host=1, processor=PROCESSOR)), hosts, hosts)
     in_flight = replace(measured.probes[0], in_flight=4)
     additions = [replace(probe, kind="reduce") for probe in measured.probes_of("reduce", clock="cpu")]
     network = _calibrated(replace(measured, probes=(*measured.probes, in_flight, *additions)), 8)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
 
 import collectives
-from collectives.runtime import Executor, Tag
+from collectives.runtime import Executor, RunOperands, Tag
 from tests.collectives.backend_calls import GLOOS, OURS, Group, Tensors, own
 from tests.collectives.runtime.test_executor import data
 from tests.ranks import RankPool, group_on
@@ -25,15 +25,15 @@ from tests.refusals import said_by
 def executions() -> Iterator[list[tuple[Any, ...]]]:
     """A list that gets collective, algorithm and wire of each execution in the block, unless it compares calls."""
     noted: list[tuple[Any, ...]] = []
-    run = Executor.run
+    carry_out = Executor.carry_out
 
-    def noting(executor: Executor, *arguments: Any, **options: Any) -> None:
+    def noting(executor: Executor, operands: RunOperands) -> None:
         if executor.tag == Tag.COLLECTIVE:
             schedule = executor.schedule
-            noted.append((schedule.collective.value, schedule.algorithm, options["wire"]))
-        run(executor, *arguments, **options)
+            noted.append((schedule.collective.value, schedule.algorithm, operands.wire_dtype))
+        carry_out(executor, operands)
 
-    with mock.patch.object(Executor, "run", noting):
+    with mock.patch.object(Executor, "carry_out", noting):
         yield noted
 
 

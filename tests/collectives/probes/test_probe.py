@@ -22,6 +22,7 @@ from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
 from tests.collectives.shared_groups import sharing_group
 from tests.ranks import RankPool
+from tests.ringsim.topologies import costs_of
 
 SHORT = Blocks(turns=2, number=2, least_s=1e-3)  # the times need not be good ones
 LATE_S = 0.1
@@ -46,8 +47,8 @@ def test_all_ranks_get_the_same_measurements(ranks: RankPool, num_ranks: int) ->
     assert all(len(p.times_s) == SHORT.turns * SHORT.number and min(p.times_s) > 0 for p in measurements.probes)
     assert {"machine", "cores", "torch", "OMP_NUM_THREADS", "date", "command"} <= measurements.provenance.keys()
     assert not measurements.probes_of("shift", warmth="rested")  # of one host, which has no links to others
-    network = calibrate_uniform(measurements)
-    assert network.latency_s + network.gap_s > 0
+    costs = costs_of(calibrate_uniform(measurements))
+    assert costs.latency_s + costs.gap_s > 0
 
 
 @pytest.mark.parametrize("tensor_bytes", [0, 4, 5000])

@@ -25,7 +25,7 @@ from tests.ranks import RankPool
 from tests.refusals import refused, said_by
 from tests.ringsim.strategies import listed, schedules
 
-NETWORK = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=1e10)
+NETWORK = Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=1e10)
 PUBLISHED = Path(__file__).parents[2] / "ringsim" / "formats" / "msccl"
 
 

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -17,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import collectives
 from collectives import CollectiveError, Event, Executor, FlightRecord
-from collectives.runtime import Transport
+from collectives.runtime import RunOperands, Transport
 from collectives.shared_memory import MEETING_TIMEOUT_S, Meeting
 from ringsim import Collective, Schedule
 from ringsim.registry import build
@@ -114,14 +115,13 @@ def struck(way: Way, timeout_s: float, victim: int, fuse: Fuse, call: Call) -> R
 
 def log_all_reduces(log: list[Event]) -> None:
     """Let every all_reduce of this process note its events there."""
-    run = Executor.run
+    carry_out = Executor.carry_out
 
-    def noting(executor: Executor, *arguments: Any, **options: Any) -> None:
-        if executor.schedule.collective is Collective.ALL_REDUCE:
-            options["log"] = log
-        run(executor, *arguments, **options)
+    def noting(executor: Executor, operands: RunOperands) -> None:
+        is_noted = executor.schedule.collective is Collective.ALL_REDUCE
+        carry_out(executor, replace(operands, log=log) if is_noted else operands)
 
-    Executor.run = noting  # type: ignore[method-assign]
+    Executor.carry_out = noting  # type: ignore[method-assign]
 
 
 NUM_SEEDS = {

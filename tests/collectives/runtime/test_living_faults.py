@@ -75,7 +75,7 @@ def has_no_room(group: Group) -> str:
     """One rank raises an error of its own in a call."""
     if group.rank() == VICTIM:
         executor, *_ = state_of(group).part(GroupRuntime).executors.values()
-        executor.run = mock.Mock(side_effect=MemoryError("no room"))  # type: ignore[method-assign]
+        executor.carry_out = mock.Mock(side_effect=MemoryError("no room"))  # type: ignore[method-assign]
     return said(collectives.all_reduce, torch.ones(1), group=group)
 
 

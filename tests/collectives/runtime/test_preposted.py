@@ -124,21 +124,17 @@ def test_a_finished_collective_stays_finished() -> None:
     assert said_by(RuntimeError, buffer.work.wait, timedelta()) == "connection closed"
 
 
-def test_purpose_size_class_and_number_can_be_told_from_a_tag() -> None:
-    """For every purpose, which is not that of a program's own messages, the largest class, and a large number."""
+def test_what_a_tag_holds_can_be_told_apart() -> None:
+    """Purpose, the largest size class, and a large number; or in its place, in 31 bits, the end of a digest."""
     assert len({int(tag) for tag in Tag}) == len(Tag)
     for purpose in Tag:
         tag = eager_tag(numbered_tag(purpose, 4095), MAX, reduces=True)
         assert 0 < tag & (1 << SIZE_CLASS_SHIFT) - 1 == purpose
         assert 0 < tag >> SIZE_CLASS_SHIFT & SIZE_CLASSES < SIZE_CLASSES
         assert tag >> FINGERPRINT_SHIFT == 4095
-
-
-def test_as_much_of_a_digest_as_fits() -> None:
-    """In a tag of 31 bits, in the place of the number; purpose and size class stay, and calls that differ by one do."""
-    tag = numbered_tag(Tag.COLLECTIVE, 4095, stamped=True)
-    first, second = (messages.digest_tag(tag, 2**61 + last) for last in (0, 1))
-    assert max(tag, first, second, messages.digest_tag(tag, 2**62 - 1)) < 2**31
+    stamped = numbered_tag(Tag.COLLECTIVE, 4095, stamped=True)
+    first, second, last = (messages.digest_tag(stamped, digest) for digest in (2**61, 2**61 + 1, 2**62 - 1))
+    assert max(stamped, first, second, last) < 2**31
     assert first != second
     for each in first, second:
         assert each & messages.STAMPED

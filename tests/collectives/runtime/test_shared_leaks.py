@@ -16,7 +16,7 @@ import collectives
 from tests.collectives.shared_groups import ONE_HOST, PAIRS, finish, local_ranks, sharing_group
 from tests.ranks import RankPool
 
-QUIET_S, SETTLED_WITHIN_S = 0.2, 10.0  # nothing changes for so long; at most so long is waited for that
+QUIET_S, SETTLED_WITHIN_S = 0.5, 10.0  # nothing changes for so long; at most so long is waited for that
 
 
 class Holdings(NamedTuple):
@@ -34,7 +34,7 @@ class Holdings(NamedTuple):
 
     @classmethod
     def settled(cls) -> "Holdings":
-        """The same, once it has stopped changing: Gloo closes the connections of a destroyed group a little later."""
+        """The same, once it has stopped changing: what watches or connects a destroyed group ends a little later."""
         gc.collect()
         held, since = cls.now(), time.monotonic()
         deadline = since + SETTLED_WITHIN_S

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partialmethod
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import collectives
-from collectives.runtime import Event, Executor, SharedMemoryTransport
+from collectives.runtime import Event, Executor, RunOperands, SharedMemoryTransport
 from collectives.runtime.instructions import portion_bytes
 from collectives.shared_memory import CACHE_LINE
 from ringsim.registry import ALGORITHMS, build_proved
@@ -103,7 +103,12 @@ def passes_of_run(_: dist.ProcessGroup, collective: Collective, name: str, num_r
         del counting.notes[before:]
         return found
 
-    logged = mock.patch.object(Executor, "run", partialmethod(Executor.run, log=log))
+    carry_out = Executor.carry_out
+
+    def logging(executor: Executor, operands: RunOperands) -> None:
+        carry_out(executor, replace(operands, log=log))
+
+    logged = mock.patch.object(Executor, "carry_out", logging)
     own = mock.patch.object(Executor, "_placed", placed)
     with logged, own, mock.patch.object(SharedMemoryTransport, "place", noted), counting:
         call()

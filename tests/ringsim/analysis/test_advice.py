@@ -1,17 +1,15 @@
 """Tests of `ringsim.analysis.advice`: what it says is what simulating it gives."""
 
-from dataclasses import asdict, replace
-
 import pytest
 
 from ringsim import Collective, Network, load_network, predict_time
 from ringsim.analysis.advice import advise, better_networks
 from ringsim.registry import build
 from tests.ringsim.made_networks import SLOW_LINK, SLOW_RANK, made_network
-from tests.ringsim.topologies import PrivateLinks
+from tests.ringsim.topologies import PrivateLinks, costs_of, with_costs
 
 RING = build(Collective.ALL_REDUCE, "ring", 8)
-UNIFORM = Network(latency_s=10e-6, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=5e9)
+UNIFORM = Network.uniform(latency_s=10e-6, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=5e9)
 
 
 def test_each_time_is_that_of_a_simulation() -> None:
@@ -20,7 +18,7 @@ def test_each_time_is_that_of_a_simulation() -> None:
     advice = advise(RING, UNIFORM, size, on_progress=lambda *progress: done.append(progress))
     times = {other.name: other.sorting_s for other in advice.alternatives}
     assert advice.time_s == predict_time(RING, UNIFORM, size)
-    better = replace(UNIFORM, bandwidth_bytes_per_s=2e9)
+    better = with_costs(UNIFORM, bandwidth_bytes_per_s=2e9)
     assert times["twice the bandwidth of all links"] == predict_time(RING, better, size)
     for algorithm in ("halving_doubling", "binomial_tree", "ring/4", "gloo_ring"):
         assert times[algorithm] == predict_time(build(Collective.ALL_REDUCE, algorithm, 8, size), UNIFORM, size)
@@ -50,7 +48,7 @@ def test_a_network_of_hosts_gets_better_in_all_its_parts() -> None:
 def test_what_is_too_large_is_skipped_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes last; more is simulated where each pair has a link of its own."""
     monkeypatch.setattr("ringsim.analysis.advice.MAX_TRANSFERS", 20)
-    for network in (UNIFORM, PrivateLinks(**asdict(UNIFORM))):
+    for network in (UNIFORM, PrivateLinks.uniform(*costs_of(UNIFORM))):
         skipped = {other.name for other in advise(RING, network, 1024).alternatives if other.skipped}
         assert "ring/4" not in skipped
         assert ("direct" in skipped) is not isinstance(network, PrivateLinks)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ringsim import Cluster, Collective, Schedule, Transfer, load_network
+from ringsim import Collective, Network, Schedule, Transfer, load_network
 from ringsim.analysis.blocked import BlockedRun, find_blocked, format_blocked
 from ringsim.analysis.slow_parts import find_slow_parts, format_slow_parts
 from ringsim.network.file_reader import read_network
@@ -14,13 +14,13 @@ from ringsim.simulation import simulate
 from tests.ringsim.made_networks import network_of_nics
 
 
-def failing(failure: str) -> Cluster:
+def failing(failure: str) -> Network:
     """Hosts of one rank each, something of which fails."""
     hosts = '[host]\nranks = 1\ncores = 1\nnic.bandwidth = "1GB/s"\n[rank]\nreduce_bandwidth = "1GB/s"\n'
     return read_network(f"{hosts}[[failure]]\n{failure}\n", "test.toml")
 
 
-def blocked_in(schedule: Schedule, network: Cluster, size: int) -> BlockedRun:
+def blocked_in(schedule: Schedule, network: Network, size: int) -> BlockedRun:
     """How its run comes to a stop."""
     return find_blocked(simulate(schedule, network, size), network.topology(schedule.num_ranks))
 

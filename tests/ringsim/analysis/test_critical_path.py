@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim.analysis.critical_path import Cause, CostKind, CriticalPath, critical_path
-from ringsim.network import AnyNetwork, Network, read_network
+from ringsim.network import Network, read_network
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule, Transfer, dependencies
 from ringsim.simulation import simulate
@@ -18,15 +18,15 @@ from tests.ringsim.strategies import listed, schedules
 from tests.ringsim.topologies import PrivateLinks
 
 
-def path_of(schedule: Schedule, network: AnyNetwork, size: int) -> CriticalPath:
+def path_of(schedule: Schedule, network: Network, size: int) -> CriticalPath:
     """The critical path of a simulated run."""
     chunk_bytes = schedule.chunk_bytes(size)
     topology = network.topology(schedule.num_ranks)
     return critical_path(simulate(schedule, network, size), dependencies(schedule), topology, chunk_bytes)
 
 
-@given(schedules(), NETWORKS | st.just(PrivateLinks(1e-5, 1e9, 4e9, 1e-6, 2e-6)), st.integers(0, 10**5))
-def test_the_pieces_fill_the_time(schedule: Schedule, network: AnyNetwork, size: int) -> None:
+@given(schedules(), NETWORKS | st.just(PrivateLinks.uniform(1e-5, 1e9, 4e9, 1e-6, 2e-6)), st.integers(0, 10**5))
+def test_the_pieces_fill_the_time(schedule: Schedule, network: Network, size: int) -> None:
     """Each begins where the one before it ends, the first at 0 and the last at the end; in a simulation none waits.
 
     On private links nothing contends.
@@ -45,7 +45,7 @@ def test_the_pieces_fill_the_time(schedule: Schedule, network: AnyNetwork, size:
 
 def test_costs_of_a_ring() -> None:
     """The four terms of the textbook: 2(n-1) latencies and chunks, n-1 reductions."""
-    network = Network(2.0, 1.0, 4.0, gap_s=0.5, receive_overhead_s=0.25)
+    network = Network.uniform(2.0, 1.0, 4.0, gap_s=0.5, receive_overhead_s=0.25)
     spent = path_of(build(Collective.ALL_REDUCE, "ring", 4), network, 4 * 8).seconds()
     assert [*spent.values()] == [6 * 2.0, 6 * 8.0, 0.0, 3 * 8.0 / 4, 6 * 0.75, 0.0]
 
@@ -74,13 +74,13 @@ def test_each_kind_of_wait_is_followed(wait: str) -> None:
     """Worked out by hand."""
     rows, expected = WAITS[wait]
     schedule = listed(*[[Transfer(*row) for row in step] for step in rows], num_ranks=3, num_chunks=2)
-    assert [segment.cause for segment in path_of(schedule, PrivateLinks(0.0, 1.0, 1.0), 2).segments] == expected
+    assert [segment.cause for segment in path_of(schedule, PrivateLinks.uniform(0.0, 1.0, 1.0), 2).segments] == expected
 
 
 def test_no_transfers_have_an_empty_path_and_no_end_has_none() -> None:
     """Nothing takes no time; and a run that never finishes has no last application."""
-    assert path_of(build(Collective.ALL_REDUCE, "ring", 1), Network(1.0, 1.0), 8) == CriticalPath(0.0, ())
-    schedule, network = build(Collective.ALL_REDUCE, "ring", 2), Network(1.0, 1.0)
+    assert path_of(build(Collective.ALL_REDUCE, "ring", 1), Network.uniform(1.0, 1.0), 8) == CriticalPath(0.0, ())
+    schedule, network = build(Collective.ALL_REDUCE, "ring", 2), Network.uniform(1.0, 1.0)
     endless = replace(simulate(schedule, network, 2), applied_s=np.full(4, math.inf))
     with pytest.raises(ValueError, match="^a run that never finishes has no critical path$"):
         critical_path(endless, dependencies(schedule), network.topology(2), np.array([1, 1]))

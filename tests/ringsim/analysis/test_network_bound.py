@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from cabled_networks import cabled, fully_connected, hosts, hypercube, islands, star, torus
 from ringsim import Collective, Network, ScheduleError, load_network, predict_time
 from ringsim.analysis import BOUNDED, bound_of, candidates
-from ringsim.network import AnyNetwork, read_network
+from ringsim.network import read_network
 from ringsim.registry import build
 from tests.ringsim.made_networks import SLOW_RANK, made_network, network_of_nics
 from tests.ringsim.strategies import networks
 
 RACKS = Path("docs/networks/racks.toml").read_text()
-MADE: dict[str, tuple[Callable[[], AnyNetwork], int]] = {
+MADE: dict[str, tuple[Callable[[], Network], int]] = {
     "torus": (lambda: torus(3, 3), 9),
     "torus with a cable missing": (lambda: torus(3, 3, missing=1), 9),
     "hypercube": (lambda: hypercube(3), 8),
@@ -37,7 +37,7 @@ MADE: dict[str, tuple[Callable[[], AnyNetwork], int]] = {
 }
 
 
-def _assert_never_below(collective: Collective, network: AnyNetwork, num_ranks: int, size_bytes: int) -> None:
+def _assert_never_below(collective: Collective, network: Network, num_ranks: int, size_bytes: int) -> None:
     bound = bound_of(collective, network, num_ranks, size_bytes)
     for name in candidates(collective, [network]):
         try:
@@ -61,7 +61,7 @@ DRAWN = st.tuples(networks(), st.integers(1, 7)) | NICS.map(lambda rates: (netwo
 
 
 @given(st.sampled_from(BOUNDED), DRAWN, st.integers(0, 100) | st.integers(1, 2**24))
-def test_nor_on_drawn_networks(collective: Collective, drawn: tuple[AnyNetwork, int], size_bytes: int) -> None:
+def test_nor_on_drawn_networks(collective: Collective, drawn: tuple[Network, int], size_bytes: int) -> None:
     """Whether ranks have ports, or each pair a link of its own, or hosts unlike NICs: the slowest one is a cut."""
     _assert_never_below(collective, *drawn, size_bytes)
 
@@ -72,7 +72,7 @@ BOUNDS = {
     # Half of the data must pass the cable between two islands.
     "islands": ("broadcast", cabled(4, [(0, 1), (2, 3), (1, 2)]), 4, 2**26, 3e-6, 2**26 / 1.25e9),
     # 2 (n - 1) / n of the size, as Patarasuk and Yuan have it, though a cut alone asks for half of that.
-    "ports": ("all_reduce", Network(latency_s=0.0, bandwidth_bytes_per_s=1e9), 5, 10**9, 0.0, 8 / 5),
+    "ports": ("all_reduce", Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1e9), 5, 10**9, 0.0, 8 / 5),
     # The farthest two of a chain of four are three cables apart.
     "latency": ("all_reduce", cabled(4, [(0, 1), (1, 2), (2, 3)]), 4, 1, 3e-6, 1e-6 + 1 / 1.25e9),
 }

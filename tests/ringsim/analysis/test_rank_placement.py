@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ringsim import Cluster, Collective, Network, load_network, permute_ranks, predict_time
+from ringsim import Collective, Network, load_network, permute_ranks, predict_time
 from ringsim.analysis.rank_placement import default_budget, find_placement
 from ringsim.libraries import OURS
 from ringsim.network import read_network
 from ringsim.network.spec import Failure
 from ringsim.registry import build
-from ringsim.report.placement_report import format_placement, parse_placement, placement_dict
+from ringsim.report.network_table import format_placement, parse_placement, placement_dict
 from tests.ringsim.commands import as_json, printed, run, written
 from tests.ringsim.made_networks import network_of_nics
 
@@ -22,7 +22,7 @@ SIZE = 2**22
 EXAMPLE = Path(__file__).parents[3] / "docs/networks/interleaved.toml"
 
 
-def network_of(pairs: Iterable[tuple[int, int]], num_ranks: int, of_pair: Callable[[], tuple[int, int]]) -> Cluster:
+def network_of(pairs: Iterable[tuple[int, int]], num_ranks: int, of_pair: Callable[[], tuple[int, int]]) -> Network:
     """One rank a host, and cables between these pairs: microseconds and Gbit/s of each."""
     hosts = [f'[[hosts]]\nname = "h{rank}"\nranks = [{rank}]' for rank in range(num_ranks)]
     links = [
@@ -32,7 +32,7 @@ def network_of(pairs: Iterable[tuple[int, int]], num_ranks: int, of_pair: Callab
     return read_network("\n".join(hosts + links), "test.toml")
 
 
-def cabled_network(seed: int, num_ranks: int) -> Cluster:
+def cabled_network(seed: int, num_ranks: int) -> Network:
     """A cable of its own kind between any two hosts."""
     rng = np.random.default_rng(seed)
     pairs = [(a, b) for a in range(num_ranks) for b in range(a)]
@@ -40,7 +40,7 @@ def cabled_network(seed: int, num_ranks: int) -> Cluster:
 
 
 @pytest.mark.parametrize("network", [cabled_network(0, 6), network_of_nics(10, 1, 5, 2, 10, 1)], ids=["cables", "NICs"])
-def test_no_order_of_six_is_much_faster(network: Cluster) -> None:
+def test_no_order_of_six_is_much_faster(network: Network) -> None:
     """On networks of which many orders are slow, what is found is within 2 % of the best.
 
     Orders of a ring that begin with another rank are the same.
@@ -108,7 +108,7 @@ def test_never_worse_and_the_same_for_the_same_seed() -> None:
 @pytest.mark.parametrize("num_ranks", [1, 7])
 def test_where_all_pairs_are_alike_nothing_is_moved(num_ranks: int) -> None:
     """Orders that differ by rounding alone are not preferred; one rank has one order, and no time passes."""
-    found = find_placement(build(Collective.ALL_REDUCE, "ring", num_ranks), Network(1e-6, 1e9), SIZE)
+    found = find_placement(build(Collective.ALL_REDUCE, "ring", num_ranks), Network.uniform(1e-6, 1e9), SIZE)
     assert (found.order, found.gain, found.time_s > 0) == (tuple(range(num_ranks)), 1.0, num_ranks > 1)
 
 

@@ -12,7 +12,7 @@ from ringsim.registry.algorithms import build
 from ringsim.simulation import predict_time
 
 RING = build(Collective.ALL_REDUCE, "ring", 4)
-NETWORK = Network(latency_s=20e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
+NETWORK = Network.uniform(latency_s=20e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
 
 
 def view_of(collective: str, algorithm: str, num_ranks: int, network: Network = NETWORK) -> RunView:
@@ -33,7 +33,7 @@ def test_many_states_are_thinned_evenly() -> None:
 def test_waiting_is_the_time_between_sending_and_reducing() -> None:
     """A rank waits while a chunk travels, and not while it reduces."""
     # 1 s to send a chunk, 0.5 s under way, 0.5 s to reduce: sends 0-1, reduces 1.5-2, sends 2-3, has all at 3.5.
-    network = Network(latency_s=0.5, bandwidth_bytes_per_s=1, reduce_bytes_per_s=2)
+    network = Network.uniform(latency_s=0.5, bandwidth_bytes_per_s=1, reduce_bytes_per_s=2)
     view = RunView(build(Collective.ALL_REDUCE, "ring", 2), network, 2)
     assert [gaps.tolist() for gaps in waiting_times(view.timeline)] == [[[1.0, 1.5], [3.0, 3.5]]] * 2
 
@@ -46,7 +46,7 @@ def test_at_the_crossover_the_time_is_twice_the_floor(algorithm: str) -> None:
     assert by_size.floor_s == predict_time(schedule, NETWORK, 0) > 0
     assert predict_time(schedule, NETWORK, by_size.crossover_bytes or 0) == pytest.approx(2 * by_size.floor_s, rel=1e-4)
     for latency_s in (0.0, 1e9):
-        assert RunView(schedule, Network(latency_s, 1e9), 1 << 20).by_size.crossover_bytes is None
+        assert RunView(schedule, Network.uniform(latency_s, 1e9), 1 << 20).by_size.crossover_bytes is None
 
 
 def test_the_closed_form_lies_on_the_simulated_times() -> None:

@@ -11,8 +11,8 @@ from ringsim.registry.algorithms import build
 from tests.refusals import said_by
 from tests.ringsim.commands import written
 
-FAST = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
-NETWORKS = {"fast": FAST, "slow": Network(latency_s=1e-3, bandwidth_bytes_per_s=1e7, reduce_bytes_per_s=2e7)}
+FAST = Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
+NETWORKS = {"fast": FAST, "slow": Network.uniform(latency_s=1e-3, bandwidth_bytes_per_s=1e7, reduce_bytes_per_s=2e7)}
 ALL_REDUCE = Collective.ALL_REDUCE
 
 

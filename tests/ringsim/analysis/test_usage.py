@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ringsim import Collective, Network, Schedule, Transfer
 from ringsim.analysis.explanation import link_usage, rank_usage
-from ringsim.network import AnyNetwork, read_network
+from ringsim.network import read_network
 from ringsim.registry import build
 from ringsim.simulation import simulate
 from tests.ringsim.network.test_cluster import files
@@ -33,13 +33,13 @@ PAIRS = listed([Transfer(0, 2, 0, False), Transfer(1, 3, 1, False)])
 ALONE = {f"rank{src} -> rank{(src + 1) % 3}": 0.5 for src in range(3)}
 LINKS = [
     (PAIRS, read_network(NICS, "x"), 2000, {"host0.nic0.out": 0.5, "host1.nic0.in": 0.5}, "host0.nic0.out"),
-    (build(Collective.ALL_GATHER, "ring", 3), PrivateLinks(1.0, 1.0), 3, ALONE, "rank0 -> rank1"),
-    (build(Collective.ALL_REDUCE, "ring", 1), Network(0.0, 1.0), 0, {}, None),
+    (build(Collective.ALL_GATHER, "ring", 3), PrivateLinks.uniform(1.0, 1.0), 3, ALONE, "rank0 -> rank1"),
+    (build(Collective.ALL_REDUCE, "ring", 1), Network.uniform(0.0, 1.0), 0, {}, None),
 ]
 
 
 @given(schedules(), NETWORKS, st.integers(0, 10**5))
-def test_times_of_ranks_are_unions(schedule: Schedule, network: AnyNetwork, size: int) -> None:
+def test_times_of_ranks_are_unions(schedule: Schedule, network: Network, size: int) -> None:
     """Sending, applying and either, one interval after the other; the rest is waiting. No link exceeds its capacity."""
     timeline = simulate(schedule, network, size)
     usage = rank_usage(timeline)

@@ -10,7 +10,7 @@ from ringsim.analysis.contributions import iterate_contributions
 from ringsim.analysis.walkthrough import describe_step, walk_through
 from ringsim.registry import ALGORITHMS, build
 
-NETWORK = Network(latency_s=10e-6, bandwidth_bytes_per_s=1e9)
+NETWORK = Network.uniform(latency_s=10e-6, bandwidth_bytes_per_s=1e9)
 HOSTS = load_network("dgx-h100-cluster")
 
 

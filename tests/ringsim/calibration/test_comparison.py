@@ -7,16 +7,16 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from ringsim import Cluster, Collective, SharedMemoryNetwork, ring_all_reduce
+from ringsim import Collective, Network, ring_all_reduce
 from ringsim.algorithms.rings import gloo_ring_all_reduce
 from ringsim.calibration.comparison import SIZE_CLASSES, ComparedCase, Comparison, compare_measurements, compare_run
 from ringsim.calibration.timings import Timing
-from ringsim.libraries import GLOO, Call
+from ringsim.libraries import GLOO, OURS, Call
 from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe
 from ringsim.network.spec import Failure, Host, Link, MemoryRate, SharedMemory, Spec
 from ringsim.registry import build
 from ringsim.report.plots import plot
-from ringsim.simulation import IN_ORDER, predict_time
+from ringsim.simulation import predict_time
 from tests.ringsim.commands import as_json, invoke, printed, refused, run, written
 from tests.ringsim.made_logs import nccl_log
 from tests.ringsim.made_probes import hosts, made_measurements, one_host
@@ -192,12 +192,12 @@ def test_a_run_is_simulated_over_its_own_transport() -> None:
     """Through the shared memory of the network file, or past it; without one that describes it, one line says so."""
     run = made_run(num_ranks=2)
     rates = (MemoryRate(2**20, 1e9, 2e9, 3e9, 1e9, 2e9, 3e9),)
-    plain = Cluster("plain", Spec(host=Host(link=Link(latency_s=1e-6))))
+    plain = Network("plain", Spec(host=Host(link=Link(latency_s=1e-6))))
     memory = SharedMemory(2**20, 2**20, latency_s=1e-3, rates=rates)
-    sharing = Cluster("host", Spec(host=replace(plain.spec.host, shared_memory=memory)))
+    sharing = Network("host", Spec(host=replace(plain.spec.host, shared_memory=memory)))
     over_shm = compare_run(replace(run, transport="shm"), sharing).predicted.timeline.time_s
-    through = SharedMemoryNetwork(sharing, touched_bytes=run.size_bytes)
-    assert over_shm == predict_time(ring_all_reduce(2), through, run.size_bytes, element_bytes=4, runtime=IN_ORDER)
+    runtime = OURS.over("shm", touched_bytes=run.size_bytes).runtime
+    assert over_shm == predict_time(ring_all_reduce(2), sharing, run.size_bytes, element_bytes=4, runtime=runtime)
     over_gloo = compare_run(run, sharing).predicted.timeline.time_s
     assert over_gloo == compare_run(run, plain).predicted.timeline.time_s != over_shm
     with pytest.raises(ValueError, match="over shm: it used shared memory, which the network file does not"):

@@ -14,7 +14,7 @@ from ringsim.calibration import LogFit, Timing, calibrate_logs, cases_of_tables,
 from ringsim.calibration.log_parameters import assumptions, fit
 from ringsim.libraries import Call, CallColumns, Rates, predict, times_s
 from ringsim.measurements import NcclSettings, read_logs
-from ringsim.network import Cluster, Nics, load_network, network_text, read_network
+from ringsim.network import Network, Nics, load_network, network_text, read_network
 from tests.ringsim.made_logs import LOGS, SIZES, TRUE, fitted, logs_of, nccl_log
 
 DGX = load_network("dgx-h100")  # with the protocols of NCCL's own model
@@ -23,7 +23,7 @@ ONE_HOST = (("all_reduce", 8, 1), ("all_gather", 8, 1))
 TWO_HOSTS = (("all_reduce", 16, 2), ("all_gather", 16, 2))
 
 
-def time_s(network: Cluster, *call: object) -> float:
+def time_s(network: Network, *call: object) -> float:
     """Of one collective."""
     return predict(network, [Call(*call)])[0][0]  # type: ignore[arg-type]
 
@@ -35,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> LogFit:
 
 
 @pytest.fixture(scope="module")
-def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Network:
     """From an all_reduce beside an all_gather."""
     return fitted(logs_of(tmp_path_factory.mktemp("logs"), TRUE, *TWO_HOSTS))
 
@@ -183,7 +183,7 @@ def test_hosts_of_many_ranks_have_not_many_nics_to_try(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_start")
-def test_the_likelier_trees_of_two_hosts_are_taken(two_hosts: Cluster, tmp_path: Path) -> None:
+def test_the_likelier_trees_of_two_hosts_are_taken(two_hosts: Network, tmp_path: Path) -> None:
     """An all_reduce beside an all_gather tells; alone it does not."""
     assert two_hosts.spec.library.two_host_passes == TRUE.library.two_host_passes == 2.0
     once = logs_of(tmp_path, replace(TRUE, library=structs.replace(TRUE.library, two_host_passes=1.0)), *TWO_HOSTS)
@@ -210,20 +210,6 @@ def test_pat_is_taken_where_it_may_be_and_is_faster() -> None:
     for other in (("all_gather", 2**20, 64, 8), ("all_reduce", 2**20, 64, 64)):
         assert time_s(with_pat, *other) == time_s(network, *other)
     assert time_s(with_pat, *small, NcclSettings(algorithms="ring")) == time_s(network, *small)
-
-
-def test_what_nccl_was_told_to_take_is_what_is_predicted(two_hosts: Cluster) -> None:
-    """NCCL_ALGO and NCCL_PROTO of a log; a setting that leaves nothing, or of single collectives, counts as none."""
-    call = Call("all_reduce", 2**16, 16, 2)
-    free = predict(two_hosts, [call])[0]
-    for settings, taken in (
-        (NcclSettings(algorithms="ring", protocols="simple"), "ring Simple"),
-        (NcclSettings(algorithms="^ring", protocols="ll128"), "tree LL128"),
-    ):
-        seconds, by = predict(two_hosts, [call._replace(settings=settings)])[0]
-        assert (by, seconds > free[0]) == (taken, True)
-    for unknown in ("collnetdirect", "allreduce:tree;allgather:ring"):
-        assert predict(two_hosts, [call._replace(settings=NcclSettings(algorithms=unknown))])[0] == free
 
 
 OFF = "n:1 [0] NCCL INFO 16 coll channels, 0 collnet channels, 0 nvls channels\n"

@@ -6,30 +6,31 @@ import pytest
 from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Cluster, Collective, Network, Schedule, predict_time
+from ringsim import Collective, Network, Schedule, predict_time
 from ringsim.calibration.host_costs import calibrate_host, calibrate_hosts, calibrate_uniform
 from ringsim.calibration.probe_times import shift_s
 from ringsim.libraries import GLOO, OURS
 from ringsim.measurements.measurements import Measurements, Probe
-from ringsim.network import network_text, quantities, read_network, value_of
+from ringsim.network import MessageCosts, network_text, quantities, read_network, value_of
 from ringsim.network.spec import Host, Link, Nics, Processor, SlowLink, Spec
 from ringsim.registry import build
 from tests.refusals import said_by
+from tests.ringsim.topologies import costs_of
 
 PROCESSOR = Processor(50e-6, 50e-6, reduce_bytes_per_s=10e9, copy_bytes_per_s=4e9)
 SIZES = (64, 4096, 2**17, 2**19, 2**21, 2**23)
 GBIT = 125e6
 RANK = "rank.send_overhead rank.receive_overhead rank.reduce_bandwidth rank.copy_bandwidth"
-TWO_CORES = Cluster("true", Spec(host=Host(cores=2), processor=PROCESSOR))
+TWO_CORES = Network("true", Spec(host=Host(cores=2), processor=PROCESSOR))
 
 
-def ping_s(cluster: Cluster, num_ranks: int, rank: int, size: int) -> float:
+def ping_s(cluster: Network, num_ranks: int, rank: int, size: int) -> float:
     """The simulated time of one message from `rank` to the next."""
     step = ((rank,), ((rank + 1) % num_ranks,), (0,), (False,))
     return predict_time(Schedule.from_columns(Collective.ALL_REDUCE, "ping", num_ranks, 1, [step]), cluster, size)  # type: ignore[list-item]
 
 
-def probed(cluster: Cluster, hosts: tuple[int, ...], machines: tuple[int, ...] | None = None) -> Measurements:
+def probed(cluster: Network, hosts: tuple[int, ...], machines: tuple[int, ...] | None = None) -> Measurements:
     """Return the measurements that probes would make on `cluster`; after a pause ranks have also fallen asleep."""
     processor, num_ranks = cluster.spec.processor, len(hosts)
     overheads = processor.send_overhead_s + processor.receive_overhead_s
@@ -88,7 +89,7 @@ def test_calibration_finds_the_hosts(
     host: Host, rest: dict[str, object], hosts: tuple[int, ...], machines: tuple[int, ...], places: str
 ) -> None:
     """The parameters behind the probes are found; the file holds the same network, which predicts twice the ranks."""
-    true = Cluster("true", Spec(host=host, processor=PROCESSOR, **rest))  # type: ignore[arg-type]
+    true = Network("true", Spec(host=host, processor=PROCESSOR, **rest))  # type: ignore[arg-type]
     measurements = probed(true, hosts, machines)
     found = calibrate_host(measurements, 2) if max(hosts) == 0 else calibrate_hosts(measurements, 2)
     for place in places.split():
@@ -108,7 +109,7 @@ def test_calibration_finds_the_hosts(
 @pytest.mark.parametrize(("num_cores", "of_each"), [(2, 1), (4, 2), (3, None), (1, None)])
 def test_hosts_of_one_machine_share_its_cores_equally(num_cores: int, of_each: int | None) -> None:
     """Where they can; and hosts that are machines have cores enough."""
-    true = Cluster("true", Spec(host=Host(nics=Nics(100e-6, GBIT)), ranks_per_host=2, processor=PROCESSOR))
+    true = Network("true", Spec(host=Host(nics=Nics(100e-6, GBIT)), ranks_per_host=2, processor=PROCESSOR))
     assert calibrate_hosts(probed(true, (0, 0, 1, 1)), num_cores).spec.host.cores == of_each
     assert calibrate_hosts(probed(true, (0, 0, 1, 1), (0, 0, 1, 1)), num_cores).spec.host.cores is None
 
@@ -121,7 +122,7 @@ def test_what_a_call_takes_beside_its_message() -> None:
     measurements = probed(TWO_CORES, (0,) * 4)
     message_s = measurements.probes_of("shift")[0].median_s
 
-    def calibrated(**times: float) -> Cluster:
+    def calibrated(**times: float) -> Network:
         probes = tuple(Probe(kind.replace("_", "/"), 64, 1, (time_s,)) for kind, time_s in times.items())
         return calibrate_host(replace(measurements, probes=measurements.probes + probes), 2)
 
@@ -153,7 +154,7 @@ def test_a_further_message_in_flight_keeps_a_core_from_others(num_ranks: int, co
 def test_latency_that_passes_while_cores_are_at_work_comes_out() -> None:
     """Two ranks share a core, so that one's message travels while the other's is at its end."""
     host = Host(cores=1, nics=Nics(latency_s=80e-6, bandwidth_bytes_per_s=GBIT), link=Link(bandwidth_bytes_per_s=1e9))
-    true = Cluster("true", Spec(host=host, ranks_per_host=2, processor=PROCESSOR))
+    true = Network("true", Spec(host=host, ranks_per_host=2, processor=PROCESSOR))
     found = calibrate_hosts(probed(true, (0, 0, 1, 1)), 2)
     assert shift_s(found, 4, 64) == pytest.approx(shift_s(true, 4, 64), rel=1e-3)
 
@@ -166,7 +167,7 @@ def test_links_without_a_rate_save_nothing_up() -> None:
     assert calibrate_hosts(replace(measurements, probes=(*others, *quick)), 2).spec.host.link.burst_bytes == 0
 
 
-UNIFORM = Network(latency_s=30e-6, bandwidth_bytes_per_s=2e9, reduce_bytes_per_s=8e9, gap_s=12e-6)
+UNIFORM = MessageCosts(latency_s=30e-6, bandwidth_bytes_per_s=2e9, reduce_bytes_per_s=8e9, gap_s=12e-6)
 
 
 def uniform(noise: tuple[float, ...] = (1.0,), num_ranks: int = 4) -> Measurements:
@@ -182,17 +183,15 @@ def uniform(noise: tuple[float, ...] = (1.0,), num_ranks: int = 4) -> Measuremen
 @pytest.mark.parametrize("noise", [(1.0,), (0.9, 1.0, 1.1, 1.0, 30.0)], ids=["exact", "with outliers"])
 def test_calibration_finds_a_uniform_network(noise: tuple[float, ...]) -> None:
     """All four parameters come back, also when one time in five is far off; a single rank has a free network."""
-    network = calibrate_uniform(uniform(noise))
-    for name in ("latency_s", "gap_s", "bandwidth_bytes_per_s", "reduce_bytes_per_s"):
-        assert getattr(network, name) == pytest.approx(getattr(UNIFORM, name), rel=1e-3), name
-    assert calibrate_uniform(Measurements(1, {})).bandwidth_bytes_per_s == math.inf
+    assert costs_of(calibrate_uniform(uniform(noise))) == pytest.approx(UNIFORM, rel=1e-3)
+    assert costs_of(calibrate_uniform(Measurements(1, {}))) == (0.0, math.inf, math.inf, 0.0, 0.0)
 
 
 def test_times_that_do_not_grow_give_no_bandwidth() -> None:
     """Where noise hides the size, the bandwidth is infinite and the latency the median; never a negative rate."""
     flat = [Probe("shift", size, 1, (time,)) for size, time in ((64, 3e-3), (4096, 2e-3), (2**20, 1e-3))]
     burst = [Probe("shift", 64, 4, (1e-3,)), Probe("reduce", 64, 1, (1e-6,)), Probe("reduce", 4096, 1, (2e-6,))]
-    network = calibrate_uniform(Measurements(4, {}, (*flat, *burst)))
+    network = costs_of(calibrate_uniform(Measurements(4, {}, (*flat, *burst))))
     assert (network.bandwidth_bytes_per_s, network.latency_s, network.gap_s) == (math.inf, 2e-3, 0.0)
 
 

@@ -12,7 +12,7 @@ from ringsim.calibration import busy_warning, calibrate, compare
 from ringsim.calibration.probe_times import shift_s
 from ringsim.libraries import Call, SimulatedDraws, intervals
 from ringsim.measurements.measurements import Measurements, Probe
-from ringsim.network import Cluster, network_text, read_network
+from ringsim.network import Network, network_text, read_network
 from tests.ringsim.commands import as_json, printed, refused, run
 from tests.ringsim.made_probes import made_measurements
 
@@ -36,12 +36,12 @@ def probed(short: tuple[float, ...], long: tuple[float, ...] = QUIET) -> Measure
     return replace(made, probes=tuple(map(noisy, made.probes)))
 
 
-def network_of(measurements: Measurements) -> Cluster:
+def network_of(measurements: Measurements) -> Network:
     """Return the network as it is read from its file."""
     return read_network(network_text(calibrate(measurements, "made").cluster), "made.toml")
 
 
-def width(network: Cluster, size_bytes: int) -> float:
+def width(network: Network, size_bytes: int) -> float:
     """Return the end of the interval of a shift over its beginning."""
     draws, time_s = SimulatedDraws.from_network(network), shift_s(network, 2, size_bytes)
     interval = draws.interval(time_s, lambda some: shift_s(some, 2, size_bytes))

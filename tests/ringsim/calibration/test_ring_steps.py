@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from ringsim import Cluster, Collective, predict_time
+from ringsim import Collective, Network, predict_time
 from ringsim.calibration import Timing
 from ringsim.calibration.from_logs import calibrate_logs, with_ring_steps
 from ringsim.libraries import Call, predict
@@ -39,28 +39,28 @@ def gathered(
     ]
 
 
-def asked(network: Cluster, *calls: Call) -> list[float]:
+def asked(network: Network, *calls: Call) -> list[float]:
     """Return the seconds by the formulas."""
     return [time_s for time_s, _ in predict(network, calls)]
 
 
-def errors(network: Cluster, cases: list[Timing]) -> list[float]:
+def errors(network: Network, cases: list[Timing]) -> list[float]:
     """By the formulas."""
     times = asked(network, *(case.call for case in cases))
     return [time_s / case.measured_s - 1 for time_s, case in zip(times, cases, strict=True)]
 
 
-def steps_of(network: Cluster, cases: list[Timing]) -> tuple[RingStep, ...]:
+def steps_of(network: Network, cases: list[Timing]) -> tuple[RingStep, ...]:
     """Return the steps that these cases tell."""
     return with_ring_steps(without_steps(network), cases).spec.library.ring_steps
 
 
-def without_steps(network: Cluster) -> Cluster:
+def without_steps(network: Network) -> Network:
     """Return the network with its protocols alone."""
     return network.with_spec(library=structs.replace(network.spec.library, ring_steps=()))
 
 
-def with_rates(network: Cluster, link: float = 1e11, nics: float = 1.0) -> Cluster:
+def with_rates(network: Network, link: float = 1e11, nics: float = 1.0) -> Network:
     """With a bandwidth within hosts, of which logs of several hosts say nothing, and NICs so many times as fast."""
     host = network.spec.host
     faster = structs.replace(host.nics, bandwidth_bytes_per_s=nics * host.nics.bandwidth_bytes_per_s)
@@ -69,20 +69,20 @@ def with_rates(network: Cluster, link: float = 1e11, nics: float = 1.0) -> Clust
 
 
 @pytest.fixture(scope="module")
-def calibrated(one_start: None) -> Cluster:  # noqa: ARG001
+def calibrated(one_start: None) -> Network:  # noqa: ARG001
     """From two hosts, as it is read from the file."""
     return fitted(gathered(2))
 
 
 @pytest.mark.parametrize("num_hosts", [2, 64])
-def test_more_hosts_take_more_of_the_same_steps(calibrated: Cluster, num_hosts: int) -> None:
+def test_more_hosts_take_more_of_the_same_steps(calibrated: Network, num_hosts: int) -> None:
     """To the figures that a file has; by the protocols alone some sizes are off by a quarter and more."""
     cases = gathered(num_hosts)
     assert errors(calibrated, cases) == pytest.approx([0.0] * len(cases), abs=1e-4)
     assert max(np.abs(errors(without_steps(calibrated), cases))) > 0.25
 
 
-def test_sizes_that_were_not_measured(calibrated: Cluster) -> None:
+def test_sizes_that_were_not_measured(calibrated: Network) -> None:
     """In between both logarithms are interpolated, and beyond the largest a step grows with its bytes.
 
     The time of smaller messages does not jump where the measured ones begin, and falls as the protocols say.
@@ -100,7 +100,7 @@ def test_sizes_that_were_not_measured(calibrated: Cluster) -> None:
     assert small_s / smallest_s == pytest.approx(by_protocols_s[0] / by_protocols_s[2], rel=1e-3)
 
 
-def test_everything_else_takes_what_the_protocols_say(calibrated: Cluster) -> None:
+def test_everything_else_takes_what_the_protocols_say(calibrated: Network) -> None:
     """No ring across hosts, or none that was measured: within a host, or on its other ranks, which use other NICs."""
     asked_for = ("all_gather", 4, 1), ("all_gather", 16, 8), ("sendrecv", 8, 2), ("broadcast", 32, 8)
     calls = [Call(test, 2**20, ranks, hosts) for test, ranks, hosts in asked_for]
@@ -123,7 +123,7 @@ def test_larger_messages_are_not_faster() -> None:
     assert errors(cluster, [*cases[:3], *cases[5:]]) == pytest.approx([0.0] * 6, abs=0.01)
 
 
-def test_the_rings_of_most_hosts_count(calibrated: Cluster) -> None:
+def test_the_rings_of_most_hosts_count(calibrated: Network) -> None:
     """Other logs are of fewer steps, or of fewer ranks of a host; two sizes are too few, and hide no others.
 
     Sizes that only the rings of fewer hosts have count where those of more, of which the small ones are trees, have
@@ -144,7 +144,7 @@ def test_the_rings_of_most_hosts_count(calibrated: Cluster) -> None:
 
 
 @pytest.mark.parametrize("message_bytes", [0, 2**14, 2**18, 2**24])
-def test_what_is_simulated_takes_the_measured_steps(calibrated: Cluster, message_bytes: int) -> None:
+def test_what_is_simulated_takes_the_measured_steps(calibrated: Network, message_bytes: int) -> None:
     """A choice and a named ring take the formula's time, also where the steps are not linear in bytes.
 
     On fewer ranks of each host steps were not measured.
@@ -160,7 +160,7 @@ def test_what_is_simulated_takes_the_measured_steps(calibrated: Cluster, message
     assert len({choice.start_s for choice in sparse if choice}) == 1
 
 
-def test_a_better_network_keeps_the_pace_of_the_measured_steps(calibrated: Cluster) -> None:
+def test_a_better_network_keeps_the_pace_of_the_measured_steps(calibrated: Network) -> None:
     """Twice the bandwidth helps, though the steps were measured without it.
 
     No step is faster than its bytes on the links, neither by the formula nor as simulated, though one was measured so.
@@ -194,7 +194,7 @@ def filled(num_ranks: int, fill: float, sizes: tuple[int, ...] = FILL_SIZES) -> 
 
 
 @cache
-def filling(*num_ranks: int, fill: float) -> Cluster:
+def filling(*num_ranks: int, fill: float) -> Network:
     """From logs of so many ranks."""
     return fitted([case for ranks in num_ranks for case in filled(ranks, fill)])
 

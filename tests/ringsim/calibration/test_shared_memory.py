@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from ringsim import Cluster, Collective, SharedMemoryNetwork, calibrate, compare
+from ringsim import Collective, Network, calibrate, compare
 from ringsim.calibration import ProbeModel, calibrate_host
 from ringsim.calibration.probe_times import shift_s
 from ringsim.libraries import GLOO, OURS
@@ -15,7 +15,7 @@ from ringsim.network import MemoryRate, SharedMemory, network_text, read_network
 from ringsim.network.shared_memory import rate_at
 from ringsim.registry import build
 from ringsim.report.calibration_table import format_probe_fit
-from ringsim.simulation import IN_ORDER, predict_time
+from ringsim.simulation import predict_time
 from tests.ringsim.made_probes import BLOCKS, made_measurements, one_host
 
 SLOT, TOUCHED = 2**22, 2**26
@@ -24,7 +24,7 @@ RATES = (MemoryRate(2**18, 12e9, 10e9, 8e9, 20e9, 16e9, 15e9), MemoryRate(SLOT, 
 TRUE = SharedMemory(SLOT, TOUCHED, 4e-6, 4e-6, 15e-6, 10e-6, 2e-4, 0.25, 4e-3, RATES)
 
 
-def true_cluster(num_cores: int) -> Cluster:
+def true_cluster(num_cores: int) -> Network:
     """The host that the probes are to find."""
     cluster = one_host(num_cores)
     return cluster.with_spec(host=replace(cluster.spec.host, shared_memory=TRUE))
@@ -33,7 +33,7 @@ def true_cluster(num_cores: int) -> Cluster:
 def measured(num_ranks: int, num_cores: int = 2, transport: str = "shm") -> Measurements:
     """Probes on it, and all_reduces that took what it says."""
     waiting = max(1.0, num_ranks / num_cores)
-    message_s = shift_s(SharedMemoryNetwork(true_cluster(num_cores)), num_ranks, 64)
+    message_s = shift_s(true_cluster(num_cores), num_ranks, 64, OURS.runtime)
     call_s = message_s + TRUE.call_s
     cold_s = call_s + TRUE.cold_call_s
     times = [("shm/call", 64, call_s), ("shm/call/warm", 64, call_s)]
@@ -57,9 +57,9 @@ def measured(num_ranks: int, num_cores: int = 2, transport: str = "shm") -> Meas
 
 def all_reduce(num_cores: int, num_ranks: int, size: int) -> CollectiveTimes:
     """The times of one by a ring, of the same tensor again and again."""
-    network = SharedMemoryNetwork(true_cluster(num_cores), touched_bytes=size)
+    runtime = OURS.over("shm", touched_bytes=size).runtime
     ring = build(Collective.ALL_REDUCE, "ring", num_ranks)
-    time_s = TRUE.call_s + predict_time(ring, network, size, runtime=IN_ORDER)
+    time_s = TRUE.call_s + predict_time(ring, true_cluster(num_cores), size, runtime=runtime)
     times, zeros = (time_s,) * 5, (0.0,) * 5
     return CollectiveTimes(
         Collective.ALL_REDUCE, "ring", size, "float32", "sum", num_ranks, True, 0, 1,

@@ -18,7 +18,7 @@ LINE = re.compile(
 )
 LATENCY_NS, BYTE_NS = 5000.0, 8.0
 REDUCE = 0.5e9  # bytes a second: 2 ns a byte, so that calc needs no rounding
-NETWORK = PrivateLinks(LATENCY_NS * 1e-9, 1e9 / BYTE_NS, REDUCE)
+NETWORK = PrivateLinks.uniform(LATENCY_NS * 1e-9, 1e9 / BYTE_NS, REDUCE)
 
 
 @dataclass

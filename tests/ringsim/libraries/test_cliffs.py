@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ringsim import Cluster, Collective, load_network, predict_time
+from ringsim import Collective, Network, load_network, predict_time
 from ringsim.algorithms import fill_hosts
 from ringsim.libraries import DIRECT, Call, predict
 from ringsim.measurements import TESTS
@@ -19,12 +19,12 @@ DESCRIBES_NCCL = [name for name in preset_names() if load_network(name).spec.pro
 CALLS = [name for name in TESTS if name in {collective.value for collective in Collective}]
 
 
-def counts_of(network: Cluster) -> list[int]:
+def counts_of(network: Network) -> list[int]:
     """Return the numbers of ranks, from small to large, for which a network has room."""
     return [n for n in [*range(2, 41), *NEAR_POWERS] if n <= (network.spec.max_ranks or n)]
 
 
-def explained(network: Cluster, num_ranks: int, more_ranks: int) -> float:
+def explained(network: Network, num_ranks: int, more_ranks: int) -> float:
     """Return how many times as much bandwidth the fewer ranks have: of links, or the NICs that every host can use.
 
     Where all ranks share some cores, the messages of a ring are more by a factor of n(n - 1).
@@ -40,7 +40,7 @@ def explained(network: Cluster, num_ranks: int, more_ranks: int) -> float:
     return max(rates[0] / rates[1], 1.0)
 
 
-def require_even(network: Cluster, times: dict[int, float]) -> None:
+def require_even(network: Network, times: dict[int, float]) -> None:
     """Fail where neighbouring numbers of ranks, at most a doubling apart, are further apart than is explained."""
     for few, more in itertools.pairwise(times):
         if more <= 2 * few:

@@ -11,7 +11,7 @@ from msgspec import structs
 from ringsim.calibration import calibrate_logs, compare_logs, nic_warning
 from ringsim.estimates import Estimate
 from ringsim.libraries import Call, CallColumns, intervals, noises, times_s
-from ringsim.network import Cluster, Nics, network_text
+from ringsim.network import Network, Nics, network_text
 from ringsim.report import format_comparison, format_fit
 from tests.ringsim.commands import as_json, printed, refused, written
 from tests.ringsim.made_logs import TRUE, fitted, logs_of, nccl_log
@@ -23,17 +23,17 @@ HERE = ("all_gather", LARGE, 16, 2)
 
 
 @pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
     """Of two hosts, as it is read from the file."""
     return fitted(logs_of(tmp_path_factory.mktemp("logs"), TRUE, ("all_gather", 16, 2), ("all_reduce", 16, 2)))
 
 
-def ends(network: Cluster, *call: object) -> Estimate:
+def ends(network: Network, *call: object) -> Estimate:
     """The interval of one collective."""
     return intervals(network, [Call(*call)])[0]  # type: ignore[arg-type]
 
 
-def width(network: Cluster, *call: object) -> float:
+def width(network: Network, *call: object) -> float:
     """The logarithm of the end of an interval over its prediction, which lies in the middle."""
     interval = ends(network, *call)
     half: float = np.log(interval.high / interval.value)
@@ -41,7 +41,7 @@ def width(network: Cluster, *call: object) -> float:
     return half
 
 
-def with_calibration(network: Cluster, **changes: object) -> Cluster:
+def with_calibration(network: Network, **changes: object) -> Network:
     """Return the network with another calibration; ratio: of all parameters in all draws."""
     if "ratio" in changes:
         changes["draws"] = tuple(tuple(changes["ratio"] for _ in draw) for draw in network.calibration.draws)
@@ -49,7 +49,7 @@ def with_calibration(network: Cluster, **changes: object) -> Cluster:
     return replace(network, calibration=structs.replace(network.calibration, **changes))  # type: ignore[arg-type]
 
 
-def test_what_was_calibrated_is_known_best(network: Cluster) -> None:
+def test_what_was_calibrated_is_known_best(network: Network) -> None:
     """Then other hosts and collectives, of these large sizes better than small ones.
 
     Noise of the logs and uncertain parameters widen intervals; draws that are all alike leave the noise alone.
@@ -63,7 +63,7 @@ def test_what_was_calibrated_is_known_best(network: Cluster) -> None:
     assert intervals(replace(network, calibration=None), [Call(*HERE)]) == []
 
 
-def test_four_of_five_held_out_times_lie_within(tmp_path: Path, network: Cluster) -> None:
+def test_four_of_five_held_out_times_lie_within(tmp_path: Path, network: Network) -> None:
     """Of the same cluster with the noise that is believed, more; twice as long ones do not.
 
     An interval of a factor of three is shown with both of its ends; a small one is about the same in both directions.
@@ -158,13 +158,13 @@ OTHER_PARAMETERS = [
 
 
 @pytest.mark.parametrize(("old", "new", "message"), OTHER_PARAMETERS)
-def test_draws_of_other_parameters(tmp_path: Path, network: Cluster, old: str, new: str, message: str) -> None:
+def test_draws_of_other_parameters(tmp_path: Path, network: Network, old: str, new: str, message: str) -> None:
     """With the place and the name, as they would change nothing; each parameter has a number in each draw."""
     path = written(tmp_path / "net.toml", network_text(network).replace(old, new))
     assert message in refused("simulate", "--network", path)
 
 
-def test_a_simulated_choice_of_nccl_has_one_too(tmp_path: Path, network: Cluster) -> None:
+def test_a_simulated_choice_of_nccl_has_one_too(tmp_path: Path, network: Network) -> None:
     """The interval is as wide as the formula's; without a calibration, or in a run that never ends, there is none."""
     path = written(tmp_path / "net.toml", network_text(network))
     options = ("simulate", "--ranks", 64, "--size", "256MiB", "--network")
@@ -179,7 +179,7 @@ def test_a_simulated_choice_of_nccl_has_one_too(tmp_path: Path, network: Cluster
     assert (never["time_s"], never["predicted_low_s"], never["predicted_high_s"]) == (None, None, None)
 
 
-def test_what_the_logs_do_not_bound_is_said_in_words(tmp_path: Path, network: Cluster) -> None:
+def test_what_the_logs_do_not_bound_is_said_in_words(tmp_path: Path, network: Network) -> None:
     """A share of 10**11 % tells nobody anything; parameters that are not known at all are drawn from a factor of 20."""
     path = written(tmp_path / "net.toml", network_text(with_calibration(network, ratio=1e9)))
     log = written(tmp_path / "a.log", nccl_log("all_reduce", 16, 2))

@@ -2,12 +2,12 @@
 
 import pytest
 
-from ringsim import Cluster, Collective
+from ringsim import Collective, Network
 from ringsim.libraries import GLOO, NEW_BEYOND_BYTES, OURS, copy_s
 from ringsim.network.spec import Host, Processor, Spec
 
 GATHER, SCATTER, REDUCE = Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE
-HOST = Cluster("host", Spec(Host(cores=2), processor=Processor(reduce_bytes_per_s=1e9, first_touch_bytes_per_s=1e8)))
+HOST = Network("host", Spec(Host(cores=2), processor=Processor(reduce_bytes_per_s=1e9, first_touch_bytes_per_s=1e8)))
 
 
 def test_torch_copies_where_ours_does_not() -> None:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Cluster, Collective, load_network, permute_ranks, predict_time
+from ringsim import Collective, Network, load_network, permute_ranks, predict_time
 from ringsim.libraries import Call, Plan, predict
 from ringsim.libraries.nccl import NCCL
 from ringsim.libraries.plan import _simulated_s
@@ -72,7 +72,7 @@ FORMULAS = [
 
 @pytest.mark.parametrize("size_bytes", [2**16, 2**24 + 3])
 @pytest.mark.parametrize(("network", "num_ranks", "call", "algorithms"), FORMULAS)
-def test_runs_as_by_formula(network: Cluster, num_ranks: int, call: str, algorithms: set[str], size_bytes: int) -> None:
+def test_runs_as_by_formula(network: Network, num_ranks: int, call: str, algorithms: set[str], size_bytes: int) -> None:
     """For every algorithm that is chosen; segments, chunks and hops that run ahead change the picture only."""
     choice = choose(network, Collective(call), num_ranks, size_bytes)
     [(formula_s, taken)] = predict(network, [Call.on(network, Collective(call), num_ranks, size_bytes)])
@@ -258,7 +258,7 @@ def test_network_files_keep_what_they_say_of_the_library() -> None:
     for calibration, passes in ((None, 1.0), (Calibration(), 2.0)):
         library = Tuning(switch_share=0.85, switch_latency_s=25e-6, switch_hop_latency_s=20.9e-6, two_host_passes=1.5)
         spec = Spec(library=library, protocols=(Protocol("Simple"),))
-        text = network_text(Cluster("mine", spec, calibration=calibration))
+        text = network_text(Network("mine", spec, calibration=calibration))
         assert read_network(text, "mine.toml").spec.library == library
         older = "\n".join(line for line in text.splitlines() if "two_host_passes" not in line)
         assert read_network(older, "older.toml").spec.library.two_host_passes == passes
@@ -270,5 +270,5 @@ def test_what_takes_no_time_is_chosen_without_a_warning() -> None:
     calibration = Calibration(noise=0.1, parameters=("host.link.bandwidth",), draws=((1.1,), (0.9,)))
     spec = Spec(host, 2, protocols=(Protocol("LL"), Protocol("Simple")), library=Tuning(tree_share=0.9))
     with np.errstate(divide="raise", invalid="raise"):
-        choice = choose(Cluster("free", spec, calibration=calibration), Collective.ALL_REDUCE, 4, 0)
+        choice = choose(Network("free", spec, calibration=calibration), Collective.ALL_REDUCE, 4, 0)
     assert (choice.time_s(), choice.within) == (0.0, None)

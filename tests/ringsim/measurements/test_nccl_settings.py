@@ -75,11 +75,14 @@ FREE = [
     ({"algorithms": "nvls", "protocols": "simple"}, 1, "in_switch"),
     ({"algorithms": "nvlstree"}, 2, "in_switch"),
     ({"algorithms": "^nvlstree"}, 2, "ring Simple"),
+    ({"algorithms": "ring", "protocols": "simple"}, 2, "ring Simple"),
+    ({"algorithms": "^ring", "protocols": "ll128"}, 2, "tree LL128"),
+    ({"algorithms": "allreduce:tree;allgather:ring"}, 2, "ring Simple"),  # of single collectives: not understood
 ]
 
 
 @pytest.mark.parametrize(("setting", "hosts", "taken"), FREE)
-def test_nvls_has_one_protocol_and_another_name_across_hosts(setting: dict[str, str], hosts: int, taken: str) -> None:
-    """The prediction names what NCCL would be left with."""
+def test_what_nccl_was_told_to_take_is_predicted(setting: dict[str, str], hosts: int, taken: str) -> None:
+    """The prediction names what NCCL would be left with; NVLS has one protocol, and another name across hosts."""
     call = Call("all_reduce", 2**28, 8 * hosts, hosts, NOT_KNOWN._replace(**setting))
     assert predict(load_network("dgx-h100-cluster"), [call])[0][1] == taken

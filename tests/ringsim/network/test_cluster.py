@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim.network import NONE, AnyNetwork, Cluster, Network, Topology, load_network, read_network
+from ringsim.network import NONE, Network, Topology, load_network, read_network
 from ringsim.network.spec import Failure, Host, Link, Nics, Processor, Spec
 from tests.refusals import said_by
 from tests.ringsim.topologies import capacities, path
@@ -19,7 +19,7 @@ from tests.ringsim.topologies import capacities, path
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-def example(name: str) -> Cluster:
+def example(name: str) -> Network:
     """One of those that the documentation shows."""
     return load_network(DOCS / "networks" / f"{name}.toml")
 
@@ -85,14 +85,14 @@ def test_resources_and_paths(snapshot: SnapshotAssertion) -> None:
     """Of clusters that the documentation shows, of small ones, and of uniform networks, with a port each way."""
     found = {name: example(name).topology(num_ranks) for name, num_ranks in EXAMPLES.items()}
     found |= {name: topology(text, num_ranks) for name, (text, num_ranks) in MADE.items()}
-    found["uniform"] = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9, gap_s=1e-6).topology(3)
-    found["uniform without limit"] = Network(1e-5, math.inf).topology(3)
+    found["uniform"] = Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9, gap_s=1e-6).topology(3)
+    found["uniform without limit"] = Network.uniform(1e-5, math.inf).topology(3)
     assert {name: written(one) for name, one in found.items()} == snapshot
 
 
 def test_cluster_and_network_stand_in_for_each_other() -> None:
     """Both give a topology, and a dict for JSON that has no infinity."""
-    networks: list[AnyNetwork] = [Network(1e-6, 1e9), example("racks")]
+    networks: list[Network] = [Network.uniform(1e-6, 1e9), example("racks")]
     for network in networks:
         assert network.topology(4).num_ranks == 4
         assert "Infinity" not in json.dumps(network.as_dict())
@@ -176,4 +176,4 @@ NOT_NUMBERS = (
 
 def test_a_network_is_made_of_numbers(snapshot: SnapshotAssertion) -> None:
     """Also one that no file has described, such as one that was fitted."""
-    assert [said_by(ValueError, Cluster, "mine", spec) for spec in NOT_NUMBERS] == snapshot
+    assert [said_by(ValueError, Network, "mine", spec) for spec in NOT_NUMBERS] == snapshot

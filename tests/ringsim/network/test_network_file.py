@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim.network.cluster import Calibration
+from ringsim.network import Calibration
 from ringsim.network.file_format import NetworkFile, quantities, scaled, value_of
 from ringsim.network.file_reader import load_network, read_network
 from ringsim.network.spec import FREE_BYTES_PER_S, SlowLink, with_free_bytes

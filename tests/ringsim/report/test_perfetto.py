@@ -16,7 +16,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, Schedule, Timeline, explain
 from ringsim.analysis import BlockedRun
-from ringsim.network import AnyNetwork, read_network
+from ringsim.network import read_network
 from ringsim.registry import build
 from ringsim.report.perfetto import MAX_TRANSFERS, write_trace
 from ringsim.simulation import IN_ORDER, simulate
@@ -43,7 +43,7 @@ def nanoseconds(microseconds: float) -> int:
 
 
 @given(schedules(), NETWORKS, st.integers(0, 10**5))
-def test_slices_of_a_thread_do_not_overlap(schedule: Schedule, network: AnyNetwork, size: int) -> None:
+def test_slices_of_a_thread_do_not_overlap(schedule: Schedule, network: Network, size: int) -> None:
     """Two slices for each transfer, and none over another, which the viewers would drop; arrows lead between them."""
     timeline = simulate(schedule, network, size)
     events = events_of([("run", timeline)])
@@ -85,9 +85,9 @@ FAILING = '[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n[[failure]]\nlink
 def test_who_sends_what_to_whom_and_when(snapshot: SnapshotAssertion) -> None:
     """Concurrent sends of a rank are in several threads; a transfer that never happens has no slice."""
     schedule = build(Collective.REDUCE_SCATTER, "ring", 2)
-    timeline = simulate(schedule, Network(1e-6, 1e9, 1e9, receive_overhead_s=5e-7), 3000)
+    timeline = simulate(schedule, Network.uniform(1e-6, 1e9, 1e9, receive_overhead_s=5e-7), 3000)
     direct, network = build(Collective.ALL_GATHER, "direct", 3), read_network(FAILING, "test.toml")
-    several, stalled = simulate(direct, Network(1e-6, 1e9), 3000), explain(direct, network, 3000)
+    several, stalled = simulate(direct, Network.uniform(1e-6, 1e9), 3000), explain(direct, network, 3000)
     runs = {
         "one run": events_of([("simulated", timeline)]),
         "two runs": events_of([("one", timeline), ("other", timeline)]),

@@ -25,7 +25,7 @@ from ringsim import (
     then,
 )
 from ringsim.schedule import NO_ROW, ScheduleError, TransferTable, dependencies
-from ringsim.simulation.engines.event_engine import run_events
+from ringsim.simulation.events import run_events
 from tests.refusals import refused
 from tests.ringsim.strategies import relays, schedules, uniform_networks
 

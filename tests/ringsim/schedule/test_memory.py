@@ -47,7 +47,7 @@ TOO_LARGE: list[Callable[[], object]] = [
     lambda: build(Collective.ALL_GATHER, "recursive_doubling", 511),
     lambda: Schedule.from_columns(Collective.ALL_REDUCE, "own", 2, 1, [([0] * (2**16 + 1), 1, 0, True)]),
     lambda: verify(RING),
-    lambda: predict_time(TRAINS, Network(1e-6, 1e9), 2**20),
+    lambda: predict_time(TRAINS, Network.uniform(1e-6, 1e9), 2**20),
 ]
 
 

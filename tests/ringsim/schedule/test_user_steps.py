@@ -94,12 +94,12 @@ MISTAKES: list[Callable[[], object]] = [
     lambda: partition(4, 0),
     lambda: partition(2**62, 4),
     lambda: rank_program(RING, 3),
-    lambda: predict_time(RING, Network(1e-5, 1e9), 10, element_bytes=4),
-    lambda: predict_time(RING, Network(1e-5, 1e9), -4),
-    lambda: Network(-1.0, 1e9),
-    lambda: Network(math.nan, 1e9),
-    lambda: Network(0.0, 0.0),
-    lambda: Network(0.0, 1e9, -1.0),
+    lambda: predict_time(RING, Network.uniform(1e-5, 1e9), 10, element_bytes=4),
+    lambda: predict_time(RING, Network.uniform(1e-5, 1e9), -4),
+    lambda: Network.uniform(-1.0, 1e9),
+    lambda: Network.uniform(math.nan, 1e9),
+    lambda: Network.uniform(0.0, 0.0),
+    lambda: Network.uniform(0.0, 1e9, -1.0),
 ]
 
 

@@ -3,19 +3,19 @@
 import pytest
 from msgspec.structs import replace
 
-from ringsim import Cluster, Collective, Schedule, predict_time
+from ringsim import Collective, Network, Schedule, predict_time
 from ringsim.libraries import OURS
 from ringsim.network.spec import Host, Link, Nics, Processor, Spec
 from ringsim.registry import build
 from ringsim.simulation import QueuedCall, time_queue
-from ringsim.simulation.engines.rates import AT_ONCE
+from ringsim.simulation.rates import AT_ONCE
 
 RATE, BURST = 1e6, 1000
 
 
-def ports(burst_bytes: int = BURST, latency_s: float = 0.0) -> Cluster:
+def ports(burst_bytes: int = BURST, latency_s: float = 0.0) -> Network:
     """Ranks with a port each that saves up so much."""
-    return Cluster("ports", Spec(host=Host(link=Link(latency_s, RATE, burst_bytes=burst_bytes))))
+    return Network("ports", Spec(host=Host(link=Link(latency_s, RATE, burst_bytes=burst_bytes))))
 
 
 def chain(rounds: int) -> Schedule:
@@ -57,7 +57,7 @@ NETWORKS = {
 def test_calls_that_follow_each_other_take_what_is_predicted(algorithm: str, size: int, name: str) -> None:
     """As many calls in a row settle at the time that one is predicted to take: alone, or as links gather its bytes."""
     processor = Processor(3e-5, 3e-5, 1e10, 5e9, call_s=1e-4)
-    network = Cluster("", replace(NETWORKS[name], processor=processor))
+    network = Network("", replace(NETWORKS[name], processor=processor))
     schedule = build(Collective.ALL_REDUCE, algorithm, 4)
     call = QueuedCall(schedule, size, call_s=OURS.call_s(network))
     spans = time_queue([call] * CALLS, network, OURS.runtime)

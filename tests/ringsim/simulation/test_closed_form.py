@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +14,7 @@ from ringsim.algorithms.rings import ring_broadcast
 from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS, build
 from ringsim.simulation import IN_ORDER, RULE, closed_form_of
 from tests.ringsim.strategies import build_key, uniform_networks
+from tests.ringsim.topologies import with_costs
 
 Key = tuple[Collective, str]
 WITHOUT = [key for key in ALGORITHMS if key[1] in ("double_binary_tree", "bruck", *NCCL_ALGORITHMS)]
@@ -49,7 +49,7 @@ def test_the_simulator_takes_what_the_formula_says(key: Key, data: st.DataObject
     for runtime in (RULE, IN_ORDER):
         network = data.draw(uniform_networks())
         if runtime.in_order and key[1] in TWO_RINGS:  # where applying takes no time
-            network = replace(network, reduce_bytes_per_s=math.inf, receive_overhead_s=0.0)
+            network = with_costs(network, reduce_bytes_per_s=math.inf, receive_overhead_s=0.0)
         expected = closed_form_s(*key, num_ranks, size, network, runtime=runtime)
         if not runtime.in_order and key in IN_ORDER_ONLY:
             assert expected is None
@@ -83,7 +83,7 @@ TEXTBOOK = [  # rounds of latency, and sendings of the whole data one after anot
 
 def test_the_formulas_are_those_of_the_textbooks() -> None:
     """Latency and bandwidth alone, counted by hand: 10 us a round, and 1 ms for all the data."""
-    network = Network(10e-6, 1e9)
+    network = Network.uniform(10e-6, 1e9)
     for collective, algorithm, num_ranks, rounds, sendings in TEXTBOOK:
         time = closed_form_s(Collective(collective), algorithm, num_ranks, 1e6, network, runtime=IN_ORDER)
         assert time == pytest.approx(rounds * 10e-6 + sendings * 1e-3), (collective, algorithm)
@@ -104,20 +104,20 @@ def test_the_times_without_formula() -> None:
         ):
             schedule = build_key((collective, algorithm), n)
             size = 1000 * schedule.num_chunks
-            time_s = predict_time(schedule, Network(0.0, 1e9), size, runtime=IN_ORDER)
+            time_s = predict_time(schedule, Network.uniform(0.0, 1e9), size, runtime=IN_ORDER)
             assert time_s == pytest.approx(multiple * size / 1e9, rel=1e-4), (collective, algorithm, n)
 
 
 def test_a_ring_adds_once() -> None:
     """2(n-1)(alpha + S/(nB)) + (n-1)(S/n)/R for 4 ranks and 4 MB, overheads being part of alpha."""
-    network = Network(10e-6, 1e9, reduce_bytes_per_s=4e9, gap_s=3e-6, receive_overhead_s=2e-6)
+    network = Network.uniform(10e-6, 1e9, reduce_bytes_per_s=4e9, gap_s=3e-6, receive_overhead_s=2e-6)
     time = closed_form_s(Collective.ALL_REDUCE, "ring", 4, 4e6, network)
     assert time == pytest.approx(6 * (15e-6 + 1e-3) + 3 * 0.25e-3)
 
 
 def test_some_have_no_formula() -> None:
     """Messages that meet others at a port at times that depend on latency, and algorithms of users."""
-    ports, slow_adding = Network(1e-6, 1e9), Network(1e-6, 1e9, reduce_bytes_per_s=1e9)
+    ports, slow_adding = Network.uniform(1e-6, 1e9), Network.uniform(1e-6, 1e9, reduce_bytes_per_s=1e9)
     for collective, algorithm, num_ranks, network in (
         *((*key, num_ranks, ports) for key in WITHOUT for num_ranks in (1, 8)),
         *((*key, 6, ports) for key in FOR_POWERS_OF_TWO),
@@ -141,7 +141,7 @@ def test_some_have_no_formula() -> None:
 def test_a_name_alone_makes_no_formula(make: Callable[[], Schedule]) -> None:
     """The schedule must be as `build` makes it, or the formula would be another one's."""
     schedule = make()
-    network = Network(1e-6, 1e9)
+    network = Network.uniform(1e-6, 1e9)
     built = build(schedule.collective, schedule.algorithm, schedule.num_ranks)
     assert closed_form_of(built, network, 1e6, runtime=IN_ORDER) is not None
     assert closed_form_of(schedule, network, 1e6, runtime=IN_ORDER) is None

@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Cluster, Network, Schedule, load_network, merge, permute_ranks, predict_time, ring_all_reduce, split
+from ringsim import Network, Schedule, load_network, merge, permute_ranks, predict_time, ring_all_reduce, split
 from ringsim.network import Topology, read_network
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective, Ints, dependencies
 from ringsim.schedule import memory as memory_module
 from ringsim.simulation import Timeline, simulate
-from ringsim.simulation.engines.event_engine import run_events
-from ringsim.simulation.engines.step_engine import is_for_steps, run_steps, time_steps
+from ringsim.simulation.events import run_events
+from ringsim.simulation.fast_path import PrivateRounds, private_rounds
 from ringsim.simulation.routes import has_contention, used_connections
 from ringsim.simulation.simulate import BYTES_RECORDED
 from tests.refusals import said_by
 from tests.ringsim.plain_events import COLUMNS, PlainRun
-from tests.ringsim.strategies import every_algorithm, rings, schedules, uniform_networks
+from tests.ringsim.strategies import every_algorithm, schedules, uniform_networks
 from tests.ringsim.topologies import private_topologies, shared_topologies
 
 MAX_RANKS = 4
@@ -33,15 +33,23 @@ def times(timeline: Timeline) -> np.ndarray:
     return np.array([getattr(timeline, name) for name in COLUMNS])
 
 
-def assert_engines_agree(schedule: Schedule, topology: Topology, size: int) -> None:
+def assert_paths_agree(rounds: PrivateRounds) -> None:
     """To the last bit, in all columns, in order or not."""
-    sizes = schedule.chunk_bytes(size)
-    by_step = run_steps(schedule, topology, sizes)
+    by_round = rounds.timeline()
     for in_order in (False, True):
-        by_event = run_events(dependencies(schedule, in_order=in_order), topology, sizes)
+        by_event = run_events(dependencies(rounds.schedule, in_order=in_order), rounds.topology, rounds.chunk_bytes)
         for name in ("step", "src", "dst", "chunk", "reduce", *COLUMNS):
-            assert getattr(by_step, name).tolist() == getattr(by_event, name).tolist(), name
-        assert time_steps(schedule, topology, sizes) == by_event.time_s
+            assert getattr(by_round, name).tolist() == getattr(by_event, name).tolist(), name
+        assert rounds.time_s() == by_event.time_s
+
+
+@st.composite
+def relays(draw: st.DrawFn) -> Schedule:
+    """A ring of any collective, with its chunks whole or in segments, round the ranks in any order."""
+    keys = [key for key in ALGORITHMS if key[1] in ("ring", "gloo_ring") and not key[0].has_root]
+    schedule = build(*draw(st.sampled_from(keys)), draw(st.integers(2, MAX_RANKS)))
+    order = draw(st.permutations(range(schedule.num_ranks)))
+    return permute_ranks(split(schedule, draw(st.integers(1, 3))), order)
 
 
 def on_ports(schedule: Schedule) -> st.SearchStrategy[Topology]:
@@ -51,8 +59,8 @@ def on_ports(schedule: Schedule) -> st.SearchStrategy[Topology]:
 
 ANY = schedules(channels_of_a_pair=2)
 CASES = {
-    "a ring on ports": rings().flatmap(lambda ring: st.tuples(st.just(ring), on_ports(ring))),
-    "a ring whose pairs all differ": st.tuples(rings(), private_topologies(MAX_RANKS)),
+    "a ring on ports": relays().flatmap(lambda ring: st.tuples(st.just(ring), on_ports(ring))),
+    "a ring whose pairs all differ": st.tuples(relays(), private_topologies(MAX_RANKS)),
     "links, memories and cores are shared": st.tuples(ANY, shared_topologies(MAX_RANKS)),
     "resources fail, from the start or later": st.tuples(schedules(), shared_topologies(MAX_RANKS, failures=True)),
     "resources save up, and fail": st.tuples(ANY, shared_topologies(MAX_RANKS, failures=True, bursts=True)),
@@ -65,15 +73,17 @@ def test_every_engine_gives_the_times_of_plain_python(case: str, data: st.DataOb
     """All columns within rounding, in order or not; rings that share nothing the same on both engines to the bit."""
     schedule, topology = data.draw(CASES[case])
     sizes = schedule.chunk_bytes(size)
-    if case.startswith("a ring"):
-        assert_engines_agree(schedule, topology, size)
+    rounds = private_rounds(schedule, topology, sizes)
+    assert rounds or not case.startswith("a ring")
+    if rounds:
+        assert_paths_agree(rounds)
     for in_order in (False, True):
         plain = np.array(PlainRun(schedule, topology, sizes, in_order).times()).reshape(-1, len(COLUMNS)).T
         by_event = times(run_events(dependencies(schedule, in_order=in_order), topology, sizes))
         np.testing.assert_allclose(by_event, plain, rtol=1e-9, atol=1e-12)
 
 
-def cluster(text: str) -> Cluster:
+def cluster(text: str) -> Network:
     """Of a network file with this text."""
     return read_network(text, "my.toml")
 
@@ -81,20 +91,19 @@ def cluster(text: str) -> Cluster:
 PRIVATE = '[host]\nranks = 2\nlink.bandwidth = "3GB/s"\nnic = { bandwidth = "1GB/s", latency = "1us", count = 2 }\n'
 ONE_NIC = '[host]\nranks = 2\nnic.bandwidth = "1GB/s"\n'
 FAILING = '[[failure]]\nlink = "host0.nic0.out"\nat = "1s"\n'
-STAR, LINK = load_network("docs/networks/star.toml"), Network(2e-6, 1.25e9)  # the same from NIC to NIC
+STAR, LINK = load_network("docs/networks/star.toml"), Network.uniform(2e-6, 1.25e9)  # the same from NIC to NIC
 
 
 @every_algorithm
 def test_every_algorithm_on_its_engine(collective: Collective, algorithm: str) -> None:
-    """Rings by step, also those of two levels with one rank in a level; a star is timed as a uniform network is."""
+    """Rings round by round; a star is timed as a uniform network is."""
     for num_ranks in (1, 2, 6, 8):
         schedule = build(collective, algorithm, num_ranks)
-        for network in (Network(1e-5, 1e9, 4e9, 1e-6, 2e-6), cluster(PRIVATE)):
-            topology = network.topology(num_ranks)
-            if is_for_steps(schedule, topology):
-                assert_engines_agree(schedule, topology, 10**6 + 7)
-            else:
-                assert algorithm not in ("ring", "gloo_ring")
+        for network in (Network.uniform(1e-5, 1e9, 4e9, 1e-6, 2e-6), cluster(PRIVATE)):
+            rounds = private_rounds(schedule, network.topology(num_ranks), schedule.chunk_bytes(10**6 + 7))
+            assert rounds or num_ranks == 1 or algorithm not in ("ring", "gloo_ring") or collective.has_root
+            if rounds:
+                assert_paths_agree(rounds)
     schedule = build(collective, algorithm, 6)
     star, uniform = (times(simulate(schedule, network, 2**24)) for network in (STAR, LINK))
     np.testing.assert_allclose(star, uniform, rtol=1e-9)
@@ -110,14 +119,14 @@ SHARED = [
     (cluster("[host]\nranks = 2\ncores = 64\n"), "ring", True),
     (cluster("[host]\n" + FAILING), "ring", False),  # all are on one host
     (cluster("[host]\nranks = 2\n" + FAILING), "ring", True),
-    *((Network(1e-5, 1e9), *row) for row in (("gloo_ring", False), ("ring/4", False), ("direct", True))),
-    (Network(1e-5, np.inf), "direct", False),
-    (Network(1e-5, 1e9), "multi_ring", True),
+    *((Network.uniform(1e-5, 1e9), *row) for row in (("gloo_ring", False), ("ring/4", False), ("direct", True))),
+    (Network.uniform(1e-5, np.inf), "direct", False),
+    (Network.uniform(1e-5, 1e9), "multi_ring", True),
 ]
 
 
 @pytest.mark.parametrize(("network", "algorithm", "expected"), SHARED)
-def test_what_is_shared(network: Cluster | Network, algorithm: str, expected: bool) -> None:
+def test_what_is_shared(network: Network | Network, algorithm: str, expected: bool) -> None:
     """It depends on who sends to whom, not only on the topology."""
     assert has_contention(build(Collective.ALL_REDUCE, algorithm, 8), network.topology(8)) is expected
 
@@ -142,8 +151,15 @@ def by_event(schedule: Schedule, topology: Topology, sizes: Ints) -> Timeline:
     return run_events(dependencies(schedule), topology, sizes)
 
 
+def by_round(schedule: Schedule, topology: Topology, sizes: Ints) -> Timeline:
+    """The times by the fast path."""
+    rounds = private_rounds(schedule, topology, sizes)
+    assert rounds
+    return rounds.timeline()
+
+
 ENGINES = {
-    "by step": (run_steps, "ring", Network(1e-5, 1e9)),
+    "by round": (by_round, "ring", Network.uniform(1e-5, 1e9)),
     "by event": (by_event, "hierarchical", cluster('[host]\nranks = 8\nnic.bandwidth = "1GB/s"\n')),
 }
 
@@ -163,14 +179,14 @@ def test_memory_of_an_engine(name: str) -> None:
 
 
 def test_what_there_is_no_memory_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once, with what it would take; without a timeline the step engine needs none."""
+    """At once, with what it would take; without a timeline a ring that shares nothing needs none."""
     monkeypatch.setattr(memory_module, "free_bytes", lambda: 1e6)
     costs = cluster("[host]\nranks = 2\ncores = 1\nlink.latency = '1us'\nnic.latency = '1us'\n")
     told = r"^the times of 130,560 transfers: would take .* is free: use fewer ranks$"
-    for call, network in ((simulate, Network(1e-5, 1e9)), (predict_time, costs)):
+    for call, network in ((simulate, Network.uniform(1e-5, 1e9)), (predict_time, costs)):
         with pytest.raises(ValueError, match=told):
             call(ring_all_reduce(256), network, 1000)
-    assert predict_time(ring_all_reduce(256), Network(1e-5, 1e9), 1000) > 0
+    assert predict_time(ring_all_reduce(256), Network.uniform(1e-5, 1e9), 1000) > 0
     assert np.isfinite(predict_time(ring_all_reduce(8), costs, 1000))
 
 
@@ -184,7 +200,7 @@ IMPOSSIBLE = [
 class Altered:
     """A network on whose topology a column has another value."""
 
-    def __init__(self, cluster: Cluster, column: str, value: float) -> None:
+    def __init__(self, cluster: Network, column: str, value: float) -> None:
         self._cluster, self._column, self._value = cluster, column, value
 
     def topology(self, num_ranks: int) -> Topology:
@@ -200,8 +216,8 @@ class Altered:
         old = getattr(columns, self._column, None)
         return columns if old is None else replace(columns, **{self._column: np.full(old.shape, self._value)})
 
-    def as_dict(self) -> dict[str, Any]:
-        return self._cluster.as_dict()
+    def require_priced(self, num_ranks: int) -> None:
+        self._cluster.require_priced(num_ranks)
 
 
 @pytest.mark.timeout(60)

@@ -3,7 +3,7 @@
 import pytest
 
 from ringsim import Collective, Schedule, Transfer, explain, load_network, predict_time
-from ringsim.network import Cluster, Host, Link, Nics, Spec, Topology, Tuning
+from ringsim.network import Host, Link, Network, Nics, Spec, Topology, Tuning
 from ringsim.registry import build
 from ringsim.simulation import QueuedCall, Runtime, has_contention, time_queue, with_in_network_reduction
 from tests.ringsim.strategies import listed
@@ -12,11 +12,11 @@ from tests.ringsim.topologies import path
 SHARE = 0.5
 
 
-def hosts_of(size: int, share: float | None = SHARE) -> Cluster:
+def hosts_of(size: int, share: float | None = SHARE) -> Network:
     """Hosts whose switches reach half of 1 GB/s when they add or copy, and NICs that are faster."""
     nics = Nics(bandwidth_bytes_per_s=1e10, count=size)
     host = Host(link=Link(bandwidth_bytes_per_s=1e9), nics=nics)
-    return Cluster("mine", Spec(host=host, ranks_per_host=size, library=Tuning(switch_share=share)))
+    return Network("mine", Spec(host=host, ranks_per_host=size, library=Tuning(switch_share=share)))
 
 
 def uses(topology: Topology, transfer: Transfer) -> dict[str, float]:

@@ -4,7 +4,7 @@ Every time is a maximum of earlier times plus costs. So what grows with each cos
 where a law says "never less" or "the same" it is meant to the last bit.
 """
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +12,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ringsim import Network, Schedule, permute_ranks, predict_time
+from ringsim.network import MessageCosts
 from ringsim.simulation import IN_ORDER, RULE, has_contention, simulate
 from tests.ringsim.simulation.test_engines import MAX_RANKS, by_event, times
 from tests.ringsim.strategies import built_in_schedules, networks, schedules, uniform_networks
-from tests.ringsim.topologies import PrivateLinks, TableTopology, shared_topologies
+from tests.ringsim.topologies import PrivateLinks, TableTopology, costs_of, shared_topologies, with_costs
 
-COSTS = [field.name for field in fields(Network)]
+COSTS = MessageCosts._fields
 
 any_schedules = schedules() | built_in_schedules()
 sizes = st.integers(0, 300)
@@ -46,10 +47,11 @@ def test_a_run_keeps_order_and_units(schedule: Schedule, size: int, network: Net
                 assert (getattr(timeline, begin)[mine][1:] >= getattr(timeline, end)[mine][:-1]).all()
     timeline, k = simulate(schedule, network, size), 2**doublings
     assert timeline.time_s == predict_time(schedule, network, size)
-    rates = {name: getattr(network, name) * k for name in COSTS if name.endswith("_per_s")}
-    assert (times(simulate(schedule, replace(network, **rates), size * k, element_bytes=k)) == times(timeline)).all()
-    scaled = {name: getattr(network, name) * (1 / k if name.endswith("_per_s") else k) for name in COSTS}
-    assert (times(simulate(schedule, replace(network, **scaled), size)) == times(timeline) * k).all()
+    costs = costs_of(network)._asdict()
+    quick = with_costs(network, **{name: cost * k for name, cost in costs.items() if name.endswith("_per_s")})
+    assert (times(simulate(schedule, quick, size * k, element_bytes=k)) == times(timeline)).all()
+    slow = with_costs(network, **{n: cost * (1 / k if n.endswith("_per_s") else k) for n, cost in costs.items()})
+    assert (times(simulate(schedule, slow, size)) == times(timeline) * k).all()
 
 
 @given(schedules(), shared_topologies(MAX_RANKS), st.integers(0, 10**5))
@@ -69,8 +71,8 @@ def test_never_faster(schedule: Schedule, size: int, more: int, network: Network
     """No transfer is earlier with a higher latency or overhead, a lower rate, or larger chunks, but as Gloo cuts."""
     assume(not has_contention(schedule, network.topology(schedule.num_ranks)))  # as channels between two ranks do
     before = times(simulate(schedule, network, size))
-    worse = (min if name.endswith("_per_s") else max)(getattr(network, name), getattr(other, name))
-    assert (times(simulate(schedule, replace(network, **{name: worse}), size)) >= before).all()
+    worse = (min if name.endswith("_per_s") else max)(getattr(costs_of(one), name) for one in (network, other))
+    assert (times(simulate(schedule, with_costs(network, **{name: worse}), size)) >= before).all()
     larger = -(-size // schedule.num_chunks) * schedule.num_chunks + more
     if (schedule.chunk_bytes(larger) >= schedule.chunk_bytes(size)).all():
         assert (times(simulate(schedule, network, larger)) >= before).all()

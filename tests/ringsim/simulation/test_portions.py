@@ -5,26 +5,27 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from ringsim.network import Cluster, Host, MemoryRate, SharedMemory, SharedMemoryNetwork, Spec, shares_memory
+from ringsim.network import Host, MemoryRate, Network, SharedMemory, Spec
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
-from ringsim.simulation import IN_ORDER, predict_time, simulate
+from ringsim.simulation import IN_ORDER, Runtime, predict_time, simulate
 
 MIB = 2**20
 COPY, ADD = 16e9, 8e9
+SHARED = replace(IN_ORDER, shares_memory=True)
 RATE = MemoryRate(1, COPY, ADD, ADD, COPY, ADD, ADD)
 
 
-def host(cores: int | None = None, slot_bytes: int = 2**30, latency_s: float = 0.0, **fields: float) -> Cluster:
+def host(cores: int | None = None, slot_bytes: int = 2**30, latency_s: float = 0.0, **fields: float) -> Network:
     """One with the same rates whatever is published."""
     shared = SharedMemory(slot_bytes, MIB, latency_s=latency_s, rates=(RATE,), **fields)
-    return Cluster("host", Spec(host=Host(cores=cores, shared_memory=shared)))
+    return Network("host", Spec(host=Host(cores=cores, shared_memory=shared)))
 
 
-def time_s(cluster: Cluster, call: Collective, name: str, num_ranks: int, size: int, in_place: bool = False) -> float:
+def time_s(cluster: Network, call: Collective, name: str, num_ranks: int, size: int, in_place: bool = False) -> float:
     """Predicted, as `collectives` executes schedules."""
-    schedule, runtime = build(call, name, num_ranks), replace(IN_ORDER, in_place=in_place)
-    return predict_time(schedule, SharedMemoryNetwork(cluster), size, runtime=runtime)
+    schedule, runtime = build(call, name, num_ranks), replace(SHARED, in_place=in_place)
+    return predict_time(schedule, cluster, size, runtime=runtime)
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 4])
@@ -47,7 +48,7 @@ def test_a_sum_that_is_formed_elsewhere_takes_longer(num_ranks: int) -> None:
     """Of a ring all_reduce all but the last are, of a ring reduce_scatter out of place all, as its input stays."""
     chunk, steps = 12 * MIB // num_ranks, num_ranks - 1
     shared = SharedMemory(2**30, MIB, rates=(MemoryRate(1, COPY, ADD, ADD / 2, COPY, ADD, ADD / 2),))
-    cluster = Cluster("host", Spec(host=Host(shared_memory=shared)))
+    cluster = Network("host", Spec(host=Host(shared_memory=shared)))
     expected = chunk / COPY + steps * chunk / (ADD / 2)
     assert time_s(cluster, Collective.REDUCE_SCATTER, "ring", num_ranks, 12 * MIB) == pytest.approx(expected)
     in_place = time_s(cluster, Collective.REDUCE_SCATTER, "ring", num_ranks, 12 * MIB, in_place=True)
@@ -74,21 +75,22 @@ def test_long_tensors_go_in_portions() -> None:
     whole = time_s(host(latency_s=1e-3), Collective.ALL_REDUCE, "ring", 4, 4 * MIB)
     in_portions = time_s(host(latency_s=1e-3, slot_bytes=MIB), Collective.ALL_REDUCE, "ring", 4, 4 * MIB)
     assert in_portions == pytest.approx(whole + 3 * 6e-3)
-    network = SharedMemoryNetwork(host(slot_bytes=MIB))
+    network, shared = host(slot_bytes=MIB), Runtime(shares_memory=True)
     schedule = build(Collective.ALL_REDUCE, "ring", 4)
     with pytest.raises(ValueError, match="4 portions, of which there is no timeline"):
-        simulate(schedule, network, 4 * MIB)
-    assert simulate(schedule, network, MIB).time_s == pytest.approx(predict_time(schedule, network, MIB))
+        simulate(schedule, network, 4 * MIB, runtime=shared)
+    whole = simulate(schedule, network, MIB, runtime=shared).time_s
+    assert whole == pytest.approx(predict_time(schedule, network, MIB, runtime=shared))
 
 
 def test_the_rates_depend_on_what_is_published_and_touched() -> None:
     """In between by the logarithm; more than was probed is as what was probed."""
     rates = (MemoryRate(2**10, 16e9, 16e9, 16e9, 32e9), MemoryRate(2**20, 4e9, 4e9, 4e9, 8e9))
-    cluster = Cluster("host", Spec(host=Host(shared_memory=SharedMemory(2**30, 2**26, rates=rates))))
+    cluster = Network("host", Spec(host=Host(shared_memory=SharedMemory(2**30, 2**26, rates=rates))))
 
     def gather_s(size: int, touched: int) -> float:
-        network = SharedMemoryNetwork(cluster, touched)
-        return predict_time(build(Collective.ALL_GATHER, "direct", 2), network, 2 * size, runtime=IN_ORDER)
+        runtime = replace(SHARED, touched_bytes=touched)
+        return predict_time(build(Collective.ALL_GATHER, "direct", 2), cluster, 2 * size, runtime=runtime)
 
     assert gather_s(2**10, 2**26) == pytest.approx(2 * 2**10 / 16e9)
     assert gather_s(2**20, 2**26) == gather_s(2**20, 2**30) == pytest.approx(2 * 2**20 / 4e9)
@@ -98,14 +100,11 @@ def test_the_rates_depend_on_what_is_published_and_touched() -> None:
 
 
 def test_only_one_host_whose_ranks_share_memory() -> None:
-    """Several hosts, and one that says nothing of it, are refused."""
+    """Messages go over links on several hosts, and on one that says nothing of it."""
     shared = host()
     for spec in (
         Spec(),
         structs.replace(shared.spec, ranks_per_host=2, num_hosts=2),
         structs.replace(shared.spec, ranks_per_host=2),
     ):
-        cluster = replace(shared, spec=spec)
-        assert not shares_memory(cluster)
-        with pytest.raises(ValueError, match="host: must be one host"):
-            SharedMemoryNetwork(cluster)
+        assert replace(shared, spec=spec).shared_memory is None

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ringsim import algorithm, load_network, simulate
 from ringsim.network.topology import Resources
-from ringsim.simulation.engines import rates
-from ringsim.simulation.engines.rates import Activities, Levels, fair_rates
+from ringsim.simulation import rates
+from ringsim.simulation.rates import Activities, Levels, fair_rates
 from tests.ringsim.plain_sharing import Work, columns_of, filled_one_at_a_time
 
 INF = math.inf

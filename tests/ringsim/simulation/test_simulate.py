@@ -12,7 +12,7 @@ from tests.ringsim.simulation.test_engines import by_event
 from tests.ringsim.strategies import listed
 from tests.ringsim.topologies import NONE, PrivateLinks, TableTopology, ranks_with, resources
 
-NETWORK = Network(
+NETWORK = Network.uniform(
     latency_s=10e-6, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=4e9, gap_s=1e-6, receive_overhead_s=2e-6
 )
 
@@ -21,7 +21,7 @@ def test_messages_on_their_own() -> None:
     """Steps are no barrier, and uneven chunks cost what they weigh: five bytes over two are two and three, at 1 B/s."""
     apart = listed([Transfer(0, 1, 0, True)], [Transfer(2, 3, 1, True)])
     assert simulate(apart, NETWORK, 2000).start_s.tolist() == [0.0, 0.0]
-    gather, link = build(Collective.ALL_GATHER, "ring", 2), Network(0.0, 1.0)
+    gather, link = build(Collective.ALL_GATHER, "ring", 2), Network.uniform(0.0, 1.0)
     assert simulate(gather, link, 5).sent_s.tolist() == [2.0, 3.0]
     assert simulate(gather, link, 20, element_bytes=4).sent_s.tolist() == [8.0, 12.0]
 
@@ -29,7 +29,7 @@ def test_messages_on_their_own() -> None:
 def test_a_byte_more_can_be_faster() -> None:
     """Since it moves the bounds of the chunks: of six, with 2 bytes 2 and 5 are not empty, with 3 bytes 1, 3 and 5."""
     rings = build(Collective.ALL_REDUCE, "bidirectional_ring", 3)
-    network = PrivateLinks(0.0, 1.0, reduce_bytes_per_s=0.5)
+    network = PrivateLinks.uniform(0.0, 1.0, reduce_bytes_per_s=0.5)
     assert [predict_time(rings, network, size, runtime=IN_ORDER) for size in (2, 3)] == [10.0, 8.0]
 
 

@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, load_network, predict_time, ring_all_reduce
-from ringsim.network import AnyNetwork, read_network
+from ringsim.network import read_network
 from ringsim.registry.algorithms import build
 from ringsim.simulation import RULE, QueuedCall, Runtime, Span, time_queue
 from tests.refusals import said_by
 
 TWO = Runtime(num_workers=2)
 RING = ring_all_reduce(2)
-SLOW = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0)  # of 2 ranks, an all_reduce of m bytes takes m seconds
+SLOW = Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1.0)  # of 2 ranks, an all_reduce of m bytes takes m seconds
 NETWORKS = {
-    "private": Network(1e-5, 1e9, 5e9, 1e-6, 2e-6),
+    "private": Network.uniform(1e-5, 1e9, 5e9, 1e-6, 2e-6),
     "gbe": load_network("gbe"),
     "cores": load_network("loopback"),
 }
@@ -33,7 +33,7 @@ def test_by_hand() -> None:
     assert time_queue(calls, SLOW, RULE) == [Span(1, 5), Span(5, 7), Span(10, 12)]
     calls = [QueuedCall(RING, 4, 1, 0.0), QueuedCall(RING, 4, 1, 2.0), QueuedCall(RING, 2, 1, 2.0)]
     assert time_queue(calls, SLOW, TWO) == [Span(0, 6), Span(2, 10), Span(6, 10)]
-    latency = Network(latency_s=1.0, bandwidth_bytes_per_s=1.0)
+    latency = Network.uniform(latency_s=1.0, bandwidth_bytes_per_s=1.0)
     assert time_queue([QueuedCall(RING, 0)] * 2, latency, TWO) == [Span(0, 2), Span(0, 2)]
     assert time_queue([QueuedCall(RING, 0)] * 2, latency, RULE) == [Span(0, 2), Span(2, 4)]
     alone = [QueuedCall(ring_all_reduce(1), 4, 1, ready_s) for ready_s in (1.0, 0.0, 3.0)]
@@ -60,7 +60,7 @@ def test_what_fails_is_never_done() -> None:
 
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
-def test_the_engine_gives_what_each_takes_alone(network: AnyNetwork) -> None:
+def test_the_engine_gives_what_each_takes_alone(network: Network) -> None:
     """With one worker, when what is simulated together is put together from single runs instead."""
     schedule = build(Collective.ALL_REDUCE, "double_binary_tree", 5)
     calls = [QueuedCall(schedule, size, 1, 1e-4 * number) for number, size in enumerate([1000, 123_456, 7, 0, 50_000])]

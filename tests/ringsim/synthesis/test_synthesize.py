@@ -11,7 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 from cabled_networks import fully_connected, hosts, hypercube, islands, star, torus
 from ringsim import Collective, Schedule, algorithm, find_placement, msccl_lines, permute_ranks, predict_time, verify
 from ringsim.libraries import OURS
-from ringsim.network import AnyNetwork, load_network, read_network
+from ringsim.network import Network, load_network, read_network
 from ringsim.registry import base_name, build
 from ringsim.simulation import RULE, Runtime, simulate
 from ringsim.synthesis import SearchOptions, SearchState, built_in, search, synthesize
@@ -25,7 +25,7 @@ from tests.ringsim.commands import written
 
 LARGE = 2**28
 GATHER, SCATTER, REDUCE = Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE
-NETWORKS: dict[str, tuple[Callable[[], AnyNetwork], int, float, list[Collective]]] = {
+NETWORKS: dict[str, tuple[Callable[[], Network], int, float, list[Collective]]] = {
     # Uniform ones within 2 % of the bound, below which no algorithm is.
     "ring": (lambda: load_network("docs/networks/ring-of-six.toml"), 6, 1.02, [REDUCE]),
     "torus": (lambda: torus(3, 3), 9, 1.02, [GATHER, REDUCE]),

@@ -13,8 +13,9 @@ from ringsim.network import Network, Processor
 from ringsim.training_step import BucketCaps, DdpStep, Parameter, Phase, StepProfile, predict_ddp, recommend
 from ringsim.training_step.ddp import MIB, DdpConfig, assign_buckets, fill_buckets, sweep_caps
 from tests.ranks import RankPool
+from tests.ringsim.topologies import with_costs
 
-SLOW = Network(latency_s=0.0, bandwidth_bytes_per_s=2.0)  # of 2 ranks, an all_reduce of 2m bytes takes m s
+SLOW = Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=2.0)  # of 2 ranks, an all_reduce of 2m bytes takes m s
 EACH = BucketCaps(1, 1)  # a bucket for each parameter
 ONE = DdpConfig(EACH, algorithm="ring", workers=1)
 COPYING = replace(ONE, copy_bytes_per_s=8.0)
@@ -72,7 +73,7 @@ def test_buckets_are_launched_in_their_order() -> None:
     """
     step = predict_ddp(profile_of([2, 4], [2.0, 5.0]), SLOW, 2, replace(ONE, phase=Phase.UNUSED))
     assert calls_of(step) == [(16, 5, 5, 13), (8, 5, 13, 17), (8, 5, 17, 21)]  # an int32 for each
-    adding = replace(SLOW, reduce_bytes_per_s=8.0)
+    adding = with_costs(SLOW, reduce_bytes_per_s=8.0)
     assert predict_ddp(TWO_BUCKETS, adding, 2, ONE).prediction.mean.compute_s == 9 + 6
     sent = predict_ddp(profile_of([2], [2.0], buffer_bytes=6), SLOW, 2, ONE)
     assert (sent.step_s, sent.num_buckets) == (3 + 3 + 2 + 4 + 1, 1)
@@ -106,7 +107,7 @@ def test_laws(profile: StepProfile, config: DdpConfig, num_ranks: int, reduce: f
 
     Where communicating takes no time, and on one rank, the step is that of one process alone.
     """
-    step = predict_ddp(profile, Network(1e-5, 1e9, reduce), num_ranks, config)
+    step = predict_ddp(profile, Network.uniform(1e-5, 1e9, reduce), num_ranks, config)
     mean = step.prediction.mean
     assert step.step_s >= max(profile.step_s, mean.communication_s) * (1 - 1e-12)
     assert -1e-12 <= step.exposed_s <= mean.communication_s * (1 + 1e-9) + 1e-12
@@ -115,14 +116,14 @@ def test_laws(profile: StepProfile, config: DdpConfig, num_ranks: int, reduce: f
         4 * len(profile.parameters) if config.phase is Phase.UNUSED else 0
     )
     assert 0 < step.efficiency <= 1 + 1e-12
-    for network, ranks in ((Network(0.0, math.inf), 4), (SLOW, 1)):
+    for network, ranks in ((Network.uniform(0.0, math.inf), 4), (SLOW, 1)):
         assert predict_ddp(profile, network, ranks, config).step_s == pytest.approx(profile.step_s)
 
 
 @given(profile=PROFILES, config=CONFIGS)
 def test_the_recommended_cap_is_the_least(profile: StepProfile, config: DdpConfig) -> None:
     """Of the sweep; of equals it is the one with the fewest buckets."""
-    network, caps = Network(1e-5, 1e9), [BucketCaps(2**k, 2**k) for k in range(10, 20, 3)]
+    network, caps = Network.uniform(1e-5, 1e9), [BucketCaps(2**k, 2**k) for k in range(10, 20, 3)]
     steps = sweep_caps(profile, network, 4, config, caps)
     best = recommend(steps)
     assert best.step_s == pytest.approx(min(step.step_s for step in steps))

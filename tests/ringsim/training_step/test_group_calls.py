@@ -7,8 +7,9 @@ from msgspec import structs
 
 from ringsim import Collective, Network, load_network, predict_time
 from ringsim.libraries import GLOO, LIBRARIES, Call, in_even_chunks, predict
-from ringsim.network import AnyNetwork, Jitter
+from ringsim.network import Jitter
 from ringsim.network.spec import Switch
+from ringsim.registry import build
 from ringsim.simulation import Runtime, time_queue
 from ringsim.training_step import BucketCaps, DdpConfig, GroupCalls, Parameter, StepProfile, group_calls, predict_ddp
 from tests.ringsim.made_networks import choose
@@ -73,13 +74,22 @@ def test_chunks_are_made_even(preset: str, elements: int) -> None:
     assert even_s == pytest.approx(cut_s, rel=0.02)
 
 
+@pytest.mark.parametrize("num_ranks", [2, 6, 48])
+def test_an_all_to_all_has_as_many_chunks_per_tensor_as_ranks(num_ranks: int) -> None:
+    """So each rank's tensor grows by less than one element per rank, not by the chunks of all tensors."""
+    schedule = build(Collective.ALL_TO_ALL, "direct", num_ranks, 1000)
+    even = in_even_chunks(schedule, 4 * SMALL, 4)
+    assert 0 <= even - 4 * SMALL < 4 * num_ranks
+    assert len(set(schedule.chunk_bytes(even, 4).tolist())) == 1
+
+
 UNKNOWN = "it does not describe NCCL: give --network with a file that does"
 
 
 @pytest.mark.parametrize(
     ("network", "changes", "why"),
     [
-        (Network(1e-5, 1e9), {}, f"the default network (--latency, --bandwidth): {UNKNOWN}"),
+        (Network.uniform(1e-5, 1e9), {}, f"the default network (--latency, --bandwidth): {UNKNOWN}"),
         (load_network("ib-100g"), {}, f"ib-100g: {UNKNOWN}"),
         (CLUSTER, {"runtime": GLOO.runtime},
          "dgx-h100-cluster: several workers would be under way over one protocol only"),
@@ -87,7 +97,7 @@ UNKNOWN = "it does not describe NCCL: give --network with a file that does"
          "dgx-h100-cluster: its times are drawn at random, or some of it fails"),
     ],
 )  # fmt: skip
-def test_where_it_is_not_known_a_ring_is_taken(network: AnyNetwork, changes: dict[str, Runtime], why: str) -> None:
+def test_where_it_is_not_known_a_ring_is_taken(network: Network, changes: dict[str, Runtime], why: str) -> None:
     """On the network as it is; and it is said why."""
     calls_of_group = GroupCalls(network, 4, replace(NCCL, **changes))  # type: ignore[arg-type]
     call = calls_of_group.call(call_of("all_reduce", 1000, 4))
@@ -150,7 +160,7 @@ def test_other_backends_do_not_choose(backend: str) -> None:
 
 def test_a_call_with_a_network_of_its_own() -> None:
     """Takes what it takes there; it is not for a queue, where it could share the network with another call."""
-    slow, fast = Network(0.0, 1.0), Network(0.0, 2.0)
+    slow, fast = Network.uniform(0.0, 1.0), Network.uniform(0.0, 2.0)
     group = GroupCalls(slow, 2, LIBRARIES["ring"])
     planned = group.call(call_of("all_reduce", 8, 1))
     assert group.alone_s(planned) == 8.0
@@ -175,7 +185,7 @@ def test_every_collective_takes_some_time(backend: str) -> None:
     group = GroupCalls(CLUSTER, 16, LIBRARIES[backend])
     for collective in ("all_to_all", "gather", "scatter", "barrier", "reduce", "broadcast"):
         assert 0 < group.alone_s(group.call(call_of(collective, 0 if collective == "barrier" else 2**20, 4))) < 1
-    slow = GroupCalls(Network(0.0, 1.0), 4, LIBRARIES[backend])
+    slow = GroupCalls(Network.uniform(0.0, 1.0), 4, LIBRARIES[backend])
     assert [slow.alone_s(slow.call(call_of(name, 400, 4))) for name in ("all_to_all", "gather")] == [300, 300]
     with pytest.raises(ValueError, match="^'all_redcue': there is no such collective$"):
         group.call(call_of("all_redcue", 4, 4))

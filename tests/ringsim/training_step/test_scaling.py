@@ -10,7 +10,7 @@ from ringsim.training_step import Computing, Roofline, TraceScaling, predict_tra
 from tests.ringsim.made_networks import made_network
 from tests.ringsim.traces.made_trace import all_reduce, call, compute, traced
 
-NETWORK = Network(latency_s=1e-3, bandwidth_bytes_per_s=1e9)
+NETWORK = Network.uniform(latency_s=1e-3, bandwidth_bytes_per_s=1e9)
 BY_FLOPS = Computing(roofline=Roofline({1: 1e12}, 1e12))
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim.libraries import LIBRARIES, Library
-from ringsim.network import AnyNetwork, Network, load_network
+from ringsim.network import Network, load_network
 from ringsim.network.spec import Failure, Processor
 from ringsim.traces import Group, Operator, TraceCall, TracedStep, TraceEvent
 from ringsim.training_step import GPUS, Computing, Roofline, StepSimulation, fitted_scale, pace_together, predict_trace
@@ -21,12 +21,12 @@ from ringsim.training_step.outlook import with_better_steps
 from ringsim.training_step.simulate_step import MeanStep, StepTimeline, simulate_step
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, call_of, compute, read, traced, wait
 
-SECOND = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0)  # an all-reduce of 4 bytes on 2 ranks takes 4 s
+SECOND = Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1.0)  # an all-reduce of 4 bytes on 2 ranks takes 4 s
 TWO = Group((0, 1), "gloo")
 ONE_AFTER_ANOTHER, TWO_AT_ONCE = LIBRARIES["ring"], LIBRARIES["gloo"]
 
 
-def waiting(share: float) -> AnyNetwork:
+def waiting(share: float) -> Network:
     """A network on which a share of the calls of torch.distributed takes 7 s longer."""
     return SECOND.with_spec(processor=Processor(torch_late_share=share, torch_late_s=7.0))
 
@@ -229,7 +229,7 @@ def test_mirrored_groups_share_nics(backend: str) -> None:
     """Eight groups across the hosts are as slow as one with an eighth of the NICs, and need no more if each has one."""
     network = load_network("dgx-h100-cluster")
 
-    def time_s(ranks: tuple[int, ...], on: AnyNetwork) -> float:
+    def time_s(ranks: tuple[int, ...], on: Network) -> float:
         group = GroupCalls(on, 32, LIBRARIES[backend], ranks)
         return group.alone_s(group.call(call_of("all_reduce", 2**28, 4)))
 

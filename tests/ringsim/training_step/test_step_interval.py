@@ -9,7 +9,7 @@ from msgspec import structs
 
 from ringsim import Collective
 from ringsim.estimates import Estimate
-from ringsim.network import Calibration, Cluster, network_text, read_network
+from ringsim.network import Calibration, Network, network_text, read_network
 from ringsim.traces import Group, TraceCall, TracedStep
 from ringsim.training_step import Computing, DdpConfig, outlook, predict_ddp, predict_trace, with_step_interval
 from ringsim.training_step.profile import StepProfile
@@ -35,7 +35,7 @@ NCCL = DdpConfig(EACH, "nccl")
 
 
 def interval_of(
-    network: Cluster, profile: StepProfile = TWO_BUCKETS, num_ranks: int = 2, config: DdpConfig = ONE
+    network: Network, profile: StepProfile = TWO_BUCKETS, num_ranks: int = 2, config: DdpConfig = ONE
 ) -> Estimate | None:
     """Of a step of DDP."""
     return with_step_interval(predict_ddp(profile, network, num_ranks, config).prediction).interval
@@ -82,13 +82,13 @@ def test_no_interval_where_nothing_is_known_or_sent(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture(scope="module")
-def from_logs(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+def from_logs(tmp_path_factory: pytest.TempPathFactory) -> Network:
     """Of hosts with 8 GPUs."""
     shapes = ("all_gather", 8, 1), ("all_gather", 16, 2), ("all_reduce", 16, 2)
     return fitted(logs_of(tmp_path_factory.mktemp("logs"), TRUE, *shapes))
 
 
-def test_calls_of_nccl_have_the_intervals_of_its_choice(from_logs: Cluster) -> None:
+def test_calls_of_nccl_have_the_intervals_of_its_choice(from_logs: Network) -> None:
     """A step of a single bucket, which nothing hides, is as uncertain as that all_reduce; what is not bounded has none.
 
     Not even where a long computation hides how uncertain the communication is.
@@ -104,7 +104,7 @@ def test_calls_of_nccl_have_the_intervals_of_its_choice(from_logs: Cluster) -> N
 
 
 def interval_of_calls(
-    network: Cluster, *calls: TraceCall, ranks: tuple[int, ...] = tuple(range(16)), num_ranks: int = 16
+    network: Network, *calls: TraceCall, ranks: tuple[int, ...] = tuple(range(16)), num_ranks: int = 16
 ) -> Estimate | None:
     """Of a step on GPUs that does nothing but make these calls of a group."""
     events = tuple(call(index) for index in range(len(calls)))
@@ -119,7 +119,7 @@ def interval_of_calls(
         *((tuple(range(ranks)), 2 * ranks, True) for ranks in (8, 16)),
     ],
 )
-def test_nics_are_shared_by_groups(from_logs: Cluster, ranks: tuple[int, ...], num_ranks: int, has_one: bool) -> None:
+def test_nics_are_shared_by_groups(from_logs: Network, ranks: tuple[int, ...], num_ranks: int, has_one: bool) -> None:
     """How many NICs there are is a guess, and an interval takes a group to be the only one that uses them."""
     found = interval_of_calls(from_logs, all_reduce(2**26), ranks=ranks, num_ranks=num_ranks)
     assert (found is not None) == has_one
@@ -128,7 +128,7 @@ def test_nics_are_shared_by_groups(from_logs: Cluster, ranks: tuple[int, ...], n
     assert interval_of_calls(known, all_reduce(2**26), ranks=ranks, num_ranks=num_ranks) is not None
 
 
-def test_the_mean_is_weighted_by_time(from_logs: Cluster) -> None:
+def test_the_mean_is_weighted_by_time(from_logs: Network) -> None:
     """Of a large call, and a small one that is made three times."""
     large, small = all_reduce(2**28), all_reduce(2**12)
     of_large, of_small = (interval_of_calls(from_logs, one).ends for one in (large, small))
@@ -136,7 +136,7 @@ def test_the_mean_is_weighted_by_time(from_logs: Cluster) -> None:
     assert [*interval_of_calls(from_logs, large, small, small, small).ends] == pytest.approx(expected)
 
 
-def test_no_interval_with_a_call_that_has_none(from_logs: Cluster) -> None:
+def test_no_interval_with_a_call_that_has_none(from_logs: Network) -> None:
     """Of all_to_all there is no formula, and an algorithm that is named is not NCCL's choice."""
     assert interval_of_calls(from_logs, all_reduce(2**10)) is not None
     for other in ({"collective": "all_to_all"}, {"algorithm": "nccl_tree"}):
@@ -154,7 +154,7 @@ def test_a_recorded_step_has_one() -> None:
     assert with_step_interval(prediction).interval.ends == pytest.approx(expected)
 
 
-def test_commands_say_it(from_logs: Cluster, tmp_path: Path) -> None:
+def test_commands_say_it(from_logs: Network, tmp_path: Path) -> None:
     """In the table and in JSON, as `ringsim simulate` does; without a calibration there is no such row."""
     network, profile = written(tmp_path / "mine.toml", network_text(from_logs)), tmp_path / "profile.json"
     trace = tmp_path / "step.trace.json"

@@ -48,7 +48,9 @@ def fill(folder: Path) -> Path:
     for name, data in files.items():
         (folder / name).write_text(json.dumps(data))
     (folder / "runs" / "mlp" / "log.jsonl").write_text(LOG)
-    run_sweep(Collective.ALL_REDUCE, ["ring"], [2], [64], {"fast": Network(1e-5, 1e9)}).to_csv(folder / "sweep.csv")
+    run_sweep(Collective.ALL_REDUCE, ["ring"], [2], [64], {"fast": Network.uniform(1e-5, 1e9)}).to_csv(
+        folder / "sweep.csv"
+    )
     model = str(DOCS / "models" / "transformer.toml")
     commands = {
         "simulated.json": ("simulate", "--ranks", "4", "--size", "1MiB", "--network", "gbe", "--per-rank"),
@@ -115,7 +117,7 @@ def test_what_is_not_ours_is_named_in_one_line(tmp_path: Path, name: str, snapsh
 
 def test_a_sweep_is_the_same_from_json_and_from_csv(tmp_path: Path) -> None:
     """Cell by cell, and so is what is derived from them."""
-    sweep = run_sweep(Collective.ALL_REDUCE, ["ring", "direct"], [2, 300], [64], {"fast": Network(1e-5, 1e9)},
+    sweep = run_sweep(Collective.ALL_REDUCE, ["ring", "direct"], [2, 300], [64], {"fast": Network.uniform(1e-5, 1e9)},
                       max_transfers=1000)  # fmt: skip
     sweep.to_csv(tmp_path / "a.csv")
     (tmp_path / "b.json").write_text(json.dumps(sweep.as_dict()))

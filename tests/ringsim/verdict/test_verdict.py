@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Cluster, Measurements, calibrate
+from ringsim import Measurements, Network, calibrate
 from ringsim.calibration import ComparedCase, ComparedCells, Timing
 from ringsim.estimates import Estimate
 from ringsim.libraries import Call
@@ -165,7 +165,7 @@ def test_waits_that_may_be_chance_make_no_straggler() -> None:
     ],
     ids=range(5),
 )
-def test_each_bound_is_found(cluster: Cluster, num_ranks: int, size_bytes: int, bound: Bound) -> None:
+def test_each_bound_is_found(cluster: Network, num_ranks: int, size_bytes: int, bound: Bound) -> None:
     """Where one cost is far above all others; the four charges add up to the time of a call."""
     attribution = attribute(cluster, num_ranks, size_bytes)
     assert attribution.bound is bound

@@ -13,7 +13,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from collectives.probes import Blocks, probe
-from ringsim.network import Cluster, Host, Link, Spec
+from ringsim.network import Host, Link, Network, Spec
 from tests.ranks import RankPool
 from trainers.checkpoints.checkpoint import seed_alike
 from trainers.comparison import JobConfig
@@ -31,7 +31,7 @@ SPLIT = ("bucketed/0.004", "zero2/0.004", "powersgd/1")
 NAMES = (*(name for name in STRATEGIES if name != "fsdp_backend_ring"), *SPLIT)
 STEPS, BATCH_SIZE = 4, 3
 CONFIG = JobConfig(TASK, StepConfig(batch_size=BATCH_SIZE, seed=5), NAMES, steps=8, one_process=True)  # one period
-NETWORK = Cluster("two", Spec(host=Host(link=Link(latency_s=1e-3, bandwidth_bytes_per_s=1e6))), "", "")
+NETWORK = Network("two", Spec(host=Host(link=Link(latency_s=1e-3, bandwidth_bytes_per_s=1e6))), "", "")
 
 
 class Done(NamedTuple):

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from collectives.runtime import Recorder
+from collectives.recording import Recorder
 from ringsim.libraries import LIBRARIES
 from ringsim.network.spec import Processor
 from ringsim.traces import TraceCall, TracedStep, TraceEvent, TraceEventKind

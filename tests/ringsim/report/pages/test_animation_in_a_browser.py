@@ -18,7 +18,7 @@ from tests.ringsim.made_networks import DEAD_LINK, SLOW_LINK, made_network, netw
 from tests.ringsim.report.pages.headless_chromium import Browser, needs_chromium
 
 pytestmark = needs_chromium
-NETWORK = Network(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
+NETWORK = Network.uniform(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
 
 Show = Callable[..., str]
 

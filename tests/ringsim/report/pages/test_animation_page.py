@@ -10,9 +10,10 @@ from syrupy.assertion import SnapshotAssertion
 from ringsim import Collective, Network, RunView, animation_page, load_network
 from ringsim.registry import build
 from ringsim.report.colours import contributor_colours
+from ringsim.report.pages import page
 from tests.ringsim.made_networks import DEAD_LINK, SLOW_LINK, SLOW_RANK, made_network, network_of_nics
 
-NETWORK = Network(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
+NETWORK = Network.uniform(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
 MEGABYTE = 10**6
 
 
@@ -67,7 +68,7 @@ def test_troubles_are_told_in_words(snapshot: SnapshotAssertion) -> None:
         page_of("direct", 12, network_of_nics(*[10] * 7, 1, 2, 3, 4, 5), 2**20),
         page_of("ring", 4),
     )
-    assert "\n".join(" ".join(re.findall("<p class='wrong'>(.*?)</p>", page)) for page in pages) == snapshot
+    assert "\n".join(" ".join(re.findall("<p class='wrong'>(.*?)</p>", text)) for text in pages) == snapshot
 
 
 def test_two_runs_share_one_axis() -> None:
@@ -85,6 +86,16 @@ def test_a_name_is_text() -> None:
     animation = RunView(build(Collective.ALL_REDUCE, "ring", 2), NETWORK, 100, name="</script><b>")
     text = animation_page([animation, animation])
     assert not any(word in text for word in ("<b>", "http:", "https:", "src=", "@import", "url(", "import("))
+
+
+def test_what_is_given_to_a_page_stays_data() -> None:
+    """A name that looks like HTML keeps its value and does not become markup; the policy forbids other addresses."""
+    name = "</script><script>alert(1)</script>\u2028"
+    text = page("page.j2", "<b>&{{ x }}", data={"name": name})
+    assert "default-src 'none'" in text
+    assert text.count("<script>") == 2
+    assert data_of(text) == {"name": name}
+    assert "<title>&lt;b&gt;&amp;{{ x }}</title>" in text
 
 
 def test_colours_differ() -> None:

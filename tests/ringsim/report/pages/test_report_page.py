@@ -1,20 +1,28 @@
-"""The page of a report: as text, and as a browser shows it."""
+"""The pages of a report and of a step: as text, and as a browser shows them."""
 
+import math
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 from syrupy.assertion import SnapshotAssertion
 
+from ringsim.report import step_page, token_facts
 from ringsim.report.pages.report_page import report_page
 from ringsim.report.table import DataTable, TableCell, error_cell, time_cell
 from ringsim.schedule.collective import Collective
+from ringsim.traces import TraceRequest
+from ringsim.training_step import predict_trace, with_better_steps
 from ringsim.verdict import JobReport, RunDirectory, judge
 from ringsim.verdict.run_directory import DdpPrediction, LogEntry, PredictedDdpStep, SimulatedCollective, TrainingLog
 from tests.ringsim.commands import run
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.report.pages.headless_chromium import Browser, needs_chromium
+from tests.ringsim.training_step.test_scaling import NETWORK, scaling_of, trace_of
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 from tests.ringsim.verdict.test_run_directory import fill
 
@@ -86,6 +94,17 @@ def test_tables_are_sorted_by_numbers_not_by_their_texts() -> None:
     assert 'data-key="-1e999"' in DataTable(("a",), [(TableCell("-", float("-inf")),)]).html("t")
 
 
+def test_a_new_number_is_a_field_of_a_record_and_a_column() -> None:
+    """Its heading, its unit and its place on the page follow from its name."""
+    record = SimpleNamespace(run=SimpleNamespace(name="ring"), idle_s=0.002, idle_share=0.25, num_stops=None)
+    table = DataTable.of([record, {"idle_s": math.inf}], ["run.name", "idle_s", "idle_share", "num_stops"])
+    assert table.lines() == [
+        "name   idle  idle share  stops",
+        "ring   2 ms         25%      -",
+        "-     never           -      -",
+    ]
+
+
 @needs_chromium
 def test_the_page_runs_in_a_browser(page: Path, browser: Browser) -> None:
     """Without an error, and its address sorts a table by its numbers, up and down."""
@@ -116,3 +135,55 @@ def test_a_click_sorts(page: Path, browser: Browser, tmp_path: Path) -> None:
     document = browser.document(path)
     assert "data-error" not in document
     assert document.count("<script>") == 2
+
+
+HOSTILE_CODE = "</code><script>throw 1</script>"
+SCALING = scaling_of(2, 4, tokens=7)
+
+
+def headings(page: str) -> list[str]:
+    """The headings of the page's parts, in their order; it loads nothing."""
+    assert not re.search(r"(src|href)=\"(?!#)", page)
+    return re.findall(r"<h[12]>(.*?)</h[12]>", page)
+
+
+def test_the_page_of_a_step() -> None:
+    """Its parts in their order; what stands in them is tested by the command."""
+    prediction = with_better_steps(predict_trace(trace_of(2), NETWORK))
+    page = step_page(prediction, token_facts(prediction, 7))
+    assert headings(page)[1:] == ["computing", "exposed", "steps", "tokens", "The step would take", "Calls"]
+    assert page.count("<svg") == 1
+
+
+@pytest.mark.parametrize(("slowed_s", "is_told"), [(5e-21, False), (2e-6, True)])
+def test_a_rounding_error_does_not_slow_a_step(slowed_s: float, is_told: bool) -> None:
+    """A real delay has a row, and the rest of a subtraction of times has none."""
+    prediction = predict_trace(trace_of(2), NETWORK)
+    slowed = replace(prediction, mean=prediction.mean._replace(slowed_s=slowed_s))
+    assert ("slowed" in headings(step_page(slowed))) == is_told
+
+
+def test_the_page_of_a_scaling() -> None:
+    """The curve and its table come before the step on the most ranks."""
+    page = step_page(SCALING.predictions[-1], scaling=SCALING)
+    assert headings(page)[:3] == [headings(page)[0], "From 2 to 4 ranks", "The step on 4 ranks"]
+    assert page.count("<svg") == 2
+    assert page.index("Efficiency against number of ranks") < page.index("A step on 4 ranks")
+    assert '<td class="right" data-key="2.0">2</td>' in page
+
+
+def test_a_command_is_no_html() -> None:
+    """The command of a trace is shown as text, also if it holds tags."""
+    request = TraceRequest("train.py", (HOSTILE_CODE,), False, 4, 0, 2, 1, "")
+    page = step_page(predict_trace(structs.replace(trace_of(4), request=request), NETWORK))
+    assert "Recorded by <code>ringsim trace --ranks 4 " in page
+    assert HOSTILE_CODE not in page
+
+
+@needs_chromium
+def test_the_page_in_a_browser(browser: Browser, tmp_path: Path) -> None:
+    """Nothing on it fails."""
+    (tmp_path / "step.html").write_text(step_page(SCALING.predictions[-1], scaling=SCALING))
+    document = browser.document(tmp_path / "step.html")
+    assert "data-error" not in document
+    assert document.count("</svg>") == 2

@@ -30,14 +30,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ringsim.network import Floats, Topology
-from ringsim.schedule import NO_ROW, Dependencies
-from ringsim.simulation.engines.waits import Ints, Waits, unknown
-from ringsim.simulation.engines.work import CopyCounts, Slots, TransferCosts
-from ringsim.simulation.routes import RowConnections, connect
-from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
+from ringsim.network import NONE, Floats, Topology
+from ringsim.schedule import NO_ROW, Bools, Dependencies, Rows
+from ringsim.simulation.rates import Activities
+from ringsim.simulation.routes import Connections, RowConnections, connect
+from ringsim.simulation.timeline import CopyCounts, OnProgress, Timeline, TransferCosts, ignore_progress
+from ringsim.simulation.waits import Ints, Waits, unknown
 
 ROWS_AT_ONCE = 2**16  # when the timeline is written, to need little memory besides
+UNLIMITED = 1e30  # bytes a second; rates are finite
 
 
 def run_events(
@@ -51,37 +52,34 @@ def run_events(
 
     chunk_bytes: (num_chunks,). copies: see `TransferCosts`.
     """
-    run = EventRun(TransferCosts(rows, topology, chunk_bytes, copies), connect(rows, topology), on_progress)
-    run.finish()
-    return run.timeline()
+    run = EventRun(rows, topology, TransferCosts(rows, topology, chunk_bytes, copies), connect(rows, topology))
+    run.finish(on_progress)
+    return run.timeline(topology.num_ranks, len(chunk_bytes))
 
 
 class EventRun:
     """The state of every transfer. Rows are counted as in `Dependencies`; row -1 is before everything, at time 0.
 
-    on_progress: see `simulate`. num_timers: see `Slots`.
+    num_timers: see `Slots`.
     """
 
     def __init__(
-        self,
-        costs: TransferCosts,
-        sent_on: RowConnections,
-        on_progress: OnProgress = ignore_progress,
-        num_timers: int = 0,
+        self, rows: Dependencies, topology: Topology, costs: TransferCosts, sent_on: RowConnections, num_timers: int = 0
     ) -> None:
-        self._costs, self._rows = costs, costs.rows
+        self._rows, self._costs = rows, costs
         self._connection, self._connections = sent_on
-        self._on_progress = on_progress
-        self._waits = Waits(self._rows)
-        self._all_sent_s = self._waits.all_sent_s
-        self._sent_s, self._applied_s = unknown(len(self._rows)), unknown(len(self._rows))
-        self._slots = Slots(self._connections, costs.topology, num_timers)
+        self._on_progress: OnProgress = ignore_progress
+        self._sent_s, self._applied_s = unknown(len(rows)), unknown(len(rows))
+        self._waits = Waits(rows, self._sent_s)
+        self._free_after, self._free_s = self._waits.free_after, self._waits.free_s
+        self._slots = Slots(self._connections, topology, num_timers)
         self._tail = self._first_of_tail()
         self._held: list[Ints] = []
         self._todo: dict[Callable[[Ints], None], list[Ints]] = {}
 
-    def finish(self) -> None:
-        """Run until nothing more can happen."""
+    def finish(self, on_progress: OnProgress = ignore_progress) -> None:
+        """Run until nothing more can happen. on_progress: see `simulate`."""
+        self._on_progress = on_progress
         self._later(self._start, self._waits.startable(0, len(self._rows)))
         self._run_clock()
         self._tail = len(self._rows)
@@ -93,7 +91,7 @@ class EventRun:
         """When the last row has been applied; infinite if one never is."""
         return float(self._applied_s[:-1].max(initial=0.0))
 
-    def timeline(self) -> Timeline:
+    def timeline(self, num_ranks: int, num_chunks: int) -> Timeline:
         """Return what is known of every transfer."""
         rows = self._rows
         del self._waits  # which has served its time, to make room
@@ -105,7 +103,7 @@ class EventRun:
             apply_s[row] = self._is_applied_from(row)
         columns = rows.step, rows.src, rows.dst, rows.chunk, rows.reduce
         times = start_s, self._sent_s[:-1], arrived_s, apply_s, self._applied_s[:-1]
-        return Timeline(self._costs.topology.num_ranks, self._costs.num_chunks, *columns, *times)
+        return Timeline(num_ranks, num_chunks, *columns, *times)
 
     def _run_clock(self) -> None:
         """Go from one moment at which work ends to the next, until there is none."""
@@ -152,8 +150,8 @@ class EventRun:
     def _is_applied_from(self, row: Ints) -> Floats:
         rows = self._rows
         free_s = self._arrives_at(row)
-        if self._all_sent_s is not None:
-            free_s = np.maximum(free_s, self._all_sent_s[rows.buffer_dependency[row]])
+        if self._free_s is not None:
+            free_s = np.maximum(free_s, self._free_s[self._free_after[row]])
         before_s = self._applied_s[rows.before_on_connection[row]], self._applied_s[rows.before_in_chunk[row]]
         return np.maximum(free_s, np.maximum(*before_s))
 
@@ -189,7 +187,7 @@ class EventRun:
 
     def _leave(self, row: Ints) -> None:
         """Go on with what waited for these to have left."""
-        may_start, may_apply = self._waits.after_send(row, self._sent_s)
+        may_start, may_apply = self._waits.after_send(row)
         self._later(self._start, may_start)
         self._later(self._apply, may_apply)
 
@@ -223,3 +221,73 @@ class EventRun:
         self._later(self._be_applied, row[applied])
         if overhead.any():
             self._send(row[overhead], ends_s[overhead], np.zeros(np.count_nonzero(overhead)))
+
+
+class Slots:
+    """The places where work that shares something goes on.
+
+    A slot for each connection; where cores are scarce also one for its overheads, and one for what is applied of it.
+    num_timers: slots more, the last ones, in which nothing is done but waiting for a moment.
+    """
+
+    def __init__(self, connections: Connections, topology: Topology, num_timers: int = 0) -> None:
+        self._num_connections = len(connections.src)
+        self._ends = np.concatenate([connections.src, connections.dst])
+        self._cores = topology.processors.cores
+        self.cores_are_scarce = bool((self._cores != NONE).any())
+        # A core's time counts as the bytes that it could have copied: so computing and copying get equal parts of it.
+        copies = topology.processors.copy_bytes_per_s
+        self._bytes_per_core_s = np.where(np.isfinite(copies), copies, 1.0)
+        self.shares: Bools = np.any(connections.use > 0, axis=0)
+        self.activities = self._all_slots(connections, num_timers)
+        self.first_timer = self.activities.num_slots - num_timers
+        self._row = np.full(self.activities.num_slots, NO_ROW, dtype=np.int64)
+
+    def _all_slots(self, connections: Connections, num_timers: int) -> Activities:
+        rank = self._ends if self.cores_are_scarce else self._ends[:0]
+        width, first = max(len(connections.resource), 1), self._num_connections
+        resource = np.zeros((width, first + len(rank) + num_timers), dtype=np.int64)
+        use = np.zeros(resource.shape)
+        resource[: len(connections.resource), :first] = connections.resource
+        use[: len(connections.use), :first] = connections.use
+        on_cores = slice(first, first + len(rank))
+        resource[0, on_cores] = self._cores[rank]
+        bytes_per_core_s = self._bytes_per_core_s[rank]
+        use[0, on_cores] = np.where(self._cores[rank] != NONE, 1 / bytes_per_core_s, 0.0)
+        most = np.concatenate([np.minimum(connections.most, UNLIMITED), bytes_per_core_s, np.ones(num_timers)])
+        return Activities(resource, use, most, connections.resources)
+
+    def begin_on_cores(
+        self, connection: Rows, row: Ints, from_s: Floats, work_s: Floats, *, is_applying: bool = False
+    ) -> Bools:
+        """Begin what the rows do on cores that ranks share, and return which rows do nothing there, (num_rows,).
+
+        That is applying, on the cores of the receivers, if `is_applying`, else the overheads of the senders.
+        connection, row, from_s, work_s: (num_rows,); from when, and for how many seconds of one core.
+        """
+        end = self._num_connections * is_applying + connection
+        rank = self._ends[end]
+        on_cores: Bools = (self._cores[rank] != NONE) & (work_s > 0)
+        core_bytes = (work_s * self._bytes_per_core_s[rank])[on_cores]
+        self.begin_sending(self._num_connections + end[on_cores], row[on_cores], from_s[on_cores], 0.0, core_bytes)
+        return ~on_cores
+
+    def begin_waiting(self, timer: int, until_s: float) -> None:
+        """Begin to wait in one of the timers, counted from 0, until that moment."""
+        slot = np.array([self.first_timer + timer])
+        self.activities.begin(slot, np.array([until_s]), 0.0, np.zeros(1))
+
+    def begin_sending(self, slot: Rows, row: Ints, from_s: Floats, lead_s: Floats | float, amount: Floats) -> None:
+        """Begin to send over the connections of these slots, after a lead that shares nothing."""
+        self._row[slot] = row
+        self.activities.begin(slot, from_s, lead_s, amount)
+
+    def rows_of(self, slot: Ints) -> Ints:
+        """Return the rows whose work is in these slots, or was there last."""
+        rows: Ints = self._row[slot]
+        return rows
+
+    def ended(self, slot: Ints) -> tuple[Ints, Bools, Bools, Bools]:
+        """Return the rows whose work was in these slots, and which of them were sent, were overheads, were applied."""
+        kind = slot // max(self._num_connections, 1)
+        return self._row[slot], kind == 0, kind == 1, kind >= 2

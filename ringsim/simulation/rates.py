@@ -18,7 +18,7 @@ from typing import cast
 import numpy as np
 
 from ringsim.network import Floats, Resources
-from ringsim.simulation.engines.waits import Ints
+from ringsim.simulation.waits import Ints
 
 # Events that are closer than this fraction of the time so far count as one moment. What is symmetric then stays in
 # step although sums differ in their last bits, and a thousand events cost hardly more than one.

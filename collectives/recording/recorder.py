@@ -1,12 +1,11 @@
 """`Recorder`: the calls of a program whose process groups send nothing, and the time between them.
 
-A group with a recorder pretends: whoever calls a collective of it gets the result that would come if all ranks held
-what this one holds, and the call is noted. Between two calls the program computes, and that is timed. If somebody tells
-the recorder the operators and the streams of the program, too, it notes what computes and what waits for what.
+A group with a recorder pretends: a call of its collectives gets the result that would come if all ranks held what this
+one holds, and is noted. Between two calls the program computes, and that is timed. If the recorder is told the
+operators and streams of the program, it also notes what computes and what waits for what.
 
-`StreamOrder` knows how far each stream must have come before it goes on. A stream works off what it is given in that
-order. It waits for another one only where the program lets it wait for what it had given to that one until a moment,
-which a `StreamMoment` stands for.
+`StreamOrder` knows how far each stream must have come before it goes on. A stream works in order. It waits for another
+one only where the program lets it wait for what that one had been given until a moment, a `StreamMoment`.
 """
 
 import math
@@ -18,14 +17,12 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import torch
-import torch.distributed as dist
 from msgspec.structs import replace
 from torch.autograd import Variable
 
-from collectives.runtime.queue import Work
+from collectives.runtime import Work
 from ringsim.traces import Operator, TraceCall, TracedStep, TraceEvent, TraceEventKind
 
 BEFORE_THE_STEP = -1
@@ -38,7 +35,7 @@ Position = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class StreamMoment:
-    """A place in what a stream was given in a step, and what is over when the stream comes there."""
+    """A moment of a stream in a step, and what is over when the stream comes there."""
 
     step: int
     position: Position
@@ -58,12 +55,11 @@ class StreamOrder:
         return stream  # type: ignore[no-any-return]
 
     def current(self) -> Hashable:
-        """Return the stream to which the program gives work now: one of a GPU, or a placeholder of a CPU."""
+        """Return the stream to which the program gives work now, on the GPU if there is one."""
         on_gpu = self.name(torch.cuda.current_stream()) if torch.cuda.is_initialized() else MAIN
         return on_gpu if on_gpu != MAIN else self.name(torch.cpu.current_stream())
 
     def position(self, stream: Hashable) -> Position:
-        """Return what is over when a stream comes to what it is given next."""
         return dict(self._positions.get(stream, {}))
 
     def advance(self, stream: Hashable, position: Position) -> list[int]:
@@ -81,8 +77,8 @@ S = TypeVar("S")
 class Recorder:
     """Collects the events of one step after the other.
 
-    Time that passes between two calls is a computation; time within a call, in which results are made up, counts only
-    as far as the call does local work (`local`).
+    Time between two calls is a computation; time within a call, in which results are made up, counts only as far as the
+    call does local work (`local`).
 
     clock: returns seconds; one that stands still if nothing is computed.
     """
@@ -110,11 +106,11 @@ class Recorder:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether what the process does now belongs to the recording, and not to the program."""
+        """Whether the process now works for the recording, and not for the program."""
         return self._depth > 0
 
     def computed_s(self, moment_s: float) -> float:
-        """Return the seconds of computations in this step until a moment of it, by the recorder's clock."""
+        """Return the seconds of computations in this step until a moment by the recorder's clock."""
         index = bisect_right(self._resumed, (moment_s, math.inf)) - 1
         resumed_s, before_s = self._resumed[index]
         computed_s = before_s + moment_s - resumed_s
@@ -123,7 +119,6 @@ class Recorder:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Do not count the time of the block, which belongs to the recording."""
         with self._lock:
             if self._depth == 0:
                 seconds = self.clock() - self._since_s
@@ -139,7 +134,6 @@ class Recorder:
                     self._resumed.append((self._since_s, self._step_computed_s))
 
     def _append(self, kind: TraceEventKind, call: int) -> None:
-        """Append an event after the computation that has gone on until now."""
         self._end_computation()
         self._events.append(TraceEvent(kind, call=call))
 
@@ -154,14 +148,13 @@ class Recorder:
     def count(self, operator: Operator) -> None:
         """Note that the program has called an operator.
 
-        On its own stream a copy before a call, or what is done to the result before another stream waits for it, counts
-        as part of the call. Arithmetic needs the same multiprocessors on any stream.
+        On its own stream a copy before a call, or work on the result before another stream waits for it, counts as part
+        of the call. Arithmetic needs the same multiprocessors on any stream.
         """
         if operator.flops or not operator.is_counted or self._streams.current() == MAIN:
             self._operators[operator] += 1
 
     def mark(self, stream: Any) -> StreamMoment:
-        """Return a mark at the end of what the program has given to a stream."""
         with self.stopped():
             name = self._streams.name(stream)
             if name == MAIN:
@@ -169,7 +162,7 @@ class Recorder:
             return StreamMoment(len(self.steps), self._streams.position(name))
 
     def wait_for(self, mark: StreamMoment, stream: Any) -> None:
-        """Note that what the program gives to a stream from now on waits until another one has come to its mark."""
+        """Note that a stream waits, from now on, until another one has come to its mark."""
         with self.stopped():
             if mark.step == len(self.steps):  # what was before the step is over
                 self._advance(self._streams.name(stream), mark.position)
@@ -199,7 +192,7 @@ class Recorder:
     def wait(self, work: "RecordedWork") -> None:
         """Note that the program waits for an asynchronous call; only the first wait counts.
 
-        What is chained to a future runs beside the program, and so delays only who waits for its outcome.
+        A callback runs beside the program, and so delays only whoever waits for its outcome.
         """
         if self._awaited_in_callback is not None:
             self._awaited_in_callback.append(work)
@@ -217,7 +210,7 @@ class Recorder:
     def wait_later(self, work: "RecordedWork") -> None:
         """Note, at the end of the backward pass that goes on now, if any, that the program waits for a call.
 
-        Whoever takes a future there may wait for it where Python does not come by, as DistributedDataParallel does.
+        Whoever takes a future there may wait for it in C++, as DistributedDataParallel does.
         """
         if torch._C._current_graph_task_id() == -1:
             return
@@ -226,7 +219,7 @@ class Recorder:
         self._awaited_in_backward.append(work)
 
     def called_back(self, works: list["RecordedWork"], chain: Callable[[], T]) -> T:
-        """Call `chain`, which runs what is chained to a future; calls that this waits for are added to `works`."""
+        """Call `chain`, which runs a callback; the calls that it waits for are added to `works`."""
         before, self._awaited_in_callback = self._awaited_in_callback, works
         try:
             return chain()
@@ -234,12 +227,11 @@ class Recorder:
             self._awaited_in_callback = before
 
     def collect_all(self, futures: "list[torch.futures.Future[Any]]") -> "torch.futures.Future[Any]":
-        """Return a future of the futures, like that of `torch.futures.collect_all`."""
         works = [work for future in futures if isinstance(future, RecordedFuture) for work in future.works]
         return self.future_after(torch._C._collect_all(futures), works)  # type: ignore[arg-type]
 
     def future_after(self, outcome: "torch.futures.Future[T]", works: list["RecordedWork"]) -> torch.futures.Future[T]:
-        """Return a future of the outcome of another one: whoever waits for it waits for the calls."""
+        """Return a future of `outcome` whose waiting waits for the calls."""
         chained: RecordedFuture[T] = RecordedFuture(self, works)
         try:
             chained.set_result(outcome.value())
@@ -250,7 +242,7 @@ class Recorder:
         return chained
 
     def _wait_for_all(self) -> None:
-        """Wait at the end of the backward pass; one within another, as of a checkpoint, hands that on to the other."""
+        """Wait at the end of the backward pass; one within another, as of a checkpoint, leaves it to the outer one."""
         if (node := torch._C._current_autograd_node()) is not None:
             node.register_hook(lambda *_: Variable._execution_engine.queue_callback(self._wait_for_all))
             return
@@ -259,7 +251,6 @@ class Recorder:
         self._awaited_in_backward.clear()
 
     def end_step(self) -> None:
-        """End the step now, and begin the next one."""
         with self.stopped():
             self._end_computation()
             self.steps.append(TracedStep(tuple(self._events), tuple(self._calls)))
@@ -267,7 +258,7 @@ class Recorder:
 
 
 class RecordedWork(Work):
-    """A call that is over as far as its result goes, and under way as far as the trace does."""
+    """A call whose result is there, but which is under way in the trace."""
 
     def __init__(self, recorder: Recorder, step: int, index: int, result: list[torch.Tensor]) -> None:
         over = Work.over(result)
@@ -286,10 +277,7 @@ class RecordedWork(Work):
 
 
 class RecordedFuture(torch.futures.Future[T]):
-    """A future that has its value already: the program waits for the calls when it waits for it or asks for its value.
-
-    works: the calls.
-    """
+    """A future that has its value already; who waits for it or asks for its value waits for the calls in `works`."""
 
     def __init__(self, recorder: Recorder, works: list[RecordedWork]) -> None:
         super().__init__()
@@ -310,35 +298,3 @@ class RecordedFuture(torch.futures.Future[T]):
 
     def add_done_callback(self, callback: Callable[[torch.futures.Future[T]], None]) -> None:
         self._recorder.called_back([], lambda: super(RecordedFuture, self).add_done_callback(callback))
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedGroup:
-    """The recorder of a group, and the group's index in the trace."""
-
-    recorder: Recorder
-    index: int
-
-
-_RECORDED: WeakKeyDictionary[dist.ProcessGroup, RecordedGroup] = WeakKeyDictionary()
-
-
-def record_group(group: dist.ProcessGroup, recorded: RecordedGroup) -> None:
-    """From now on the calls of `group` are recorded, and nothing is sent."""
-    _RECORDED[group] = recorded
-
-
-def recorded_group(group: dist.ProcessGroup) -> RecordedGroup | None:
-    """Return where the calls of `group` are recorded; None if it really communicates."""
-    return _RECORDED.get(group) if _RECORDED else None
-
-
-def record_as_lent(tensor: torch.Tensor) -> torch.Tensor:
-    """Return `tensor`, which stands for one in memory that ranks share; calls on it, and on its views, say so."""
-    tensor.untyped_storage().is_lent = True  # type: ignore[attr-defined]
-    return tensor
-
-
-def is_lent(tensor: torch.Tensor) -> bool:
-    """Whether `tensor` lies in memory of `record_as_lent`."""
-    return getattr(tensor.untyped_storage(), "is_lent", False)
