@@ -13,7 +13,7 @@ import torch.distributed as dist
 from collectives.calls import CollectiveCall
 from collectives.probes import ProbeWorkload, Rounds, shift_schedule
 from collectives.runtime import Executor, batch_policy_for_new_groups, have_gloo_threads_batch_policy, transport_in_use
-from ringsim.measurements import ROUNDS_PER_RUN
+from ringsim.measurements import ROUNDS_PER_RUN, ProbeKind
 from ringsim.schedule import Collective
 
 SIZE_BYTES = 64
@@ -34,16 +34,18 @@ def probe_calls(group: dist.ProcessGroup) -> Iterator[list[ProbeWorkload]]:
         own = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
     assert isinstance(own, dist.ProcessGroup)
     everyone = range(group.size())
-    workloads = [ProbeWorkload("call/dist", SIZE_BYTES, 1, everyone, _repeated(_native(own)))]
+    of_torch = ProbeKind("call", "dist")
+    workloads = [ProbeWorkload(of_torch, SIZE_BYTES, 1, everyone, _repeated(_native(own)))]
     if group.size() > 1:
-        workloads += _cold_and_warm("call/dist", _native(group), everyone)
-    for kind, shares_memory in (("call", False), ("shm/call", True)):
+        workloads += _cold_and_warm(of_torch, _native(group), everyone)
+    for kind, shares_memory in ((ProbeKind("call"), False), (ProbeKind("call", transport="shm"), True)):
         if group.size() > 1 and (not shares_memory or transport_in_use(group) == "shm"):
             call = _ours(group, shares_memory)
             workloads += [ProbeWorkload(kind, SIZE_BYTES, 1, everyone, _repeated(call))]
             workloads += _cold_and_warm(kind, call, everyone)
             in_thread = _ours(group, shares_memory, async_op=True)
-            workloads += [ProbeWorkload(f"{kind}/async", SIZE_BYTES, 1, everyone, in_thread, before=_walk())]
+            asynchronous = kind._replace(warmth="async")
+            workloads += [ProbeWorkload(asynchronous, SIZE_BYTES, 1, everyone, in_thread, before=_walk())]
     try:
         yield workloads
     finally:
@@ -58,10 +60,10 @@ def _repeated(call: Rounds) -> Rounds:
     return rounds
 
 
-def _cold_and_warm(kind: str, call: Rounds, everyone: Sequence[int]) -> list[ProbeWorkload]:
+def _cold_and_warm(kind: ProbeKind, call: Rounds, everyone: Sequence[int]) -> list[ProbeWorkload]:
     return [
-        ProbeWorkload(f"{kind}/{name}", SIZE_BYTES, 1, everyone, call, before=before)
-        for name, before in (("cold", _walk()), ("warm", lambda: None))
+        ProbeWorkload(kind._replace(warmth=warmth), SIZE_BYTES, 1, everyone, call, before=before)
+        for warmth, before in (("cold", _walk()), ("warm", lambda: None))
     ]
 
 

@@ -84,9 +84,9 @@ def probe(
     split = zip(workloads, flat.split([len(of_workload) for of_workload in times]), strict=True)
     means_s = [(workload, sums_s / len(workload.ranks)) for workload, sums_s in split]  # as all have the same pace
     results = [
-        Probe(workload.kind + suffix, workload.size_bytes, workload.in_flight, tuple(times_s[:, place].tolist()))
-        for place, suffix in enumerate(("", "_cpu"))
-        for workload, times_s in means_s
+        Probe(str(workload.kind._replace(clock=clock)), workload.size_bytes, workload.in_flight, tuple(column.tolist()))
+        for place, clock in enumerate(("", "cpu"))
+        for workload, column in ((workload, times_s[:, place]) for workload, times_s in means_s)
     ]
     origin = {**provenance(), **places.as_dict(), **shared_memory_sizes(group, memory)}
     return Measurements(group.size(), origin, tuple(results))
@@ -97,13 +97,13 @@ def _workloads(
 ) -> list[ProbeWorkload]:
     """Return the probes, without those of calls. places: to also probe pairs of ranks alone."""
     num_ranks = group.size()
-    workloads = [*shifts(group, memory, sizes), *additions(group, memory, sizes, torch.float32, "reduce")]
+    workloads = [*shifts(group, memory, sizes), *additions(group, memory, sizes, torch.float32)]
     workloads += shared_memory_probes(group, memory, sizes, thoroughly=places is not None)
     if places is not None:
         workloads += [*ping_pongs(group, memory, sizes, places), *bidirectional(group, memory, sizes)]
         workloads += clones(num_ranks, memory)
         for dtype in REDUCED:
-            workloads += additions(group, memory, sizes, dtype, f"reduce/{str(dtype).removeprefix('torch.')}")
+            workloads += additions(group, memory, sizes, dtype)
     return workloads
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from collectives.runtime import Executor
-from ringsim.measurements import ROUNDS_PER_RUN
+from ringsim.measurements import ROUNDS_PER_RUN, ProbeKind
 
 CALLS_PER_BLOCK = 16
 MAX_PIECES = 256  # more would only cost memory, as the first piece has left the caches by then
@@ -49,7 +49,7 @@ class ProbeWorkload(NamedTuple):
     clock: of the rounds, elapsed and of a core.
     """
 
-    kind: str
+    kind: ProbeKind
     size_bytes: int
     in_flight: int
     ranks: Sequence[int]

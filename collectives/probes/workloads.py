@@ -13,7 +13,7 @@ import torch.distributed as dist
 from collectives.probes.timing import ProbeWorkload, Rounds, TimedAddition, add_one, spread
 from collectives.runtime import Executor, Reduce, Sharing, state_of
 from ringsim.libraries import NEW_BEYOND_BYTES
-from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, RankHosts
+from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, ProbeKind, RankHosts
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
 
@@ -72,7 +72,8 @@ def shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int])
         return
     for size, in_flight in [*((size, 1) for size in sizes), (sizes[0], IN_FLIGHT)]:
         schedule = _ring_shift(group.size(), len(memory), size, in_flight)
-        yield ProbeWorkload("shift", size, in_flight, range(group.size()), _messages(schedule, group, memory, size))
+        rounds = _messages(schedule, group, memory, size)
+        yield ProbeWorkload(ProbeKind("shift"), size, in_flight, range(group.size()), rounds)
 
 
 def _ring_shift(num_ranks: int, memory_bytes: int, size: int, in_flight: int) -> Schedule:
@@ -97,7 +98,8 @@ def rested_shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequenc
 
     for size in (sizes[0], *(size for size in sizes if RESTED_SIZES[0] <= size <= RESTED_SIZES[1])):
         rounds = partial(shift_and_meet, _messages(schedule, group, memory, size))
-        yield ProbeWorkload("shift/rested", size, 1, range(num_ranks), rounds, rest, RESTED_CALLS)
+        kind = ProbeKind("shift", warmth="rested")
+        yield ProbeWorkload(kind, size, 1, range(num_ranks), rounds, rest, RESTED_CALLS)
 
 
 def ping_pongs(
@@ -111,7 +113,8 @@ def ping_pongs(
         pair = rank, places.right_of(rank)
         schedule = ping_pong_schedule(num_ranks, *pair, ROUNDS_PER_RUN)
         for size in sizes:
-            yield ProbeWorkload(f"ping/{rank}", size, 1, pair, _messages(schedule, group, memory, size))
+            rounds = _messages(schedule, group, memory, size)
+            yield ProbeWorkload(ProbeKind("ping", str(rank)), size, 1, pair, rounds)
 
 
 def bidirectional(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[ProbeWorkload]:
@@ -122,7 +125,7 @@ def bidirectional(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequenc
             groups = min(ROUNDS_PER_RUN, max(len(memory) // size, 1))
             schedule = shift_schedule(group.size(), rings, ROUNDS_PER_RUN, groups, 1)
             rounds = _messages(schedule, group, memory, size)
-            yield ProbeWorkload(f"exchange/{num_pairs}", size, 1, range(2 * num_pairs), rounds)
+            yield ProbeWorkload(ProbeKind("exchange", str(num_pairs)), size, 1, range(2 * num_pairs), rounds)
 
 
 def _messages(
@@ -136,7 +139,7 @@ def _messages(
 
 
 def additions(
-    group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], dtype: torch.dtype, kind: str
+    group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], dtype: torch.dtype
 ) -> Iterator[ProbeWorkload]:
     """Yield shifts in which every rank adds in place; only the additions are timed.
 
@@ -145,6 +148,7 @@ def additions(
     if group.size() == 1:
         return
     held = memory[: len(memory) // 4 * 4].view(dtype)
+    kind = ProbeKind("reduce", "" if dtype is torch.float32 else str(dtype).removeprefix("torch."))
     for size in (sizes[0], sizes[-1]):
         schedule = _ring_shift(group.size(), held.nbytes, size, 1)
         add = TimedAddition()
@@ -161,7 +165,7 @@ def clones(num_ranks: int, memory: torch.Tensor) -> Iterator[ProbeWorkload]:
             for _ in range(ROUNDS_PER_RUN):
                 next(pieces).clone()
 
-        yield ProbeWorkload("fresh", FRESH_BYTES, 1, range(num_ranks), rounds)
+        yield ProbeWorkload(ProbeKind("fresh"), FRESH_BYTES, 1, range(num_ranks), rounds)
 
 
 _FURTHER_SIZES = (256 * 2**10,)  # about the size of caches
@@ -178,7 +182,7 @@ def shared_memory_sizes(group: dist.ProcessGroup, memory: torch.Tensor) -> dict[
 def shared_memory_probes(
     group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], thoroughly: bool
 ) -> Iterator[ProbeWorkload]:
-    """Yield the probes of shared memory (see `Probe`), if all ranks share it; the first time a collective call.
+    """Yield the probes of shared memory (see `ProbeKind`), if all ranks share it; the first time a collective call.
 
     thoroughly: also for tensors in the caches, and one more size.
     """
@@ -187,19 +191,20 @@ def shared_memory_probes(
         return
     num_ranks, ring = group.size(), [range(group.size())]
     schedules = {
-        "shm/shift": shift_schedule(num_ranks, ring, ROUNDS_PER_RUN, ROUNDS_PER_RUN, 1, Collective.REDUCE_SCATTER),
-        "shm/copy": one_way_schedule(num_ranks, ROUNDS_PER_RUN, reduce=False),
-        "shm/add": one_way_schedule(num_ranks, ROUNDS_PER_RUN, reduce=True),
+        "shift": shift_schedule(num_ranks, ring, ROUNDS_PER_RUN, ROUNDS_PER_RUN, 1, Collective.REDUCE_SCATTER),
+        "copy": one_way_schedule(num_ranks, ROUNDS_PER_RUN, reduce=False),
+        "add": one_way_schedule(num_ranks, ROUNDS_PER_RUN, reduce=True),
     }
     most_chunks = max(_num_pieces(schedule) for schedule in schedules.values())
     most = min(shared.slot_bytes // ROUNDS_PER_RUN, len(memory) // most_chunks) // 64 * 64
     wanted = (*sizes, *_FURTHER_SIZES) if thoroughly else sizes
-    for kind, schedule in schedules.items():
+    for pattern, schedule in schedules.items():
+        kind = ProbeKind(pattern, transport="shm")
         for size in sorted({min(size, most) for size in wanted} - {0}):
             yield _published(kind, schedule, group, memory, size)
             if thoroughly:
                 same = memory[: _num_pieces(schedule) * size]
-                yield _published(f"{kind}/cached", schedule, group, same, size)
+                yield _published(kind._replace(warmth="cached"), schedule, group, same, size)
 
 
 def _num_pieces(schedule: Schedule) -> int:
@@ -208,7 +213,7 @@ def _num_pieces(schedule: Schedule) -> int:
 
 
 def _published(
-    kind: str, schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, size: int
+    kind: ProbeKind, schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, size: int
 ) -> ProbeWorkload:
     """Return a run of the schedule with chunks of `size` bytes, each time elsewhere in the memory."""
     executor = Executor(schedule, group)

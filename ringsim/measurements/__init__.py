@@ -20,6 +20,7 @@ from ringsim.measurements.measurements import (
     CollectiveTimes,
     Measurements,
     Probe,
+    ProbeKind,
     RecordedRun,
     p10_p90,
     p95,

@@ -145,6 +145,10 @@ class ProbeKind(NamedTuple):
     transport: str = ""
     clock: str = ""
 
+    def __str__(self) -> str:
+        place = "/".join(filter(None, (self.transport, self.pattern, self.subject, self.warmth)))
+        return f"{place}_{self.clock}" if self.clock else place
+
     @classmethod
     @cache
     def read(cls, text: str) -> Self:
@@ -152,6 +156,8 @@ class ProbeKind(NamedTuple):
 
         >>> ProbeKind.read("shm/call/cold")
         ProbeKind(pattern='call', subject='', warmth='cold', transport='shm', clock='')
+        >>> str(ProbeKind("reduce", "bfloat16", clock="cpu"))
+        'reduce/bfloat16_cpu'
         """
         match = _PROBE_KIND.fullmatch(text)
         return cls(**match.groupdict(default="")) if match else cls(text)

@@ -17,7 +17,7 @@ from collectives.probes.timing import Blocks, ProbeWorkload, TimedAddition, time
 from collectives.probes.workloads import IN_FLIGHT, RESTED_CALLS, rested_shifts
 from collectives.runtime import Executor, transport_in_use
 from ringsim.calibration import calibrate, calibrate_uniform
-from ringsim.measurements.measurements import ROUNDS_PER_RUN, Measurements
+from ringsim.measurements.measurements import ROUNDS_PER_RUN, Measurements, ProbeKind
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
 from tests.collectives.shared_groups import sharing_group
@@ -65,7 +65,7 @@ def rested_rounds(group: dist.ProcessGroup) -> list[tuple[str, int, int]]:
     for workload in workloads:
         workload.before()
         workload.rounds()
-    return [(workload.kind, workload.size_bytes, workload.calls) for workload in workloads]
+    return [(str(workload.kind), workload.size_bytes, workload.calls) for workload in workloads]
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3])
@@ -82,7 +82,7 @@ def probed_calls(group: dist.ProcessGroup) -> list[str]:
         for each in experiments:
             each.rounds()
     assert len(dist.distributed_c10d._world.pg_map) == before
-    return [each.kind for each in experiments]
+    return [str(each.kind) for each in experiments]
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
@@ -107,11 +107,11 @@ def timed_apart(group: dist.ProcessGroup) -> tuple[list[float], Times, Times, in
         add(chunk, torch.ones(2))
 
     meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", 2), group, shares_memory=False)
-    additions = ProbeWorkload("reduce", 8, 1, range(2), rounds, clock=add.read)
+    additions = ProbeWorkload(ProbeKind("reduce"), 8, 1, range(2), rounds, clock=add.read)
     come = partial(time.sleep, LATE_S * (group.rank() == 0))
-    late = ProbeWorkload("late", 64, 1, range(2), lambda: dist.barrier(group), come, calls=3)
+    late = ProbeWorkload(ProbeKind("late"), 64, 1, range(2), lambda: dist.barrier(group), come, calls=3)
     blocks = Blocks(turns=1, number=2, least_s=LATE_S / 2)
-    workloads = additions, late, ProbeWorkload("uneven", 0, 1, range(2), uneven)
+    workloads = additions, late, ProbeWorkload(ProbeKind("uneven"), 0, 1, range(2), uneven)
     of_additions, of_calls, _ = (time_blocks(each, blocks, meeting, lambda: None) for each in workloads)
     return chunk.tolist(), of_additions, of_calls, uneven.call_count
 
@@ -141,7 +141,7 @@ def probed_through_shared_memory(_: dist.ProcessGroup) -> tuple[set[str], dict[s
     if group is None:
         return None
     with probe_calls(group) as calls:
-        kinds = [call.kind for call in calls]
+        kinds = [str(call.kind) for call in calls]
     measurements = probe(group, 2**18, 2**20, blocks=SHORT, sizes=(64, 4096), calls=no_calls)
     shared = calibrate(measurements).cluster.spec.host.shared_memory
     assert shared.rates[-1].published_bytes <= shared.slot_bytes

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim.measurements.measurements import TRANSFER, CollectiveTimes, Measurements, Probe, p10_p90, p95
+from ringsim.measurements.measurements import TRANSFER, CollectiveTimes, Measurements, Probe, ProbeKind, p10_p90, p95
 from ringsim.schedule.collective import Collective
 from tests.refusals import said_by
 from tests.ringsim.commands import written
@@ -100,3 +100,14 @@ def test_clocks_of_two_machines_may_disagree_a_little() -> None:
     data = deepcopy(DATA)
     data["runs"][0] |= first("applied_s", -1e-5) | {"clock_error_s": 2e-5}
     assert Measurements.from_dict(data).runs[0].applied_s[0] == -1e-5
+
+
+def test_kinds_of_probes() -> None:
+    """Each has its text, and other text is a kind of its own."""
+    texts = "shift shift/rested ping/11_cpu reduce/bfloat16_cpu call/dist/warm shm/call/async shm/add/cached call/odd/a"
+    kinds = [ProbeKind.read(text) for text in texts.split()]
+    assert list(map(str, kinds)) == texts.split()
+    assert kinds[2] == ProbeKind("ping", "11", clock="cpu")
+    assert kinds[-3:] == [
+        ProbeKind("call", "", "async", "shm"), ProbeKind("add", "", "cached", "shm"), ProbeKind("call/odd/a"),
+    ]  # fmt: skip
