@@ -1,4 +1,4 @@
-"""`examine`: the state of this machine that measurements depend on, and what to do about it; torch is not imported."""
+"""`examine`: the state of this machine that measurements depend on, and advice. torch is not imported."""
 
 import ipaddress
 import os
@@ -47,7 +47,7 @@ class MachineFinding:
 
 
 def examine() -> list[MachineFinding]:
-    """Return the findings, without those of which the system tells nothing; another process imports torch."""
+    """Return the findings that the system allows; another process imports torch."""
     findings = []
     for check in (_cores, _load, _steal, _interface, _torch, _shared_memory):
         with suppress(OSError):
@@ -116,7 +116,7 @@ def _interface() -> MachineFinding:
 
 
 def gloo_address(host_name: str) -> str | None:
-    """Return the first address of the name to which a socket can be bound here: Gloo's choice; None without one."""
+    """Return Gloo's choice: the first address of the name that a socket here can be bound to; None without one."""
     try:
         addresses = socket.getaddrinfo(host_name, None, type=socket.SOCK_STREAM)
     except OSError:

@@ -1,4 +1,4 @@
-"""Tables as lines of text, `align_columns`, or as CSV; `wrap_text`; and `text_template` for longer texts."""
+"""Tables as lines of text or CSV, wrapped text, and templates."""
 
 import csv
 import io
@@ -21,11 +21,10 @@ LEAST_WRAPPED = 16  # characters of a wrapped column
 def align_columns(
     rows: Sequence[Sequence[str]], alignment: str = "l", gap: str = GAP, width: int | None = None
 ) -> list[str]:
-    """Return a line for each row, in which every column is as wide as its longest cell.
+    """Return a line for each row, with columns as wide as their longest cells.
 
-    rows: all of one length. alignment: a letter for each column, l for left or r for right; the last letter holds for
-    all columns that follow. Blanks at the end of a line are removed.
-    width: of the table, if it has a limit: cells of the last column go on in further lines.
+    rows: all of one length. alignment: l or r for each column; the last letter holds for all further columns.
+    width: limit of the table, beyond which cells of the last column continue in further lines.
 
     >>> align_columns([("size", "ranks"), ("64 KiB", "2")], "lr")
     ['size    ranks', '64 KiB      2']
@@ -44,7 +43,7 @@ def align_columns(
 
 
 def wrap_text(text: str, width: int | None = WIDTH, indent: str = "") -> str:
-    """Return the text in lines of at most `width` characters, those after the first one indented; None: as it is.
+    """Return the text in lines of at most `width` characters, with further lines indented; None: unchanged.
 
     >>> print(wrap_text("what does not fit goes on in the next line", 30, "  "))
     what does not fit goes on in
@@ -54,7 +53,7 @@ def wrap_text(text: str, width: int | None = WIDTH, indent: str = "") -> str:
 
 
 def records_csv(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return records, all with the same fields, as CSV below the names of the fields."""
+    """Return records of the same fields as CSV with a header."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
     writer.writeheader()
@@ -63,10 +62,7 @@ def records_csv(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def load_template(path: Path, filters: Mapping[str, Any] | None = None, **settings: Any) -> "Template":
-    """Return the template in a file, which may use these filters; a name that is not given to it is an error.
-
-    settings: of `jinja2.Environment`.
-    """
+    """Return the template in a file. filters, settings: of `jinja2.Environment`, where unknown names are errors."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  few commands need it
 
     environment = Environment(loader=FileSystemLoader(path.parent), undefined=StrictUndefined, **settings)
@@ -100,6 +96,6 @@ def _room_for_last(rows: Sequence[Sequence[str]], gap: str, width: int) -> int:
 
 
 def _wrapped(row: Sequence[str], room: int) -> list[Sequence[str]]:
-    """Return the row, and below it what does not fit into its last cell."""
+    """Return the row, and below it rows with the rest of its last cell."""
     first, *more = _lines(row[-1], room) or [""]
     return [(*row[:-1], first), *((*[""] * (len(row) - 1), line) for line in more)]

@@ -19,7 +19,7 @@ _TIME = re.compile(_NUMBER + r"(s|ms|us|µs|ns)\s*")
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that is written with digits alone; None for anything else, or too many of them.
+    """Return the number that is written with digits alone; None for anything else or too many digits.
 
     >>> whole_number("12"), whole_number("-1"), whole_number("1_2")
     (12, None, None)
@@ -40,7 +40,7 @@ def decimal_number(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Bytes: 1500, 64KiB (1024s), 64MB (1000s). Raises ValueError for anything else, or a negative size."""
+    """Return the bytes of 1500, 64KiB (1024s) or 64MB (1000s). Raises ValueError for other or negative sizes."""
     size, _ = _quantity(_SIZE, text, _PREFIXES, "a size: write bytes as 1500, 64KiB or 64MB")
     if size < 0:
         raise ValueError(f"{text!r}: a size must not be negative")
@@ -50,7 +50,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_size_of_nccl_tests(text: str) -> int:
-    """Bytes as the options of nccl-tests give them: 8K, 8M and 8G are 1024s; else as `parse_size`.
+    """Return the bytes of a size of nccl-tests, where 8K, 8M and 8G are 1024s; else as `parse_size`.
 
     >>> parse_size_of_nccl_tests("8M"), parse_size_of_nccl_tests("8MB")
     (8388608, 8000000)
@@ -60,7 +60,7 @@ def parse_size_of_nccl_tests(text: str) -> int:
 
 
 def parse_rate(text: str) -> float:
-    """Bytes per second: 1.25GB/s, 10Gbit/s. Raises ValueError for anything else, or a rate not above 0."""
+    """Return the bytes per second of 1.25GB/s or 10Gbit/s. Raises ValueError for other rates, or not above 0."""
     value, match = _quantity(_RATE, text, _PREFIXES, "a rate: write it as 1.25GB/s or 10Gbit/s")
     rate = float(value) / (8 if match[3].startswith("b") else 1)
     if not rate > 0:
@@ -71,7 +71,7 @@ def parse_rate(text: str) -> float:
 
 
 def parse_flops(text: str) -> float:
-    """Floating-point operations a second: 400TFLOP/s, 19.5T. Raises ValueError for anything else, or none."""
+    """Return the FLOP per second of 400TFLOP/s or 19.5T. Raises ValueError for other rates, or below 1."""
     flops_per_s, _ = _quantity(_FLOPS, text, _FLOPS_PREFIXES, "a rate of computing: write it as 400TFLOP/s")
     if not flops_per_s >= 1:
         raise ValueError(f"{text!r}: a rate of computing must be at least 1 FLOP/s")
@@ -79,7 +79,7 @@ def parse_flops(text: str) -> float:
 
 
 def parse_time(text: str) -> float:
-    """Seconds: 10us, 1.5ms, 2s. Raises ValueError for anything else, or a negative time."""
+    """Return the seconds of 10us, 1.5ms or 2s. Raises ValueError for other or negative times."""
     value, match = _quantity(_TIME, text, dict.fromkeys(_PER_SECOND, 1), "a time: write it as 10us, 1.5ms or 2s")
     time = float(value) / _PER_SECOND[match[2]]
     if time < 0:
@@ -90,7 +90,7 @@ def parse_time(text: str) -> float:
 def _quantity(
     pattern: re.Pattern[str], text: str, prefixes: Mapping[str, int], rule: str
 ) -> tuple[Decimal, re.Match[str]]:
-    """Return the number of a text, times its prefix. Raises ValueError where it is not `rule`, or is too large."""
+    """Return the number of a text times its prefix. Raises ValueError if it is not `rule`, or is too large."""
     match = pattern.fullmatch(text)
     if not match or match[2] not in prefixes:
         raise ValueError(f"{text!r} is not {rule}")
@@ -141,7 +141,7 @@ def format_duration(time_s: float) -> str:
 
 
 def time_unit(time_s: float) -> tuple[float, str]:
-    """Return the unit in which a time has a digit before the point: how many of them a second has, and its name.
+    """Return the unit in which a time has digits before the point: its number per second, and its name.
 
     >>> time_unit(0.0015)
     (1000, 'ms')

@@ -1,4 +1,4 @@
-"""`Workers`: who computes many independent tasks: this process, processes on this machine, or a Dask cluster."""
+"""`Workers` run independent tasks in this process, in processes on this machine, or on a Dask cluster."""
 
 import logging
 import re
@@ -32,11 +32,11 @@ class WorkerError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Where tasks are computed: in this process, unless there are to be several processes or a cluster.
+    """Where tasks are computed.
 
-    jobs: as many processes on this machine; 1: this process alone.
-    dask: the address of the scheduler of a Dask cluster, such as tcp://10.0.0.1:8786, in place of `jobs`. Its workers
-    need the same versions of ringsim and NumPy, which is checked.
+    jobs: number of processes on this machine; 1: this process alone.
+    dask: in place of `jobs`, the address of the scheduler of a Dask cluster, such as tcp://10.0.0.1:8786, whose workers
+    must have the same versions of ringsim and NumPy.
 
     Raises ValueError for less than one job, several jobs and a cluster, or an address that is none.
 
@@ -58,16 +58,16 @@ class Workers:
 
     @property
     def count(self) -> int:
-        """The number of tasks that are computed at a time; of a cluster, as far as it is known now."""
+        """The number of tasks that are computed at a time; of a cluster, the present number."""
         return self.jobs if self.dask is None else max(sum(_client(self.dask).ncores().values()), 1)
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Generator[Result, None, None]:
-        """Yield what the function returns for each task.
+        """Yield the result of the function for each task.
 
-        The tasks are begun in their order, so those that take long should come first. Functions and tasks must be
-        picklable where there are several workers. Closing the iterator ends what has been begun.
+        Tasks begin in their order, so long ones should come first. With several workers, functions and tasks must be
+        picklable. Closing the iterator ends the tasks that have begun.
 
-        Raises what the function raises, and WorkerError if a worker ends, or is not fit for the tasks.
+        Raises what the function raises, and WorkerError if a worker ends or is unfit.
         """
         if self.dask is not None:
             yield from _run_on_cluster(self.dask, function, tasks)
@@ -106,7 +106,7 @@ def _run_in_processes(
 def _run_on_cluster(
     address: str, function: Callable[[Task], Result], tasks: Sequence[Task]
 ) -> Generator[Result, None, None]:
-    """Yield as `Workers.run`. joblib's backend for Dask would wait forever for a task whose workers were killed."""
+    """Yield as `Workers.run`; joblib's backend for Dask waits forever for a task whose workers were killed."""
     client = _client(address)
     from distributed import KilledWorker  # noqa: PLC0415
 

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 import collectives
 from collectives.probes import provenance
 from collectives.runtime.queue import CollectiveQueue
-from ringsim.console import IntRange, torchrun
+from ringsim.console import IntRange, TorchrunCommand, num_ranks
 from ringsim.units import format_size
 from trainers.tasks.base import ModelConfig
 from trainers.tasks.model import TinyTransformer
@@ -220,7 +220,7 @@ def heading(config: ModelConfig, steps: int) -> Iterator[str]:
     yield f"# {dist.get_world_size()} ranks, {parameters:,} parameters, {tokens} tokens a rank, {steps} steps"
 
 
-@click.command(cls=torchrun.TorchrunCommand, context_settings={"show_default": True})
+@click.command(cls=TorchrunCommand, context_settings={"show_default": True})
 @click.option(
     "-n", "--steps", type=IntRange(4), default=60, help="Number of timed steps of each program, after the warm-up."
 )
@@ -229,7 +229,7 @@ def heading(config: ModelConfig, steps: int) -> Iterator[str]:
 @click.option("--tokens", type=IntRange(2), default=32, help="Number of tokens per rank and step.")
 def main(steps: int, d_model: int, layers: int, tokens: int) -> None:
     """Print what a step of each program takes, and where the time of one on "ring" goes."""
-    torchrun.num_ranks(START)
+    num_ranks(START)
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")  # nobody changes it in place
     config = ModelConfig(d_model=d_model, d_ff=4 * d_model, layers=layers, sequence_length=tokens)
     dist.init_process_group("gloo")

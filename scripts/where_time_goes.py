@@ -18,7 +18,7 @@ import torch.distributed as dist
 import collectives
 from collectives.calls import AUTO
 from collectives.runtime import TRANSPORTS, GlooTransport, SharedMemoryTransport, resolve, transport_in_use
-from ringsim.console import Choice, IntRange, torchrun
+from ringsim.console import Choice, IntRange, TorchrunCommand, num_ranks
 from ringsim.units import format_size
 
 START = "torchrun --nproc-per-node 2 scripts/where_time_goes.py"
@@ -75,7 +75,7 @@ def row(tensor: torch.Tensor, algorithm: str, iterations: int, spent: Seconds) -
     return {column: statistics.median(times_s[column]) for column in COLUMNS}
 
 
-@click.command(cls=torchrun.TorchrunCommand, context_settings={"show_default": True})
+@click.command(cls=TorchrunCommand, context_settings={"show_default": True})
 @click.option("--algorithm", default=AUTO, help="Algorithm of this project's all_reduce.")
 @click.option("-n", "--iterations", type=IntRange(4), default=200, help="Number of calls of each size.")
 @click.option(
@@ -85,7 +85,7 @@ def row(tensor: torch.Tensor, algorithm: str, iterations: int, spent: Seconds) -
 )
 def main(**options: Any) -> None:
     """Print where rank 0's time goes in an all_reduce of each size, in microseconds (medians)."""
-    torchrun.num_ranks(START)
+    num_ranks(START)
     dist.init_process_group("gloo")
     if options["transport"] is not None:
         collectives.use_transport(options["transport"])

@@ -137,8 +137,8 @@ def main(
     console.require_one_stdout(as_json, output)
     places = (False, True) if in_place is None else (in_place,)
     plan = BenchmarkPlan(sizes_bytes=growing_sizes(begin, end, factor), in_place=places, **rest)
-    num_ranks = console.torchrun.num_ranks(START)
-    plan.check(num_ranks, console.torchrun.ranks_here())
+    num_ranks = console.num_ranks(START)
+    plan.check(num_ranks, console.ranks_here())
     if output is not None and output != console.STDOUT:
         console.check_writable(f"--output {output}", output.parent)
     rank = int(os.environ["RANK"])

@@ -3,23 +3,16 @@
 import click
 
 from ringsim import __version__
-from ringsim.cli.commands.algorithms import algorithms, verify
-from ringsim.cli.commands.animate import animate
-from ringsim.cli.commands.calibrate import calibrate
-from ringsim.cli.commands.compare import compare
+from ringsim.cli.commands.algorithms import algorithms, networks
+from ringsim.cli.commands.compare import compare, report
 from ringsim.cli.commands.ddp import ddp
-from ringsim.cli.commands.doctor import doctor
-from ringsim.cli.commands.explain import explain
-from ringsim.cli.commands.formats import export, import_
-from ringsim.cli.commands.measure import measure
-from ringsim.cli.commands.networks import networks
-from ringsim.cli.commands.order import order
-from ringsim.cli.commands.plot import plot
-from ringsim.cli.commands.report import report
-from ringsim.cli.commands.simulate import simulate
+from ringsim.cli.commands.draw import animate, plot
+from ringsim.cli.commands.formats import export, import_, verify
+from ringsim.cli.commands.measure import calibrate, doctor, measure
+from ringsim.cli.commands.search import order, synthesize
+from ringsim.cli.commands.simulate import explain, simulate
 from ringsim.cli.commands.step import step
 from ringsim.cli.commands.sweep import sweep
-from ringsim.cli.commands.synthesize import synthesize
 from ringsim.cli.commands.trace import trace
 from ringsim.console import OneLineGroup, examples, general_help
 

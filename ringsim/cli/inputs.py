@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import click
 from click import argument, option
 
 from ringsim.calibration import Timing, cases_of_measurements, cases_of_tables, num_hosts
-from ringsim.cli.options import Command
+from ringsim.cli.options import together
 from ringsim.console import FILE, IntRange, Quantity
 from ringsim.files import naming_place
 from ringsim.measurements import (
@@ -48,7 +47,7 @@ NICS = Quantity("nics", parse_nics)
 
 
 def _setting(names: Sequence[str]) -> Callable[[str], str]:
-    """Return the parser of a setting of NCCL that lists some of these names, or after ^ those that it must not take."""
+    """Return the parser of a setting of NCCL: some of these names, or after ^ those that are excluded."""
 
     def parse(text: str) -> str:
         unknown = [name for name in text.removeprefix("^").split(",") if name.lower() not in names]
@@ -61,14 +60,14 @@ def _setting(names: Sequence[str]) -> Callable[[str], str]:
 
 
 class GivenFile(NamedTuple):
-    """A file, and what the user says of where it was made."""
+    """A file, and the hosts and ranks that the user gives for it."""
 
     path: Path
     shape: LogShape
 
 
 class GivenFileType(click.ParamType[GivenFile]):
-    """A file, perhaps with its hosts and ranks behind it, as in LOG:nodes=2,ranks-per-node=4."""
+    """A file, perhaps with hosts and ranks, as in LOG:nodes=2,ranks-per-node=4."""
 
     name = "file"
 
@@ -85,10 +84,9 @@ class GivenFileType(click.ParamType[GivenFile]):
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """The contents of the files: cases, and the measurements if they were such files.
+    """The cases of the files, and the measurements if they are such files.
 
-    read: a line for each table of a log: as which collective it was read, on which ranks and hosts.
-    left_out: a line for each row of a log that is not among the cases.
+    read: a line for each table of a log with its collective, ranks and hosts. left_out: a line for each skipped row.
     """
 
     cases: tuple[Timing, ...]
@@ -107,50 +105,48 @@ class Timings:
         return "\n".join([*(f"read {line}" for line in self.read), *([""] if self.read else []), text])
 
 
-def timings_options(command: Command) -> Command:
-    """Adds the files, and the options for what logs may leave out; the command gets `timings`."""
+def _timings(
+    files: tuple[GivenFile, ...],
+    nodes: int | None,
+    ranks_per_node: int | None,
+    nccl_algo: str | None,
+    nccl_proto: str | None,
+) -> Timings:
+    settings = NOT_KNOWN._replace(algorithms=nccl_algo or "", protocols=nccl_proto or "")
+    timings = read_timings(files, LogShape(nodes, ranks_per_node), settings)
+    for line in timings.left_out[:MOST_LINES]:
+        click.echo(f"left out: {line}", err=True)
+    if (more := len(timings.left_out) - MOST_LINES) > 0:
+        click.echo(f"left out: {plural(more, 'more row')}", err=True)
+    return timings
 
-    @argument("files", nargs=-1, required=True, type=GivenFileType())
-    @option("--nodes", type=COUNT, help="Number of hosts, for logs without a list of ranks; for one log, LOG:nodes=2.")
-    @option(
+
+timings_options = together(
+    "timings",
+    _timings,
+    argument("files", nargs=-1, required=True, type=GivenFileType()),
+    option("--nodes", type=COUNT, help="Number of hosts, for logs without a list of ranks; for one log, LOG:nodes=2."),
+    option(
         "--ranks-per-node", type=COUNT, help="Ranks per host, for such logs; for one log, LOG:nodes=2,ranks-per-node=4."
-    )
-    @option(
+    ),
+    option(
         "--nccl-algo",
         type=Quantity("names", _setting(NCCL_ALGORITHMS)),
         help="Value of NCCL_ALGO, for logs that do not contain it, such as ring.",
-    )
-    @option(
+    ),
+    option(
         "--nccl-proto",
         type=Quantity("names", _setting(NCCL_PROTOCOLS)),
         help="Value of NCCL_PROTO, for logs that do not contain it, such as simple.",
-    )
-    @wraps(command)
-    def with_timings(
-        *,
-        files: tuple[GivenFile, ...],
-        nodes: int | None,
-        ranks_per_node: int | None,
-        nccl_algo: str | None,
-        nccl_proto: str | None,
-        **rest: object,
-    ) -> None:
-        settings = NOT_KNOWN._replace(algorithms=nccl_algo or "", protocols=nccl_proto or "")
-        timings = read_timings(files, LogShape(nodes, ranks_per_node), settings)
-        for line in timings.left_out[:MOST_LINES]:
-            click.echo(f"left out: {line}", err=True)
-        if (more := len(timings.left_out) - MOST_LINES) > 0:
-            click.echo(f"left out: {plural(more, 'more row')}", err=True)
-        command(timings=timings, **rest)
-
-    return with_timings
+    ),
+)
 
 
 def read_timings(files: Sequence[GivenFile], of_all: LogShape, settings: NcclSettings) -> Timings:
-    """Return the timings of measurements or logs, told apart by how they begin.
+    """Return the timings of measurements or logs, told apart by their beginnings.
 
-    of_all, settings: the hosts and ranks, and the settings of NCCL, of logs that do not tell.
-    Raises ValueError for what is neither or both, OSError for what cannot be read.
+    of_all, settings: of logs that do not say their hosts and ranks, or settings of NCCL.
+    Raises ValueError for files that are neither, or a mixture, OSError if one cannot be read.
     """
     paths, shapes = tuple(given.path for given in files), set(files)
     if len(shapes) > len(set(paths)):

@@ -1,4 +1,4 @@
-"""`record` starts the recorder, which stands above us, with torch; nothing is imported upwards."""
+"""`record` starts the recorder, of a package above with torch, as a process; `Recordings` repeat a recording."""
 
 import json
 import os
@@ -9,15 +9,17 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from subprocess import Popen
 from typing import Any, BinaryIO
 
+from click import UsageError
 from msgspec.structs import replace
 
 from ringsim.console import Progress, ended_once
-from ringsim.files import decode, encode
+from ringsim.files import decode, encode, naming_place
 from ringsim.traces import INTERRUPTED, ProgramTrace, TraceRequest
 
 GRACE_S = 10.0  # in which an interrupted program may end
@@ -25,10 +27,10 @@ RECORDING = (sys.executable, "-P", "-m", "collectives.recording")  # whatever fi
 
 
 def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | None = None) -> ProgramTrace:
-    """Run the program, and return the trace that is then in the file for it.
+    """Run the program, and return the trace from its file.
 
-    stdout, stderr: of the program; None: ours. If it cannot be recorded, the recorder has said why on stderr, and
-    SystemExit ends us with its exit code. Raises ValueError if the program has ended the recorder's process.
+    stdout, stderr: of the program; None: ours. If it cannot be recorded, the recorder says why on stderr, and
+    SystemExit has its exit code. Raises ValueError if the program ended the recorder's process.
     """
     output = Path(request.output).absolute()  # the program may change the folder
     environment = dict(os.environ)
@@ -53,7 +55,7 @@ def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | 
 
 
 def _ended(recording: Popen[Any]) -> int:
-    """Wait for the recorder's end, and return its exit code; what ends us ends it as well."""
+    """Return the exit code of the recorder at its end; an interrupt of ours ends it."""
     try:
         return recording.wait()
     except KeyboardInterrupt:
@@ -69,9 +71,9 @@ def _ended(recording: Popen[Any]) -> int:
 
 
 def _crash(request: TraceRequest, ended_by: signal.Signals, traceback: str) -> str:
-    """Return which signal has ended the process, and at which line of the program that was, if it is known.
+    """Return the signal that ended the process, and the line of the program, if it is known.
 
-    traceback: in the form of `faulthandler`, the innermost line first.
+    traceback: of `faulthandler`, the innermost line first.
     """
     lines = re.findall(r'^  File "(.*)", line (\d+) in ', traceback, re.MULTILINE)
     own = [f"{file}:{line}" for file, line in lines if request.is_own(file)]
@@ -84,39 +86,66 @@ def _crash(request: TraceRequest, ended_by: signal.Signals, traceback: str) -> s
     return f"{own[0] if own else request.program}: its process was ended by {ended_by.name}{advice}"
 
 
-def request_of(trace: ProgramTrace, file: Path, program: Sequence[str], run_recorded: bool) -> TraceRequest:
-    """Return how the trace in a file was recorded, if it can and may be recorded so again.
+@dataclass(frozen=True, slots=True)
+class Recordings:
+    """The trace of a program in a file, and the numbers of ranks for which the program is recorded again.
 
-    program: what the user gives in place of the program that the file names, as ringsim trace takes it.
-    run_recorded: whether the user wants to run what the file names, which whoever made the file has chosen.
-
-    Raises ValueError, which names the file, if it does not say how, the program is not there, or may not run.
+    program: in place of the one that the file names. run_recorded: whether the user wants to run that one, which the
+    author of the file has chosen.
     """
-    request = trace.request
-    if request is None:
-        raise ValueError(f"{file}: does not contain how it was recorded: record it again with ringsim trace")
-    if program:
-        is_module = program[0] == "-m"
-        name, *arguments = program[is_module:] or [""]
-        request = replace(request, program=name, arguments=tuple(arguments), is_module=is_module, folder=os.getcwd())
-        request = decode(TraceRequest, encode(request))  # as of a file
-    elif not run_recorded:
-        raise ValueError(
-            f"{file}: --ranks would run what the file names, in {request.folder or '.'}: {request.command}; give "
-            "--run-recorded to run it, or your own program behind all options: -- PROGRAM ARGUMENTS"
-        )
-    folder = Path(request.folder)
-    is_there = folder.is_dir() if request.is_module else (folder / request.program).is_file()
-    if not is_there:
-        missing = request.folder if request.is_module else folder / request.program
-        raise ValueError(f"{file}: to be recorded of {missing}, which does not exist; -m is for the name of a module")
-    return request
+
+    file: Path
+    program: tuple[str, ...]
+    ranks: list[int] | None
+    run_recorded: bool
+
+    def __post_init__(self) -> None:
+        if (self.ranks is None and (self.program or self.run_recorded)) or (self.program and self.run_recorded):
+            raise UsageError("give --ranks with either a PROGRAM or --run-recorded, and neither of them without it")
+
+    def traces(self, trace: ProgramTrace, per_host: int | None, progress: Progress) -> list[ProgramTrace]:
+        """Return the trace on each number of ranks, that of the file or one recorded again.
+
+        per_host: ranks of a host; None: as recorded. Raises ValueError, which names the file, if the program is
+        unknown, missing, or may not run.
+        """
+        request = self._request(trace)
+        with naming_place(self.file):
+            per_host = per_host or request.ranks_per_host
+            requests = [replace(request, num_ranks=ranks, ranks_per_host=per_host) for ranks in self.ranks or ()]
+        own = trace.num_ranks, trace.ranks_per_host
+        missing = [request for request in requests if (request.num_ranks, request.ranks_here) != own]
+        recorded = list(record_again(missing, progress))
+        return recorded if len(missing) == len(requests) else [trace, *recorded]
+
+    def _request(self, trace: ProgramTrace) -> TraceRequest:
+        """Return how the trace was recorded. Raises ValueError if it cannot or may not be recorded so again."""
+        request = trace.request
+        if request is None:
+            raise ValueError(f"{self.file}: does not contain how it was recorded: record it again with ringsim trace")
+        if self.program:
+            is_module = self.program[0] == "-m"
+            name, *arguments = self.program[is_module:] or [""]
+            given = {"program": name, "arguments": tuple(arguments), "is_module": is_module, "folder": os.getcwd()}
+            request = decode(TraceRequest, encode(replace(request, **given)))  # as of a file
+        elif not self.run_recorded:
+            raise ValueError(
+                f"{self.file}: --ranks would run what the file names, in {request.folder or '.'}: {request.command}; "
+                "give --run-recorded to run it, or your own program behind all options: -- PROGRAM ARGUMENTS"
+            )
+        folder = Path(request.folder)
+        missing = folder if request.is_module else folder / request.program
+        if not (missing.is_dir() if request.is_module else missing.is_file()):
+            raise ValueError(
+                f"{self.file}: to be recorded of {missing}, which does not exist; -m is for the name of a module"
+            )
+        return request
 
 
 def record_again(requests: Sequence[TraceRequest], progress: Progress) -> Iterator[ProgramTrace]:
-    """Yield the trace of each request, which is kept in no file; each is named on stderr before it runs.
+    """Yield the trace of each request, which is kept in no file and named on stderr before it runs.
 
-    What the programs print is left out, and a line that several write on stderr, such as a warning, comes once.
+    The programs' stdout is discarded, and equal lines of their stderr, such as warnings, are printed once.
     """
     progress.begin("recording", len(requests))
     said: set[str] = set()

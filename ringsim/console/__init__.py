@@ -1,4 +1,4 @@
-"""The common parts of all command lines: errors in one line, types of options, help, files, torchrun."""
+"""The common parts of all command lines: errors in one line, progress, types of options, files, and ranks."""
 
 from click import INT, IntRange
 
@@ -6,25 +6,22 @@ from ringsim.console.local_ranks import ended_once, endings_noted, handling, run
 from ringsim.console.one_line import (
     OneLineCommand,
     OneLineGroup,
+    Progress,
+    TorchrunCommand,
+    check_writable,
+    clear_line,
     command,
     examples,
     general_help,
     in_one_line,
+    is_under_torchrun,
     message_of,
     needs_torch,
-)
-from ringsim.console.output import (
-    STDOUT,
-    Progress,
-    clear_line,
-    json_option,
-    output_file,
-    print_result,
+    num_ranks,
     progress_bar,
-    require_one_stdout,
+    ranks_here,
+    require_torch,
     say,
-    say_wrote,
-    wide_option,
 )
 from ringsim.console.parameters import (
     FILE,
@@ -33,13 +30,19 @@ from ringsim.console.parameters import (
     RATE,
     REAL,
     SIZE,
+    STDOUT,
     TIME,
     Choice,
     FloatRange,
     Name,
     OutputFile,
     Quantity,
+    json_option,
+    output_file,
     parse_numbers,
     parse_share,
+    print_result,
+    require_one_stdout,
+    say_wrote,
+    wide_option,
 )
-from ringsim.console.torchrun import TorchrunCommand, check_writable, is_under_torchrun, num_ranks, require_torch

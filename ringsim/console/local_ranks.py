@@ -1,11 +1,10 @@
 """Ranks on this host without torchrun: `spawn` runs a function on each, `run_local_ranks` a program.
 
-The ranks find the environment variables that torchrun sets, so that the code in them is the same. torchrun itself does
-not serve here: whatever happens, it ends with a page of traceback and exit code 1. Here the error of a rank is one
-line, and the exit code is that of the rank, or 128 plus the number of a signal, on which batch scripts rely. Importing
-this loads no torch.
+The ranks have the environment variables that torchrun sets. torchrun itself does not serve here: every failure ends
+with a page of traceback and exit code 1. Here it is one line, and the exit code is that of the rank, or 128 plus the
+number of a signal, on which batch scripts rely. Importing this loads no torch.
 
-`handling` and what follows it end a program at a signal as at Ctrl-C, and only once.
+`handling`, `ended_once` and `endings_noted` end a program at a signal as at Ctrl-C, and only once.
 """
 
 import json
@@ -28,8 +27,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from ringsim.console.one_line import MISTAKES, message_of
-from ringsim.console.torchrun import ERROR_FILE, tell_launcher
+from ringsim.console.one_line import ERROR_FILE, MISTAKES, message_of, tell_launcher
 from ringsim.schedule import ScheduleError
 
 HOST = "127.0.0.1"
@@ -41,25 +39,24 @@ OURS = ("ringsim", "collectives", "trainers")
 
 
 class RankFailure(NamedTuple):
-    """The first failure of a run. text: what it has yet to be said of it; "" if the rank has said why."""
+    """The first failure of a run, and its message, "" if the rank has printed it."""
 
     code: int
     text: str = ""
 
 
 def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence[Any] = (), stops: bool = False) -> int:
-    """Run `target(*arguments)` on each rank, in its own process; when this returns, all of them have ended.
+    """Run `target(*arguments)` on each rank, in its own process, until all have ended.
 
     target: a function at the top level of a module; what it returns, or exits with, is the rank's exit code.
     stops: whether SIGTERM and SIGUSR1 are passed on to the ranks, which decide when to end. A rank begins with SIGUSR1
     blocked, and must enter a `StopRequest`.
 
-    When a rank fails, the others are ended, and its error is shown, once. The result is 0 if all is well, the exit code
-    of a rank that left by sys.exit (it has said why), 1 if a rank failed, 128 + n after the signal n. To be called in
-    the main thread, where signals are handled.
+    When a rank fails, the others are ended, and its error is printed once. Returns 0, the exit code of a rank that left
+    by sys.exit (it has said why), 1 if a rank failed, or 128 + n after the signal n. Call it in the main thread, where
+    signals are handled.
 
-    Raises ValueError for a wrong number of ranks, and with the words of a rank that raised what OneLineCommand takes
-    for a user's mistake.
+    Raises ValueError for a wrong number of ranks, and with the message of a rank that raised a user's mistake.
 
     >>> import sys, time
     >>> from trainers import spawn
@@ -78,14 +75,13 @@ def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence
 
 
 def run_local_ranks(num_ranks: int, arguments: Sequence[str], *, quiet: bool = False) -> None:
-    """Run a Python program with `num_ranks` ranks on this host, to its end.
+    """Run a Python program with `num_ranks` ranks on this host.
 
-    arguments: what torchrun takes as script: a file and its arguments, or `-m` and a module.
-    quiet: what the ranks print is left out, and what they write to stderr is kept for the error.
+    arguments: those of torchrun: a file and its arguments, or `-m` and a module.
+    quiet: stdout of the ranks is discarded, and their stderr is part of the error.
 
-    On Ctrl-C, SIGTERM and SIGHUP alike the ranks are ended and KeyboardInterrupt is raised. If the program fails, this
-    raises ValueError with the words in which it refuses its options; otherwise OSError if it is quiet, else
-    click.exceptions.Exit, since the ranks have said why.
+    Ctrl-C, SIGTERM and SIGHUP end the ranks and raise KeyboardInterrupt. Raises ValueError with the message by which
+    the program refuses its options, and for other failures OSError if `quiet`, else click.exceptions.Exit.
     """
     with TemporaryDirectory() as folder:
         errors = Path(folder, "stderr")
@@ -107,9 +103,9 @@ def _run(
     arguments: Sequence[Any],
     passed_on: Sequence[signal.Signals] = (),
 ) -> RankFailure | None:
-    """Return the first failure of a rank, None if all have ended well; none of them is left.
+    """Return the first failure of a rank, or None; all ranks have ended.
 
-    Raises KeyboardInterrupt, with its number, after a signal that ends the run, and ValueError for a user's mistake.
+    Raises KeyboardInterrupt with the number of the signal that ended the run, and ValueError for a user's mistake.
     """
     if num_ranks < 1:
         raise ValueError(f"{num_ranks} ranks: there must be at least 1")
@@ -137,7 +133,7 @@ def _run(
 
 @contextmanager
 def _reserved_port() -> Iterator[int]:
-    """Yield a port that the system gives to nobody else, and on which rank 0 can listen all the same."""
+    """Yield a port that the system gives to nobody else, but on which rank 0 can listen."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((HOST, 0))
@@ -148,7 +144,6 @@ def _reserved_port() -> Iterator[int]:
 
 
 def _variables(rank: int, num_ranks: int, port: int, folder: str) -> dict[str, str]:
-    """Return the variables that torchrun sets on a single host."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks}
     texts = {name: str(value) for name, value in {**numbers, "GROUP_RANK": 0, "MASTER_PORT": port}.items()}
     if num_ranks > 1:
@@ -158,9 +153,9 @@ def _variables(rank: int, num_ranks: int, port: int, folder: str) -> dict[str, s
 
 @contextmanager
 def _environment(variables: Mapping[str, str], blocked: set[signal.Signals]) -> Iterator[None]:
-    """Set what must be so when a process that is started in the block begins. blocked: signals that it does not get.
+    """Set the environment of processes that start in the block, and block signals in them.
 
-    A terminal sends Ctrl-C to the ranks too. They leave it to their parent, or each would end in a traceback.
+    A terminal sends Ctrl-C to the ranks too; if it were not blocked, each would end in a traceback.
     """
     before = dict(os.environ)
     resource_tracker.ensure_running()  # otherwise it would start with the first rank, and unblock the signals
@@ -177,7 +172,7 @@ def _environment(variables: Mapping[str, str], blocked: set[signal.Signals]) -> 
 def _first_codes(
     processes: Sequence[BaseProcess], came: Sequence[int], passed_on: Sequence[signal.Signals]
 ) -> dict[int, int]:
-    """Wait until all have ended or some failed; return the exit codes of these by rank, -n if by signal n."""
+    """Wait until all have ended or some have failed; return the exit codes of these by rank, -n after signal n."""
     num_heard = 0
     while True:
         running = [process for process in processes if process.exitcode is None]
@@ -195,9 +190,9 @@ def _first_codes(
 
 
 def _failure(codes: Mapping[int, int], came: Sequence[int], folder: str) -> RankFailure:
-    """Return the first cause: a rank that a signal ended, which could not say why, or the first that told its failure.
+    """Return the first cause: a rank that a signal ended, or else the first that reported its failure.
 
-    Others fail because that one has gone. Raises ValueError for a user's mistake.
+    Other ranks fail because that one has gone. Raises ValueError for a user's mistake.
     """
     for rank, code in codes.items():
         if -code in came:  # passed on before the rank was ready for it
@@ -217,7 +212,7 @@ def _failure(codes: Mapping[int, int], came: Sequence[int], folder: str) -> Rank
 
 
 def _run_rank(target: Callable[..., int | None], arguments: Sequence[Any]) -> None:
-    """Run a rank in its process, and tell the parent why it failed."""
+    """Run a rank in its process, and report its failure to the parent."""
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     text = ""
     try:
@@ -244,7 +239,7 @@ def _run_rank(target: Callable[..., int | None], arguments: Sequence[Any]) -> No
 
 
 def _leave_with_parent() -> None:
-    """End this rank when the parent has gone: if it was killed, nobody else ends its ranks."""
+    """End this rank when its parent has gone, since nobody else does after the parent was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -252,7 +247,7 @@ def _leave_with_parent() -> None:
 
 
 def _run_program(arguments: Sequence[str], errors: str | None) -> None:
-    """Run a program in this process as Python does. errors: where its stderr goes, and its stdout nowhere; or None."""
+    """Run a program in this process as Python does. errors: a file for its stderr; its stdout is then discarded."""
     if errors is not None:
         for descriptor, path in ((1, os.devnull), (2, errors)):
             os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), descriptor)
@@ -276,8 +271,8 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def handling(numbers: Iterable[int], handler: Callable[[int, object], None]) -> Iterator[None]:
     """Call `handler` with the number and the frame when one of these signals comes within the block.
 
-    Signals that were ignored before (nohup) stay ignored. Outside of the main thread, the only one that Python lets
-    handle signals, this does nothing.
+    Ignored signals (nohup) stay ignored. Outside the main thread, the only one that can handle signals, this does
+    nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -297,9 +292,7 @@ def handling(numbers: Iterable[int], handler: Callable[[int, object], None]) -> 
 def ended_once() -> Iterator[None]:
     """Raise KeyboardInterrupt, with the signal's number, in the block at the first Ctrl-C, SIGTERM or SIGHUP.
 
-    Those after it are ignored.
-
-    So what tidies up after Ctrl-C does so after the others too, and is not stopped by a second one.
+    Later ones are ignored, so that they do not interrupt what tidies up.
     """
     is_ending = False
 
@@ -315,9 +308,9 @@ def ended_once() -> Iterator[None]:
 
 @contextmanager
 def endings_noted(*others: int) -> Iterator[list[int]]:
-    """Yield a list to which the endings, and other signals, that come within the block are added.
+    """Yield a list to which these signals are added when they come within the block, and which do nothing else.
 
-    They do nothing else. For what no exception may interrupt, such as starting a process that must be ended later.
+    For work that no exception may interrupt, such as starting a process that must be ended later.
     """
     came: list[int] = []
     with handling({*ENDINGS, *others}, lambda number, _: came.append(number)):

@@ -1,17 +1,130 @@
-"""Commands in which a user's mistake ends in one line on stderr and exit code 2; what all help texts share."""
+"""Commands: a user's mistake is one line on stderr with exit code 2, progress is one line, and help has one form.
 
+`TorchrunCommand` is a command that runs on several ranks, started by torchrun, srun or `spawn`.
+"""
+
+import contextlib
+import importlib.util
 import inspect
+import json
 import os
 import re
+import shutil
 import sys
+import tempfile
+import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn, Self
 
 import click
 
-from ringsim.console.output import clear_line
 from ringsim.schedule import ScheduleError
 from ringsim.suggestions import to_install
+from ringsim.units import format_duration, whole_number
+
+REDRAW_S = 0.1
+BAR_WIDTH = 24
+CLEAR_LINE = "\r\033[K"
+
+
+class Progress:
+    """Draw the progress of consecutive phases as one line on a terminal's stderr; a context manager, which erases it.
+
+    `begin` starts the next phase. rank: only rank 0 draws. delay_s: nothing is drawn earlier, for work that is usually
+    done by then.
+
+    Click's bar hides the cursor, which stays hidden when a rank is killed, and knows neither phases nor earlier runs.
+    """
+
+    def __init__(self, *, rank: int = 0, delay_s: float = 0.0) -> None:
+        self._hidden = rank != 0 or not _is_terminal()
+        self._visible_from = time.monotonic() + delay_s
+        self._drawn_at = float("-inf")
+        self.phase, self.text = "", ""
+        self.length: int | None = None
+        self.done = self._done_before = 0
+        self._begun_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._hidden and self._drawn_at > float("-inf"):
+            clear_line()
+
+    def begin(self, phase: str, length: int | None = None, done: int = 0) -> None:
+        """Begin a phase of `length` units, None if unknown, of which an earlier run has done `done`."""
+        self.phase, self.length, self.done, self.text = phase, length, done, ""
+        self._begun_s, self._done_before = time.monotonic(), done
+        self._draw()
+
+    def update(self, count: int, text: str | None = None) -> None:
+        """Advance by `count`; `text` replaces the status message."""
+        self.done += count
+        self.text = self.text if text is None else text
+        if time.monotonic() >= self._drawn_at + REDRAW_S or self.done == self.length:
+            self._draw()
+
+    def advance_to(self, done: int, length: int, phase: str) -> None:
+        """Set how much of a phase is done; the phase begins if it is not the present one."""
+        if (phase, length) != (self.phase, self.length):
+            self.begin(phase, length)
+        self.update(done - self.done)
+
+    def say(self, text: str) -> None:
+        """Print a line on stderr above the progress line."""
+        say(text)
+        if self._drawn_at > float("-inf"):
+            self._draw()
+
+    def line(self, width: float = float("inf")) -> str:
+        """Return the progress line, without the bar if that needs more than `width` columns."""
+        if self.length is None:
+            return "  ".join(filter(None, [f"{self.phase} ...", str(self.done) if self.done else "", self.text]))
+        bar = "#" * min(BAR_WIDTH * self.done // max(self.length, 1), BAR_WIDTH)
+        count = f"{self.done}/{self.length}"
+        parts = [self.phase, f"[{bar:<{BAR_WIDTH}}]", count, self._time_left(), self.text]
+        whole = "  ".join(filter(None, parts))
+        return whole if len(whole) <= width else "  ".join(filter(None, [parts[0], *parts[2:]]))
+
+    def _time_left(self) -> str:
+        made, spent_s = self.done - self._done_before, time.monotonic() - self._begun_s
+        if self.length is None or made <= 0 or self.done >= self.length:
+            return ""
+        return f"{format_duration((self.length - self.done) * spent_s / made)} left"
+
+    def _draw(self) -> None:
+        now = time.monotonic()
+        if self._hidden or now < self._visible_from:
+            return
+        self._drawn_at = now
+        width = shutil.get_terminal_size().columns - 1
+        click.echo(f"{CLEAR_LINE}{self.line(width)[:width]}", file=sys.stderr, nl=False)
+
+
+def progress_bar(length: int, label: str, *, rank: int = 0, done: int = 0, delay_s: float = 0.0) -> Progress:
+    """Return a `Progress` whose only phase has begun."""
+    progress = Progress(rank=rank, delay_s=delay_s)
+    progress.begin(label, length, done)
+    return progress
+
+
+def say(text: str) -> None:
+    """Print a line on stderr, in place of a progress line."""
+    clear_line()
+    click.echo(text, err=True)
+
+
+def clear_line() -> None:
+    """Erase a progress line, also that of a rank which has been ended."""
+    if _is_terminal():
+        click.echo(CLEAR_LINE, file=sys.stderr, nl=False)
+
+
+def _is_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()  # it is None if it was closed before the program began
+
 
 MISTAKES = (click.ClickException, ValueError, OSError, ScheduleError)  # what a user got wrong, or the machine refuses
 LONGEST = 1000  # characters of a message
@@ -19,10 +132,10 @@ _BREAK = re.compile(r"\s*[\r\n]\s*")
 
 
 class OneLineCommand(click.Command):
-    """A click command that turns ValueError, OSError and ScheduleError into one message, as it does usage errors.
+    """A click command that turns ValueError, OSError and ScheduleError into one line, as click does usage errors.
 
-    The message of a ScheduleError goes on with the grid that shows the fault, and the exit code is 1. Ctrl-C, too, is
-    one line, and exit code 130; a command that has more to say of it raises `click.exceptions.Abort` with that.
+    A ScheduleError ends with exit code 1, after the grid that shows the fault. Ctrl-C ends with one line too, that of
+    `click.exceptions.Abort` if it has one, and exit code 130.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -42,8 +155,7 @@ class OneLineCommand(click.Command):
         except click.UsageError as error:
             self.refuse(in_one_line(error.format_message()), error.ctx.command_path if error.ctx else self.name)
         except click.exceptions.Abort as abort:
-            clear_line()
-            click.echo(f"{self.name}: {str(abort) or 'interrupted'}", err=True)
+            say(f"{self.name}: {str(abort) or 'interrupted'}")
             sys.exit(130)
         except BrokenPipeError:  # the reader of our output had enough, such as `head`
             sys.exit(1)
@@ -65,24 +177,27 @@ class OneLineCommand(click.Command):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise click.exceptions.Abort from None  # by itself click would print an empty line
+            raise click.exceptions.Abort from None  # click itself would print an empty line
 
     def refuse(self, message: str, command: str | None, exit_code: int = 2) -> NoReturn:
-        """Say what is wrong and exit with code 2, or another."""
+        """Print what is wrong, and exit."""
         click.echo(f"{command}: {message}", err=True)
         sys.exit(exit_code)
 
 
 def needs_torch(command: str) -> str:
-    """Return what is said to a user who installed only what simulates."""
+    """Return the message to a user who installed only the simulator."""
     return f"{command} needs torch, which is not installed: {to_install('torch')}"
 
 
-def message_of(error: Exception) -> str:
-    """Return what an error says to a user.
+def require_torch(command: str) -> None:
+    """Raise ValueError, which names `command` and says how to install torch, if it is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise ValueError(needs_torch(command))
 
-    Which file and what is wrong with it, without the system's number for that.
-    """
+
+def message_of(error: Exception) -> str:
+    """Return the message of an error to a user: of an OSError the file and the reason, without the system's number."""
     if isinstance(error, click.ClickException):
         return in_one_line(error.format_message())
     if isinstance(error, OSError) and error.strerror:
@@ -95,10 +210,9 @@ def message_of(error: Exception) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """Without line breaks, which click puts into lists of choices, and without what would control a terminal.
+    """Return the text without line breaks and terminal controls, which files, their names or click may bring in.
 
-    Either may also come from a file or its name. Of what is very long, such as a name of thousands of letters, the
-    beginning and the end are shown: the place and the rule.
+    A very long text is cut in the middle; its beginning and end are the place and the rule.
     """
     joined = _BREAK.sub(" ", text)
     shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in joined)
@@ -106,7 +220,7 @@ def in_one_line(text: str) -> str:
 
 
 class OneLineGroup(OneLineCommand, click.Group):
-    """The same for a group of commands; alone it prints its help, which has the first sentence of each whole."""
+    """The same for a group of commands, whose help shows the whole first sentence of each."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -133,22 +247,100 @@ file, such as ~/.bashrc.
 
 
 def examples(*commands: str) -> str:
-    """Return the end of a help text (`epilog` of a click command) with commands that a reader can try."""
+    """Return the end of a help text (`epilog` of a click command): commands that a reader can try."""
     lines = "\n".join(f"  {command}" for command in commands)
     return f"\b\nExample{'s' * (len(commands) > 1)}:\n{lines}"
 
 
 def command(*tried: str, name: str | None = None, **settings: Any) -> Callable[[Callable[..., None]], click.Command]:
-    """Return the decorator of a command, whose help ends with commands that a reader can try.
-
-    name: that of the function without it. settings: others of `click.command`.
-    """
+    """Return the decorator of a command whose help ends with these examples. settings: others of `click.command`."""
     return click.command(name, epilog=examples(*tried), **settings)
 
 
 def general_help(program: str, rule: str) -> str:
-    """Return what is said once for all commands of `program`: what becomes of files, and completion by the shell.
-
-    rule: one more about files; its first line goes on where the general ones end.
-    """
+    """Return the help that all commands of `program` share. rule: one more about files, which continues their line."""
     return inspect.cleandoc(GENERAL.format(program=program, variable=program.upper().replace("-", "_"), rule=rule))
+
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # set by torchrun and by `spawn`
+GRACE_S = 20.0  # how long another rank leaves rank 0 to say what is wrong; torchrun ends it sooner
+
+
+class TorchrunCommand(OneLineCommand):
+    """A command on several ranks, of which the first of each host prints the help and the user's mistake.
+
+    Each host may have its own terminal. Under `spawn` no rank says it, since `spawn` itself does.
+    """
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        option = super().get_help_option(ctx)
+        if option is not None and not _is_first_of_host():
+            option.callback = _exit_silently
+        return option
+
+    def refuse(self, message: str, command: str | None, exit_code: int = 2) -> NoReturn:
+        tell_launcher(message, exit_code)
+        if ERROR_FILE in os.environ and not is_under_torchrun():
+            sys.exit(exit_code)
+        started = "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized()
+        if not (_is_first_of_host() or started):
+            # torchrun ends all ranks as soon as one exits: that must not happen before rank 0 has spoken.
+            time.sleep(GRACE_S)
+            sys.exit(exit_code)
+        super().refuse(message, command, exit_code)
+
+
+def _is_first_of_host() -> bool:
+    return (os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID", "0")) == "0"
+
+
+def is_under_torchrun() -> bool:
+    """Return whether torchrun has started this process, and so will end it."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def tell_launcher(message: str, exit_code: int) -> None:
+    """Leave the message, if it is the first, for the report of torchrun or `spawn`; "" if the rank said all."""
+    file = os.environ.get(ERROR_FILE)
+    if file and not Path(file).exists():
+        with contextlib.suppress(OSError):
+            failure = {"message": message, "timestamp": time.time(), "exit_code": exit_code}
+            Path(file).write_text(json.dumps(failure))
+
+
+def _exit_silently(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.exit()
+
+
+def num_ranks(how_to_start: str) -> int:
+    """Return the number of ranks. Raises UsageError with `how_to_start`, a command, if torchrun did not start this."""
+    missing = [name for name in VARIABLES if name not in os.environ]
+    if missing:
+        raise click.UsageError(f"{missing[0]} is not set: start it with torchrun: {how_to_start}")
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
+        if whole_number(os.environ[name]) is None:
+            raise click.UsageError(f"{name}={os.environ[name]}: must be a whole number; torchrun sets it")
+    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if rank >= count:
+        raise click.UsageError(f"RANK={rank}: must be less than WORLD_SIZE={count}; torchrun sets both")
+    return count
+
+
+def ranks_here() -> int:
+    """Return the number of ranks on this host, 1 if the environment does not say."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def check_writable(option: str, folder: Path) -> None:
+    """Raise UsageError, which names `option`, if `folder`, or the nearest above it that exists, takes no files.
+
+    option: such as `--output report`. Called before the work, not after it.
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise click.UsageError(f"{option}: cannot be written: {error.strerror}") from error

@@ -1,43 +1,48 @@
-"""Types of command-line options that the three packages share: names, numbers, quantities with units, and files.
+"""Types of command-line options that the three packages share, and the files and the result that a command writes.
 
 A range of numbers is its first number times all powers of the factor below its last number, and that last number,
 whether it is such a multiple or not: 8:40:x2 is 8, 16, 32, 40.
 """
 
+import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
 from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 from click.shell_completion import CompletionItem
 
-from ringsim.console.output import STDOUT
-from ringsim.files import file_to_replace, is_read_only
+from ringsim.files import atomic_file, file_to_replace, is_read_only
 from ringsim.suggestions import nearest
 from ringsim.units import decimal_number, parse_rate, parse_size, parse_time, whole_number
 
 Known = Callable[[click.Context], Iterable[str]]
 
 
-class Choice(click.Choice[str]):
-    """One of a few texts; for any other the message says which may have been meant."""
+class Choice(click.Choice[Any]):
+    """One of a few texts or members of an enum, by their values; for any other, the message suggests the nearest."""
 
-    def __init__(self, choices: Iterable[str]) -> None:
+    def __init__(self, choices: Iterable[Any]) -> None:
         super().__init__(list(choices))
+
+    def normalize_choice(self, choice: Any, ctx: click.Context | None) -> str:
+        return super().normalize_choice(choice.value if isinstance(choice, Enum) else choice, ctx)
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         message = super().get_invalid_choice_message(value, ctx)
-        meant = nearest(str(value), self.choices)
+        meant = nearest(str(value), [self.normalize_choice(choice, ctx) for choice in self.choices])
         return f"{message} Did you mean {meant!r}?" if meant else message
 
 
 class Name(click.ParamType[str]):
-    """A name that the command checks itself, such as that of an algorithm, which may also be a file's.
+    """A name that the command itself checks, such as that of an algorithm or of a file.
 
-    known: those that the shell completes, given the context with the options before this one.
-    several: whether there may be several, with commas between.
+    known: names that the shell completes, or returns them given the context. several: separated by commas.
     """
 
     def __init__(self, name: str, known: Known | Sequence[str], *, several: bool = False) -> None:
@@ -56,7 +61,7 @@ MAX_NUMBERS = 1000  # of a sweep; more is a slip of the pen
 
 
 def parse_numbers(text: str, parse: Callable[[str], int], factor: int) -> list[int]:
-    """Return the numbers in order, each once; `parse` reads one, and a range without `:xN` grows by `factor`.
+    """Return the numbers in order, each once. parse: reads one. factor: by which a range without `:xN` grows.
 
     >>> parse_numbers("3,8:40", int, factor=2)
     [3, 8, 16, 32, 40]
@@ -91,7 +96,7 @@ def _parse_part(text: str, parse: Callable[[str], int], factor: int) -> list[int
 
 
 def parse_share(text: str) -> float:
-    """Return a share, 1 being the whole. Raises ValueError for anything else, or a negative one."""
+    """Return a share, of which 1 is the whole. Raises ValueError for anything else, or a negative one."""
     digits = text.strip().removesuffix("%")
     try:
         value = decimal_number(digits) / (100 if text.strip().endswith("%") else 1)
@@ -105,7 +110,7 @@ def parse_share(text: str) -> float:
 
 
 class Quantity(click.ParamType[Any]):
-    """An option whose text is read by a parser that raises ValueError, such as those of `units`."""
+    """A value read by a parser that raises ValueError, such as those of `units`."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -133,14 +138,56 @@ class FloatRange(_NoNan, click.FloatRange):
 
 
 class _Real(_NoNan, click.types.FloatParamType):
-    """click.FLOAT, without nan."""
+    pass
+
+
+STDOUT = Path("-")
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object, in seconds, bytes and bytes per second."
+)
+wide_option = click.option("--wide", is_flag=True, help="Print more columns, which may need over 80 characters.")
+
+
+@contextmanager
+def output_file(path: Path) -> Iterator[BinaryIO]:
+    """Yield stdout for `-`, else a new file, which replaces `path` at the end of the block and is named on stderr.
+
+    Raises OSError, as `atomic_file` does, if it cannot be written.
+    """
+    if path == STDOUT:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with atomic_file(path) as file:
+        yield file
+    say_wrote(path)
+
+
+def say_wrote(path: Path | str) -> None:
+    """Name a file that was written, on stderr, so that stdout holds nothing but the result."""
+    click.echo(f"wrote {path}", err=True)
+
+
+def print_result(text: str, data: Mapping[str, Any], as_json: bool, *files: Path | None) -> None:
+    """Print the result of a command, as text or as one JSON object, unless one of its output files is stdout.
+
+    Raises ValueError for a number that JSON does not have.
+    """
+    if STDOUT not in files:
+        click.echo(json.dumps(data, allow_nan=False) if as_json else text)
+
+
+def require_one_stdout(as_json: bool, *files: Path | None) -> None:
+    """Raise UsageError if more than one thing is to be printed to stdout."""
+    if as_json + sum(file == STDOUT for file in files) > 1:
+        raise click.UsageError("only one of --json and the files named - can be printed to stdout")
 
 
 class OutputFile(click.Path):
-    """A file to be written: what is in its way is found before the work, not after it.
+    """A file to be written; that it cannot be is found before the work, not after it.
 
-    suffixes: one of which it must have; any if there are none.
-    stdout: whether it may be `-`, which is stdout; for what is text.
+    suffixes: that it may have; empty: any. stdout: whether `-` is allowed, for text.
     """
 
     def __init__(self, suffixes: Sequence[str] = (), *, stdout: bool = False) -> None:

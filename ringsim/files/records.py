@@ -1,14 +1,14 @@
-"""Records: a description of what a file holds, for its writer and its reader, which is msgspec.
+"""Records describe files for their writer and their reader, which is msgspec.
 
 A `Record` lists the keys of an object of JSON, of a table of TOML or of a line of CSV. `decode` reads an instance,
-`encode` gives what to write. The annotation of a field says what the value may be:
+`encode` returns what to write. The annotation of a field says what the value may be:
 
 - `Annotated[int, whole(1, 8)]`: a number in these bounds, see `ringsim.files.values`;
 - `By[float, rate]`: what this parser makes of it;
 - an enum, text, true or false, another record, `tuple[..., ...]`, `dict[str, ...]`, and `... | None` of any of these.
 
-A field with a default may be left out. `msgspec.field(name="late_s")` gives the key in files if that is not the name of
-the field. What Python makes is not checked but for the rules of several fields, which `__post_init__` has.
+A field with a default may be left out. `msgspec.field(name="late_s")` is the key in files if it is not the name of the
+field. Instances made in Python are only checked by the rules of several fields in `__post_init__`.
 """
 
 import json
@@ -36,12 +36,12 @@ _RULES: dict[Any, str] = {str: "text", bool: "true or false", tuple: "a list", d
 
 
 def encode(record: Any) -> Any:
-    """Return a record as JSON has it: an object with the keys of its fields; enums become their values."""
+    """Return a record for JSON: an object with the keys of its fields; enums become their values."""
     return msgspec.to_builtins(record, enc_hook=_without_subclass)
 
 
 def _without_subclass(value: Any) -> Any:
-    """Return text or a number as a plain one: torch's version is of a class of torch's."""
+    """Return text or a number of a subclass, such as torch's version, as a plain one."""
     for plain in (str, int, float):
         if isinstance(value, plain):
             return plain(value)
@@ -49,47 +49,31 @@ def _without_subclass(value: Any) -> Any:
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A record whose fields are all the keys that there may be; others are refused."""
+    """A record that refuses other keys than its fields."""
 
 
 class OpenRecord(msgspec.Struct, frozen=True):
-    """A record that may have other keys as well, which are passed over."""
+    """A record that ignores other keys than its fields."""
 
 
 def decode(kind: Callable[..., _Record], data: Any, place: str = "") -> _Record:
-    """Return the record that `encode` wrote. Raises ValueError, in one line, for what is missing or impossible."""
+    """Return the record that `encode` wrote. Raises ValueError, in one line, for missing or impossible values."""
     record: _Record = parsed(kind, data, place)
     return record
 
 
 def parsed(kind: Any, value: Any, place: str = "") -> Any:
-    """Return a value as this annotation has it. Raises ValueError with place, value and rule."""
+    """Return a value converted to this annotation. Raises ValueError with place, value and rule."""
     try:
-        return _converted(value, kind)
+        return msgspec.convert(value, kind, dec_hook=lambda by, given: by.parse(given))
     except msgspec.ValidationError as error:
         _refuse(error, kind, value, place)
-    except UnicodeEncodeError:  # JSON may have one half of a pair of surrogates, which msgspec cannot compare
-        try:
-            return _converted(_without_surrogates(value), kind)
-        except msgspec.ValidationError as error:
-            _refuse(error, kind, value, place)
-
-
-def _converted(value: Any, kind: Any) -> Any:
-    return msgspec.convert(value, kind, dec_hook=lambda by, given: by.parse(given))
-
-
-def _without_surrogates(value: Any) -> Any:
-    """Return a value of JSON with the escapes of surrogates in place of them."""
-    if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_surrogates(inner) for inner in value]
-    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+    except UnicodeEncodeError as error:  # of one half of a pair of surrogates, which an escape of JSON may be
+        text = error.object.encode(errors="backslashreplace").decode()
+        raise ValueError(f"{place}: {quoted(text)}: must be Unicode text".removeprefix(": ")) from None
 
 
 def _refuse(error: msgspec.ValidationError, kind: Any, value: Any, place: str) -> NoReturn:
-    """Raise the error of msgspec with the value there, and with all that the annotation says."""
     about_key = _ABOUT_KEY.match(str(error))
     is_here = about_key and isinstance(value, dict) and about_key[2] in value  # though it may end as a path does
     path = None if is_here else _PATH.search(str(error))
@@ -108,7 +92,6 @@ def _refuse(error: msgspec.ValidationError, kind: Any, value: Any, place: str) -
 
 
 def _followed(path: str, kind: Any, value: Any, place: str) -> tuple[Any, Any, str]:
-    """Return the annotation, the value and the place to which a path of msgspec leads."""
     for name, index in re.findall(r"\.([\w-]+)|\[([\d.]+)\]", path):
         kind = _bare(kind)
         if name:
@@ -128,14 +111,12 @@ def _has_fields(kind: Any) -> bool:
 
 
 def _bare(kind: Any) -> Any:
-    """Return an annotation without bounds, and without None."""
     while get_origin(kind) in (Annotated, Union, UnionType):
         kind = next(inner for inner in get_args(kind) if inner is not type(None))
     return kind
 
 
 def _rule(kind: Any, value: Any, place: str) -> str:
-    """Return the rule of an annotation that the value breaks."""
     while get_origin(kind) in (Union, UnionType):
         kind = next(inner for inner in get_args(kind) if inner is not type(None))
     bounds = kind.__metadata__[0] if get_origin(kind) is Annotated else msgspec.Meta()
@@ -165,9 +146,9 @@ def refusal(place: str, value: Any, rule: str) -> ValueError:
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """The name and the version that a file of JSON begins with.
+    """The name and version at the beginning of a JSON file.
 
-    older: versions that are still read. made_by: the command that writes it, for the message about another file.
+    older: versions that are still read. made_by: the command that writes it, for messages.
     """
 
     name: str
@@ -176,7 +157,7 @@ class FileFormat:
     made_by: str = ""
 
     def write(self, record: Any) -> dict[str, Any]:
-        """Return the record for JSON, with name and version before it."""
+        """Return the record for JSON, after name and version."""
         return {"format": self.name, "version": self.version, **encode(record)}
 
     def read(self, data: Any) -> tuple[dict[str, Any], int]:
@@ -191,12 +172,12 @@ class FileFormat:
 
 
 class JsonFile(Record, frozen=True):
-    """A record that is its own JSON file, which begins with the name and version of `FORMAT`."""
+    """A record that is a JSON file with the name and version of `FORMAT`."""
 
     FORMAT: ClassVar[FileFormat]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON, with the name and version of the format."""
+        """Return the fields for JSON, after name and version of the format."""
         return self.FORMAT.write(self)
 
     @classmethod
@@ -210,7 +191,7 @@ class JsonFile(Record, frozen=True):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote. Raises ValueError naming the file if it is not that, OSError if unreadable."""
+        """Read what `save` wrote. Raises ValueError naming the file for other content, OSError if unreadable."""
         data = read_json(path)
         with naming_place(path):
             return cls.from_dict(data)
@@ -221,7 +202,4 @@ def _inside(place: str, name: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    try:
-        return shortened(json.dumps(value, ensure_ascii=False, default=str))
-    except RecursionError:  # of hundreds of lists in each other
-        return "{...}" if isinstance(value, dict) else "[...]"
+    return shortened(json.dumps(value, ensure_ascii=False, default=str))

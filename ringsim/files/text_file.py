@@ -1,7 +1,4 @@
-"""Files of text, JSON and TOML: every error of reading is one line, and what is written appears complete or not at all.
-
-`atomic_file` writes them, and `save_json` those of JSON.
-"""
+"""Files of text, JSON and TOML: errors of reading are one line, and files are written completely or not at all."""
 
 import errno
 import json
@@ -20,7 +17,7 @@ _TOO_DEEP = "is nested too deeply"
 
 
 def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes:
-    """Return all of a file. Raises OSError if it cannot be read, ValueError if it is too large."""
+    """Return the content of a file. Raises OSError if it cannot be read, ValueError if it is too large."""
     with Path(path).open("rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -52,10 +49,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """Return the data of a JSON file.
-
-    Raises ValueError, in one line that names the file, for what `parse_json` refuses, OSError if it is unreadable.
-    """
+    """Return the data of a JSON file. Raises ValueError as `parse_json`, with the file, and OSError if unreadable."""
     text = read_text(path)
     with naming_place(path):
         return parse_json(text)
@@ -64,8 +58,8 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 def parse_json(text: str) -> Any:
     """Return the data of a JSON text.
 
-    Raises ValueError, in one line, for what is not JSON, for infinity and NaN, for a name that is twice in one object,
-    and for what is nested more deeply than Python follows.
+    Raises ValueError, in one line, for text that is not JSON, infinity, NaN, a repeated name in one object, and deep
+    nesting.
     """
     if not text.strip():
         raise ValueError("is empty: must hold JSON")
@@ -79,7 +73,7 @@ def parse_json(text: str) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return the tables of a TOML text. Raises ValueError, in one line, for what is not TOML or nested too deeply."""
+    """Return the tables of a TOML text. Raises ValueError, in one line, if it is not TOML or nested too deeply."""
     import tomllib  # noqa: PLC0415  most commands read no file
 
     try:
@@ -91,10 +85,9 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def toml_text(table: Mapping[str, Any], place: str = "") -> str:
-    """Return the TOML of a table: its values, a line each, then the tables in it; without None and empty lists.
+    """Return the TOML of a table: its values, a line each, then its tables; without None and empty lists.
 
-    place: of the table in the file, with a dot, such as host.
-    Raises ValueError for None in a list, which TOML does not have.
+    place: of the table in the file, such as "host.". Raises ValueError for None in a list.
     """
     told = {_toml_key(key): value for key, value in table.items() if value not in (None, [], ())}
     inner = {key: value for key, value in told.items() if _holds_tables(value)}
@@ -129,18 +122,18 @@ def _toml_key(key: str) -> str:
 
 
 def quoted(value: object, most: int = 60) -> str:
-    """Return a value as messages show it: on one line, shortened to at most `most` characters."""
+    """Return a value for a message: one line of at most `most` characters."""
     return shortened(repr(value), most)
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Return the text, or its beginning and dots if it has more than `most` characters."""
+    """Return the text, cut to `most` characters with dots at the end."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 @contextmanager
 def naming_place(place: object) -> Iterator[None]:
-    """Put the place, such as a file or one of its fields, before the message of a ValueError of the block."""
+    """Put the place, such as a file or a field, before the message of a ValueError in the block."""
     try:
         yield
     except ValueError as error:
@@ -161,10 +154,7 @@ def _constant(name: str) -> None:
 
 
 def finite_or_none(value: Any) -> Any:
-    """Return `value` as JSON can hold it: None for a number that is not finite, also within objects and lists.
-
-    A record becomes an object with the names of its fields.
-    """
+    """Return `value` with None for numbers that are not finite, also within objects and lists; records as objects."""
     if isinstance(value, msgspec.Struct):
         value = msgspec.structs.asdict(value)
     if isinstance(value, dict):
@@ -176,12 +166,12 @@ def finite_or_none(value: Any) -> Any:
 
 @contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Yield a new file to write to, which takes the place of `path` when the block ends without an error.
+    """Yield a new file, which replaces `path` when the block ends without an error.
 
-    After an error, an interrupt included, nothing is left of it and the file that was there before is
-    unchanged. It is on the disk before it replaces the old one; a crash of the machine therefore leaves one of the
-    two complete. A symbolic link stays, and its target is replaced. Anything but a regular file, such as a FIFO
-    or a device, is written to in place and never replaced. Raises OSError if it cannot be written.
+    After an error or an interrupt nothing is left of it, and an older file is unchanged. It is synced before the
+    replacement, so that a crash of the machine leaves a complete file. A symbolic link stays, and its target is
+    replaced. Anything but a regular file, such as a FIFO or a device, is written to in place. Raises OSError if it
+    cannot be written.
     """
     path = Path(path)
     target = file_to_replace(path)
@@ -197,12 +187,12 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def is_read_only(path: Path) -> bool:
-    """Return whether there is a file that may not be written to; a rename would replace it all the same."""
+    """Return whether there is a file without permission to write, which a rename would replace all the same."""
     return path.exists() and not os.access(path, os.W_OK)
 
 
 def save_json(path: str | os.PathLike[str], data: Any) -> None:
-    """Write `data` as a JSON file, whole or not at all. Raises ValueError for a number that JSON does not have."""
+    """Write `data` as a JSON file. Raises ValueError for a number that JSON does not have."""
     with atomic_file(path) as file:
         file.write(json_text(data).encode())
 
@@ -213,10 +203,9 @@ def json_text(data: Any) -> str:
 
 
 def file_to_replace(path: Path) -> Path | None:
-    """Return the path, perhaps of a file to come, that a rename may replace: `path` without symbolic links.
+    """Return `path` without symbolic links, which a rename may create or replace; None if it is no regular file.
 
-    None if there is something that is not a regular file. (Where a link in /proc leads to a pipe or to a deleted file,
-    as /dev/stdout does then, the path that it shows is none of a file.)
+    A link in /proc, such as /dev/stdout, may show a path that is no file, if it leads to a pipe or a deleted file.
     """
     target = Path(os.path.realpath(path))
     is_free = not path.exists() and not target.is_symlink()  # links that lead to each other end in a link
@@ -240,12 +229,12 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _temporary(path: Path) -> Path:
-    """In the same directory, because a rename is atomic only within one file system."""
+    """Return a name in the same directory, because a rename is atomic only within one file system."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make a rename survive a power failure: the name is the directory's content, not the file's."""
+    """Make a rename survive a power failure: the name belongs to the directory, not to the file."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""The kinds of single values in files: numbers with their bounds, quantities with their units, text.
+"""Annotations for the fields of a `Record`: numbers with bounds, quantities with units, text.
 
-Each is an annotation of a field of a `Record`. A parser takes what JSON or TOML gives and returns the value, or raises
-ValueError with the rule that the value breaks, to stand after `file: place = value: `.
+A parser returns what a value of JSON or TOML means, or raises ValueError with the rule that it breaks, which follows
+`file: place = value: `.
 """
 
 import re
@@ -24,7 +24,7 @@ _LARGEST = sys.float_info.max
 
 
 class _ByParser(type):
-    """The type of the annotations `By[...]`; msgspec asks it whether what the parser has made is an instance."""
+    """The type of `By[...]`, which msgspec asks whether the result of the parser is an instance."""
 
     parse: Parser
 
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
 else:
 
     class By:
-        """The annotation `By[kind, parser]`: what this parser makes of a value, which is of this kind."""
+        """The annotation `By[kind, parser]`: a value of this kind, which the parser returns."""
 
         def __class_getitem__(cls, kind_and_parser: tuple[Any, Parser]) -> type:
             return _ByParser("By", (), {"parse": staticmethod(kind_and_parser[1])})
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Return whether a value of JSON or TOML is a whole number, which true and false are not, unlike in Python."""
+    """Return whether a value of JSON or TOML is a whole number, and not true or false, which Python counts as such."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value of JSON or TOML is a number, which true and false are not, unlike in Python."""
+    """Return whether a value of JSON or TOML is a number, and not true or false."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def whole(low: int = 0, high: int = MAX_VALUE, unit: str = "") -> Meta:
-    """Return the bounds of whole numbers; `unit` is what they count, for the message."""
+    """Return the bounds of whole numbers. unit: what they count, for the message."""
     bounds = f" from {low} to {high}" if high < MAX_VALUE else f", at least {low}"
     return Meta(ge=low, le=high, description=f"must be a whole number{unit and f' of {unit}'}{bounds}")
 
@@ -66,22 +66,22 @@ def number(low: float = -_LARGEST, high: float = _LARGEST, unit: str = "a finite
 
 
 def seconds(low: float = -MAX_S) -> Meta:
-    """Return the bounds of times or moments as JSON has them: a number of seconds of at least `low`."""
+    """Return the bounds of times or moments in seconds."""
     return number(low, MAX_S, "seconds")
 
 
 def one_of(*known: str) -> Meta:
-    """Return the bounds of text that is one of these."""
+    """Return the rule of text that is one of these."""
     return Meta(pattern=rf"^({'|'.join(map(re.escape, known))})\Z", extra={"known": known})
 
 
 def rate(value: Any) -> float:
-    """Return a rate in bytes per second, which TOML has with its unit."""
+    """Return a rate, which TOML has with its unit, in bytes per second."""
     return _quantity(parse_rate, value, '"1.25GB/s" or "10Gbit/s"')
 
 
 def time(value: Any) -> float:
-    """Return a time in seconds, which TOML has with its unit."""
+    """Return a time, which TOML has with its unit, in seconds."""
     return _quantity(parse_time, value, '"10us" or "1.5ms"')
 
 

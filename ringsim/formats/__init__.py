@@ -1,5 +1,5 @@
 """Schedules in other projects' formats: MSCCL's XML, read and written, and GOAL, written."""
 
 from ringsim.formats.goal import goal_lines
+from ringsim.formats.msccl_file import msccl_lines
 from ringsim.formats.msccl_reader import read_msccl
-from ringsim.formats.msccl_writer import msccl_lines

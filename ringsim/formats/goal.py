@@ -1,4 +1,4 @@
-"""GOAL text of a `Schedule`: what LogGOPSim's `txt2bin` reads, so that another simulator can check ours.
+"""GOAL text of a `Schedule`, which LogGOPSim's `txt2bin` reads, so that another simulator can check ours.
 
 Format and units are those of spcl/LogGOPSim (`txt2bin.re`): sizes in bytes, `calc` in nanoseconds, one operation or
 dependency a line, `a requires b` for "a starts when b is done".
@@ -22,14 +22,13 @@ def goal_lines(
     reduce_bytes_per_s: float = math.inf,
     on_progress: Callable[[int], object] = lambda _: None,
 ) -> Iterator[str]:
-    r"""Yield `schedule` for a tensor of `size_bytes` in GOAL text, line by line, each with its line end.
+    r"""Yield the lines of `schedule` for a tensor of `size_bytes` in GOAL text.
 
-    Transfer t is `s<t>` on its sender, `r<t>` on its receiver and, if it is reduced at a finite rate, `c<t>`,
-    a calc of the rounded nanoseconds. Each pair of ranks numbers its messages with tags, and has its own nic
-    at both ends. An empty chunk is sent as one byte, since
-    LogGOPSim charges (size - 1) G.
+    Transfer t is `s<t>` on its sender, `r<t>` on its receiver and, if it is reduced at a finite rate, `c<t>`, a calc of
+    the rounded nanoseconds. Each pair of ranks numbers its messages with tags, and has its own nic at both ends. An
+    empty chunk is sent as one byte, since LogGOPSim charges (size - 1) G.
 
-    on_progress: is told, after each rank, how many transfers it receives.
+    on_progress: receives, after each rank, the number of transfers to it.
 
     Raises ValueError for a negative size and for more kinds of pairs than GOAL has nics.
 

@@ -1,14 +1,14 @@
-"""MSCCL XML: a published algorithm as a `Schedule`, to be proved, timed and run here.
+"""MSCCL XML as a `Schedule`, to be proved, timed and run here.
 
-A program is put in order, run on symbols, and its transfers are put into steps:
+A program is ordered, run on symbols, and its transfers are put into steps:
 
-1. A step comes after the one before it in its thread block, after the step that it names by depid and deps, and, where
-   it receives, after the step that sends: on a connection (two gpus and a channel) the k-th receive takes the k-th
-   message. A send does not wait for its receiver; MSCCL's have room for several chunks.
+1. A step follows the previous step of its thread block, the step that it names by depid and deps, and, if it receives,
+   the step that sends: on a connection (two gpus and a channel) the k-th receive takes the k-th message. A send does
+   not wait for its receiver; MSCCL has room for several chunks.
 2. A Schedule has one state for each rank and chunk, MSCCL has three buffers. A message therefore becomes a transfer
-   only where it is used: where it is added to what the rank holds of the chunk (REDUCE), or takes its place (COPY),
-   because it is sent on, added to or wanted at the end. What a Schedule cannot say is refused: a value that is sent or
-   added to though the rank's one state of the chunk has gone on, or never was that value.
+   where it is used: added to the rank's state of the chunk (REDUCE), or in its place (COPY) because it is sent on,
+   added to or wanted at the end. What a Schedule cannot express is refused: a value that is sent or added to although
+   the rank's state of the chunk is another one.
 3. Each transfer is in the earliest step in which it still reads what it read in the program.
 """
 
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ringsim.formats.msccl_program import Instruction, Placed, Program, Types, buffers_of, read_program
+from ringsim.formats.msccl_file import Instruction, Placed, Program, Types, buffers_of, read_program
 from ringsim.schedule import Schedule, ScheduleError, Transfer, held_at_end, held_at_start
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _ONE_STATE = "its gpu keeps together with another one of it; a Schedule has one 
 
 
 class Location(NamedTuple):
-    """One chunk's room in a buffer of a gpu."""
+    """The place of a chunk in a buffer of a gpu."""
 
     gpu: int
     buffer: str
@@ -49,13 +49,12 @@ class Location(NamedTuple):
 
 
 def read_msccl(path: str | os.PathLike[str]) -> Schedule:
-    """Return the schedule that does what the MSCCL program in the file does: the same sums in the same order.
+    """Return the schedule that does the same sums in the same order as the MSCCL program in a file.
 
-    Its name is that in the file after `msccl:`. It is not yet proved to be right: `verify` does that.
+    Its name is `msccl:` and the name in the file. `verify` proves it.
 
-    Raises ValueError or ScheduleError, in one line that begins with the file and the place in it, for what is not MSCCL
-    XML, does not come to an end, leaves its result to chance, or cannot be said in a Schedule; OSError if the
-    file cannot be read.
+    Raises ValueError or ScheduleError, in one line that begins with the file and the place in it, for a file that is
+    not MSCCL XML, deadlocks, has a race, or cannot be a Schedule; OSError if it cannot be read.
 
         >>> from pathlib import Path
         >>> from ringsim import msccl_lines, read_msccl, ring_all_reduce
@@ -72,9 +71,9 @@ def read_msccl(path: str | os.PathLike[str]) -> Schedule:
 
 @dataclass(slots=True, eq=False)
 class _Value:
-    """The content of a location: a state of a chunk, the `version`-th of its gpu, or what has arrived and is not used.
+    """The content of a location: the `version`-th state of a chunk on its gpu, or an unused message.
 
-    send, receive: the steps by which it arrived, and then the version is that of the sender; NO_STEP: it is a state.
+    send, receive: the steps of the message, whose version is that of the sender; NO_STEP: it is a state.
     """
 
     chunk: int
@@ -84,13 +83,13 @@ class _Value:
 
     @property
     def is_unused(self) -> bool:
-        """Return whether it has arrived, and is not yet a state of its gpu or part of one."""
+        """Return whether it is a message that has not become part of a state of its gpu."""
         return self.send != NO_STEP
 
 
 @dataclass(slots=True)
 class _Cell:
-    """The value in a location, the step that wrote it, and those that have read it since."""
+    """The value in a location, the step that wrote it, and the steps that have read it."""
 
     value: _Value
     writer: int
@@ -98,9 +97,9 @@ class _Cell:
 
 
 class _Move(NamedTuple):
-    """A transfer that is not yet in a step: it takes the `version`-th state of the chunk on its sender.
+    """A transfer, without its step, of the `version`-th state of a chunk on its sender.
 
-    at: the step that uses what arrived. placed: see `Instruction`.
+    at: the instruction that uses the message. placed: see `Instruction`.
     """
 
     transfer: Transfer
@@ -110,11 +109,10 @@ class _Move(NamedTuple):
 
 
 class _Run:
-    """A run of a program on symbols. moves: each after those it builds on; states: the moves that made each.
+    """A run of a program on symbols. moves: in an order of dependence. states: the moves that made each.
 
-    Raises ScheduleError for sends without receives, steps that wait for one another, steps on one location in no
-    certain order, what is read before it is written, what a Schedule cannot say, and if the output is not at the end
-    what the rank holds; ValueError for a program too large to be looked at.
+    Raises ScheduleError for sends without receives, deadlocks, races, reads before writes, what a Schedule cannot
+    express, and outputs that do not end as the state of the rank; ValueError for a program too large to be examined.
     """
 
     def __init__(self, program: Program) -> None:
@@ -137,7 +135,7 @@ class _Run:
                 raise self._fault(value.receive, f"receives chunk {value.chunk}, which is not used")
 
     def _senders(self) -> Iterator[tuple[int, int]]:
-        """Yield the number of each step that receives, with that of the step that sends to it."""
+        """Yield the number of each receiving step, and of the step that sends to it."""
         sends, receives = (defaultdict[tuple[int, int, int], list[int]](list) for _ in range(2))
         for number, step in enumerate(self._steps):
             block = step.block
@@ -157,7 +155,7 @@ class _Run:
                 yield receive, send
 
     def _order(self) -> "nx.DiGraph[int]":
-        """Return the steps, each with arrows from those that are done before it."""
+        """Return the graph of the steps, with an edge from each step to those that wait for it."""
         import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 
         graph: nx.DiGraph[int] = nx.DiGraph()
@@ -179,9 +177,9 @@ class _Run:
         return graph
 
     def _in_order(self) -> Iterator[int]:
-        """Yield the steps in an order in which they can run, those that can run at once one after the other.
+        """Yield the steps in a topological order.
 
-        `_clock`: (num_steps, num_blocks), how many steps of each thread block are certainly done when a step is.
+        `_clock`: (num_steps, num_blocks), the number of steps of each thread block that precede the end of a step.
         """
         import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 
@@ -203,7 +201,6 @@ class _Run:
                 yield number
 
     def _execute(self) -> Iterator[_Value]:
-        """Run all steps, and yield what arrives."""
         sent: defaultdict[int, list[_Value]] = defaultdict(list)
         for number in self._in_order():
             step = self._steps[number]
@@ -256,7 +253,6 @@ class _Run:
                 raise self._fault(number, fault)
 
     def _sum(self, number: int, own: _Value, other: _Value) -> _Value:
-        """Return the sum of two, of which one is what the rank holds of the chunk and the other has arrived."""
         if own.chunk != other.chunk:
             raise self._fault(number, f"adds chunk {other.chunk} to chunk {own.chunk}")
         if not other.is_unused:
@@ -270,13 +266,12 @@ class _Run:
         return _Value(own.chunk, own.version + 1, NO_STEP)
 
     def _take(self, number: int, value: _Value) -> None:
-        """Let what has arrived become the rank's state of the chunk, unless it has been used."""
+        """Make an unused message the rank's state of the chunk."""
         if value.is_unused:
             self._move(number, value, reduce=False)
             value.version = len(self.states[self._steps[number].block.gpu, value.chunk]) - 1
 
     def _move(self, number: int, value: _Value, *, reduce: bool) -> None:
-        """Use what has arrived, from which the next state of the chunk comes."""
         send, receive = self._steps[value.send], self._steps[value.receive]
         self.states[receive.block.gpu, value.chunk].append(len(self.moves))
         transfer = Transfer(send.block.gpu, receive.block.gpu, value.chunk, reduce, send.block.id)
@@ -284,7 +279,7 @@ class _Run:
         value.version, value.send = NOT_A_STATE, NO_STEP
 
     def _check_output(self) -> None:
-        """Require that output buffers hold what the ranks' states are, or a proof of these would say nothing."""
+        """Require that output buffers end as the ranks' states, or a proof of these would say nothing."""
         program = self.program
         wanted = held_at_end(program.collective, program.num_ranks, program.num_chunks)
         for rank, chunk in np.argwhere(wanted).tolist():
@@ -298,14 +293,12 @@ class _Run:
             raise ScheduleError(f"{program.file}: gpu {rank}: {location} ends with {ends}: must be chunk {chunk}")
 
     def _place(self, gpu: int, buffer: str, chunk: int) -> Location:
-        """Return where an input or output buffer has a chunk."""
         return Location(gpu, buffer, chunk % self._share if buffer == self._share_buffer else chunk)
 
     def _alias(self, gpu: int, buffer: str, offset: int) -> Location:
-        """Return a location by the one name that it has in `_cells`.
+        """Return the key of a location in `_cells`.
 
-        In place, input and output are the same memory, as in NCCL: the buffer with the gpu's share is the part of its
-        rank in the longer buffer, by which both are named.
+        In place, as in NCCL, the buffer with the gpu's share is part of the longer buffer, which is the key of both.
         """
         if self.program.in_place and buffer != "s":
             offset += gpu * self._share * (buffer == self._share_buffer)
@@ -317,7 +310,7 @@ class _Run:
 
 
 def _steps(run: _Run) -> list[list[Transfer]]:
-    """Return the transfers of each step: as the file says it of all of them, else each as early as it can be."""
+    """Return the transfers of each step: as the file says for all of them, else as early as possible."""
     rows = [
         (placed.step, placed.row, transfer._replace(channel=placed.channel))
         for transfer, _, _, placed in run.moves
@@ -330,10 +323,10 @@ def _steps(run: _Run) -> list[list[Transfer]]:
 
 
 def _earliest_steps(run: _Run) -> list[int]:
-    """Return the earliest step, counted from 0, in which each move still takes the state that it took in the program.
+    """Return the earliest step, from 0, in which each move still takes the state that it took in the program.
 
-    Raises ScheduleError if there is none: where a receiver adds or keeps what it was sent only after it has received
-    more, which its sender made later of the same chunk.
+    Raises ScheduleError if there is none: if a receiver uses a message only after it has received a later state of the
+    same chunk from the same sender.
     """
     import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 

@@ -35,7 +35,7 @@ class AlgorithmName:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raise ValueError for what follows an `@` or a slash and is no number, or one out of range."""
+        """Return the parts of a name. Raises ValueError unless numbers in range follow an `@` or a slash."""
         whole, slash, segments = text.partition("/")
         base, at, per_host = whole.partition("@")
         if slash and not _is_count(segments, MAX_SEGMENTS):
@@ -51,12 +51,11 @@ class AlgorithmName:
 
 
 def _error(algorithm: str, fault: str, kind: type[Exception] = ValueError) -> Exception:
-    """Return the error about an algorithm that the user has named."""
     return kind(f"algorithm {algorithm!r}: {fault}")
 
 
 def base_name(algorithm: str) -> str:
-    """`ring` of `ring/4`, and `hierarchical` of `hierarchical@4/2`; what is no such name up to its first `@` or `/`."""
+    """Return the name up to its first `@` or `/`: `ring` of `ring/4`, `hierarchical` of `hierarchical@4/2`."""
     return algorithm.partition("/")[0].partition("@")[0]
 
 
@@ -75,9 +74,9 @@ def algorithm(
 
     name: a built-in one, see ALGORITHMS, perhaps with a number of segments, `ring/4`, or of ranks per host,
     `hierarchical@4`; or FILE.py:FUNCTION; or MSCCL's FILE.xml.
-    size_bytes: of the whole tensor, where the schedule depends on it, as that of `gloo_ring` does.
+    size_bytes: of the whole tensor, for schedules that depend on it, such as `gloo_ring`.
 
-    Raises ValueError for a name that the collective does not have, and for whatever is wrong with a file.
+    Raises ValueError for a name that the collective does not have, and for mistakes in a file.
 
         >>> from ringsim import algorithm, verify
         >>> ring = algorithm("ring", num_ranks=8)
@@ -94,18 +93,15 @@ def algorithm(
 
 
 def build(collective: Collective | None, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
-    """Return the schedule of a built-in algorithm, of a user's own, `FILE.py:FUNCTION`, or of MSCCL's: `FILE.xml`.
+    """Return the schedule of a built-in algorithm, of a user's `FILE.py:FUNCTION`, or of MSCCL's `FILE.xml`.
 
-    A built-in name may be followed by a number of segments into which every chunk is split: `ring/4` (see `split`). One
-    for several hosts (TWO_LEVEL) may say how many ranks a host has, `hierarchical@4`: else as many as `hosts_of` says.
-    The function is given the number of ranks and returns a Schedule of that many, for `collective`; the file holds one.
-    collective: None for whatever that of a user's own or of MSCCL's is.
-    size_bytes: of the whole tensor, for the algorithms whose schedule depends on it (see `size_variant`); None: a small
-    one.
+    `ring/4` splits every chunk into 4 segments, see `split`. `hierarchical@4`, or another of TWO_LEVEL, has 4 ranks per
+    host, otherwise as many as `hosts_of` says. The function takes the number of ranks and returns a Schedule.
+    collective: None: that of the file. size_bytes: of the whole tensor, see `size_variant`; None: a small one.
 
-    Raises ValueError for a name that the collective does not have, for less than one rank, and for whatever
-    is wrong with the user's file; ScheduleError for a user's own schedule that `verify` refuses. It is proved here for
-    up to about 160 ranks; a larger one takes too long to be proved each time.
+    Raises ValueError for a name that the collective does not have, for less than one rank, and for mistakes in a file;
+    ScheduleError for a user's schedule that `verify` refuses. Beyond about 160 ranks, where a proof takes long, it is
+    not proved here.
     """
     schedule = _build(collective, algorithm, num_ranks, size_bytes)
     if not is_built_in(collective, algorithm) and num_ranks**2 * schedule.num_chunks <= MAX_COUNTS_PROVED:
@@ -114,10 +110,7 @@ def build(collective: Collective | None, algorithm: str, num_ranks: int, size_by
 
 
 def build_proved(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
-    """Return the same, with a user's own proved however large it is.
-
-    On real ranks a wrong one would give wrong sums.
-    """
+    """Return the same, proved at any size: on real ranks a wrong schedule gives wrong sums."""
     schedule = _build(collective, algorithm, num_ranks, size_bytes)
     if not is_built_in(collective, algorithm):
         verify(schedule)
@@ -174,51 +167,43 @@ def _hosts_keyword(name: AlgorithmName) -> dict[str, int]:
 def build_recorded(
     collective: Collective, algorithm: str, num_ranks: int, size_bytes: int, trusted: Collection[str] = ()
 ) -> Schedule:
-    """Return the same for a name that was read from a file: a Python file that it names is run only if it is trusted.
+    """Return the same for a name read from measurements, whose author could otherwise run a Python file as the user.
 
-    Whoever made the file of measurements chose the name, and a function of any Python file would run with the rights of
-    whoever compares them.
-
-    trusted: the names, FILE.py:FUNCTION, whose files may be run.
-
-    Raises ValueError for one that is not, and as `build` does.
+    trusted: the names, FILE.py:FUNCTION, whose files may be run. Raises ValueError for other ones, and as `build`.
     """
     require_trusted("the measurements name", algorithm, trusted)
     return build(collective, algorithm, num_ranks, size_bytes)
 
 
 def require_trusted(named: str, algorithm: str, trusted: Collection[str]) -> None:
-    """Raise ValueError for a function of a Python file that is not among those `trusted`.
-
-    named: what names it, such as "the measurements name".
-    """
+    """Raise ValueError for a function of a Python file that is not trusted. named: such as "the measurements name"."""
     if ":" in algorithm and not algorithm.endswith(".xml") and algorithm not in trusted:
         rule = f"which is run only if you trust it: give --trust {algorithm}"
         raise _error(algorithm, f"{named} a Python file, {rule}")
 
 
 def is_built_in(collective: Collective | None, algorithm: str) -> bool:
-    """Whether the tests of this project prove the algorithm; a user's own, or one of a file, is yet to be proved."""
+    """Return whether the algorithm is built in, and therefore proved by the tests of this project."""
     return not names_file(algorithm) and (collective, base_name(algorithm)) in ALGORITHMS
 
 
 def names_file(algorithm: str) -> bool:
-    """Whether it is of a file, perhaps in a folder that has the name of a built-in algorithm."""
+    """Return whether the name is that of a file."""
     return ":" in algorithm or algorithm.endswith((".xml", ".py"))
 
 
 def summary_of(collective: Collective, algorithm: str) -> str:
-    """Return what a built-in algorithm does: its docstring up to the number of its steps."""
+    """Return the docstring of a built-in algorithm up to the number of its steps."""
     line = (ALGORITHMS[collective, algorithm].__doc__ or "").partition("\n")[0].removeprefix("Return ")
     summary = _COUNTS.split(line)[0].rstrip(".").replace("`", "")
     return summary[:1].upper() + summary[1:]
 
 
 def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> int:
-    """Return all that a size matters to the schedule: sizes of the same variant have the same one.
+    """Return a number that is equal for sizes with the same schedule.
 
-    Gloo's own ring has as many segments a rank as `gloo_segments_per_rank` says, and NCCL's trees and NVLS as theirs
-    say. The schedules of other algorithms do not depend on the size: 0.
+    It is the number of segments of Gloo's ring and of NCCL's trees and NVLS, and 0 for algorithms that do not depend on
+    the size.
     """
     key = collective, base_name(algorithm)
     if key not in BY_SIZE:
@@ -227,10 +212,9 @@ def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_by
 
 
 def build_from_file(algorithm: str, num_ranks: int) -> Schedule:
-    """Return what the function makes for `num_ranks`; the file is run anew at each call.
+    """Return the schedule that the function makes for `num_ranks`; each call runs the file anew.
 
-    Raises ValueError, in one line, if there is no such file or function, if either raises, and if what is
-    returned is not a Schedule.
+    Raises ValueError, in one line, if there is no such file or function, if either raises, and for another result.
     """
     if algorithm.endswith(".py"):
         raise _error(algorithm, _functions(algorithm, Path(algorithm)))
@@ -242,7 +226,7 @@ def build_from_file(algorithm: str, num_ranks: int) -> Schedule:
 
 
 def _functions(algorithm: str, path: Path) -> str:
-    """Return what to write for each function of a file, which is not run for that."""
+    """Return the names of the functions of a file, for a message, without running it."""
     _require_file(algorithm, path)
     tree: ast.Module = _call(algorithm, ast.parse, path.read_bytes())
     names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
@@ -286,7 +270,7 @@ def _call(algorithm: str, function: Callable[[Any], Any], argument: Any) -> Any:
 
 
 def _place(algorithm: str, error: BaseException) -> str:
-    """Return the last line of the user's file that was being executed, for the message; "" where there is none."""
+    """Return the line of the user's file that was being executed, for a message; "" if there is none."""
     file = algorithm.rpartition(":")[0]
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(Path(file))]
     return f"line {lines[-1]}: " if lines else ""

@@ -1,6 +1,7 @@
 """When each transfer of a schedule happens on a network, and how long a schedule takes."""
 
 from ringsim.simulation.closed_form import closed_form_of, closed_form_s
+from ringsim.simulation.rates import fair_rates
 from ringsim.simulation.routes import has_contention, with_in_network_reduction
 from ringsim.simulation.simulate import (
     IN_ORDER,

@@ -1,4 +1,4 @@
-"""`BuiltInAlgorithms`: the times of the algorithms that a search is compared with, as they are and in other forms."""
+"""`BuiltInAlgorithms`: simulated times of the algorithms that a search is compared with, also in other forms."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -25,9 +25,9 @@ MAX_TRANSFERS = 2**19  # of which each has to be looked at
 
 @dataclass(frozen=True, slots=True)
 class NamedTime:
-    """A built-in algorithm and its seconds; None, and the reason, where it was not simulated.
+    """A built-in algorithm and its seconds; None if it was skipped, and why.
 
-    algorithm: with its number of segments, if there are several. order: the placement of the ranks; None: as they are.
+    algorithm: with its number of segments if there are several. order: the rank placement, if it is another one.
     """
 
     algorithm: str
@@ -37,7 +37,7 @@ class NamedTime:
 
     @property
     def options(self) -> str:
-        """The algorithm and the placement as options of commands have them."""
+        """The algorithm and the placement as options of commands."""
         return self.algorithm if self.order is None else f"{self.algorithm} --order {','.join(map(str, self.order))}"
 
     @property
@@ -47,7 +47,7 @@ class NamedTime:
 
     @property
     def sorting_s(self) -> float:
-        """Its seconds, infinite where it was not simulated."""
+        """Its seconds, infinite if it was not simulated."""
         return np.inf if self.time_s is None else self.time_s
 
     def schedule(self, collective: Collective, num_ranks: int, size_bytes: int) -> Schedule:
@@ -60,11 +60,10 @@ class NamedTime:
 
 @dataclass(frozen=True, slots=True)
 class BuiltInAlgorithms:
-    """The built-in algorithms of a collective on a network, each of which is simulated for at most `seconds`.
+    """The built-in algorithms of a collective on a network, each simulated for at most `seconds`.
 
-    runtime: how ranks execute them. say: is told what is done.
-    time_s: returns the simulated seconds of a schedule; raises TimeoutError if they are not known at the moment of
-    `time.monotonic` that it is given.
+    runtime: how ranks execute them. say: receives the phase.
+    time_s: returns the simulated seconds of a schedule; raises TimeoutError at the given `time.monotonic`.
     """
 
     collective: Collective
@@ -77,9 +76,9 @@ class BuiltInAlgorithms:
     say: Callable[[str], object]
 
     def as_they_are(self, *, is_interrupted: bool = False) -> list[NamedTime]:
-        """Return all of them by time; after a KeyboardInterrupt the rest are skipped.
+        """Return all of them by time; a KeyboardInterrupt skips the rest.
 
-        is_interrupted: whether there was one before; then all of them together are simulated for `seconds`.
+        is_interrupted: whether there was one before; then all together have `seconds`.
         """
         ends_at, is_ended = time.monotonic() + self.seconds if is_interrupted else np.inf, False
         named: list[NamedTime] = []
@@ -95,9 +94,9 @@ class BuiltInAlgorithms:
         return sorted(named, key=lambda one: one.sorting_s)
 
     def with_forms(self, named: list[NamedTime]) -> list[NamedTime]:
-        """Return them by time: also in segments, and the fastest of these with ranks placed otherwise.
+        """Return them by time with their faster forms: in segments, and the fastest also with other rank placements.
 
-        A form is listed only if it gains. All forms together are simulated for `seconds`, or until a KeyboardInterrupt.
+        All forms together are simulated for `seconds`, or until a KeyboardInterrupt.
         """
         ends_at, known = time.monotonic() + self.seconds, list(named)
         try:
@@ -113,7 +112,7 @@ class BuiltInAlgorithms:
     def _gaining(
         self, one: NamedTime, forms: Callable[[NamedTime, float], Iterator[NamedTime]], ends_at: float
     ) -> list[NamedTime]:
-        """Return the fastest of the forms in a list, or an empty one if none gains, or the time is up."""
+        """Return the fastest form in a list, which is empty if none gains or the time is up."""
         if one.time_s is None or time.monotonic() >= ends_at:
             return []
         self.say(f"simulating forms of {one.algorithm}")

@@ -1,17 +1,22 @@
-"""`Draft`: a schedule in the making, with an estimate of its time, so that only the promising ones are simulated."""
+"""`Draft`: a schedule in the making, with an estimate of its time, so that only the promising ones are simulated.
+
+Its parts are copies of chunks over links, turned round, one after the other or in waves. Read backwards in time, copies
+on reversed links are additions: a chunk that spread from its owner to all ranks is gathered up from all ranks to its
+owner. A reduce_scatter is therefore an all_gather that was found on reversed links.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Self
 
 import numpy as np
 
 from ringsim.analysis import Links
-from ringsim.network import Ints
-from ringsim.schedule import Bools, Collective, Schedule
-from ringsim.synthesis.assembly import Part, assemble, period_of
-from ringsim.synthesis.matching import ChunkMatching
-from ringsim.synthesis.overlay import Overlay
+from ringsim.network import NONE, Floats, Ints
+from ringsim.schedule import Bools, Collective, Columns, Schedule, Transfer
+from ringsim.synthesis.matching import ChunkMatching, Overlay
 
 NUM_ROUNDS = 3  # in which either half of an all_reduce makes room for what the other one uses
 WAVES = (2, 4, 8, 16, 32, 64)
@@ -21,11 +26,117 @@ UNBALANCED = 1.02  # times the bound, from which on the busiest resource of both
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """The transfers of one half of a collective by time, (num_transfers,) each.
+
+    busy_s: (num_resources,), how long each resource serves them.
+    """
+
+    src: Ints
+    dst: Ints
+    chunk: Ints
+    reduce: bool
+    channel: Ints
+    start_s: Floats
+    end_s: Floats
+    busy_s: Floats
+
+    @classmethod
+    def of(cls, links: Links, chunk_bytes: float, link: Ints, chunk: Ints, start_s: Floats, end_s: Floats) -> Self:
+        """Return the transfers that copy chunks over links."""
+        src, dst, resource = links.src[link], links.dst[link], links.resource[link]
+        used = resource != NONE
+        busy_s = links.s_per_byte[link][used] * chunk_bytes
+        busy_s = np.bincount(resource[used], busy_s, minlength=len(links.names)).astype(np.float64)
+        return cls(src, dst, chunk, False, _channels(src, dst), start_s, end_s, busy_s)
+
+    @property
+    def time_s(self) -> float:
+        """When the last transfer is over."""
+        return float(self.end_s.max(initial=0.0))
+
+    def turned_round(self) -> "Part":
+        """Return the transfers backwards in time: the sender of a copy receives and adds.
+
+        Of transfers that end at once, the last one comes first.
+        """
+        start_s, end_s = self.time_s - self.end_s, self.time_s - self.start_s
+        order = np.argsort(start_s[::-1], kind="stable")
+        order = len(order) - 1 - order
+        src, dst, chunk = (column[order] for column in (self.dst, self.src, self.chunk))
+        return Part(src, dst, chunk, True, _channels(src, dst), start_s[order], end_s[order], self.busy_s)
+
+    def on_channels_after(self, other: "Part") -> "Part":
+        """Return the same transfers on channels that the other part does not use."""
+        return replace(self, channel=self.channel + int(other.channel.max(initial=0)) + 1)
+
+
+def _channels(src: Ints, dst: Ints) -> Ints:
+    """Return a channel for each pair of ranks, (num_transfers,), counted from 0 for each sender."""
+    pair, number = np.unique(np.column_stack([src, dst]), axis=0, return_inverse=True)
+    return (np.arange(len(pair)) - np.searchsorted(pair[:, 0], pair[:, 0]))[number.ravel()]
+
+
+def period_of(parts: Sequence[Part]) -> float:
+    """Return how long the busiest resource serves all parts."""
+    return float(np.sum([part.busy_s for part in parts], axis=0).max(initial=0.0))
+
+
+def assemble(
+    collective: Collective, num_ranks: int, num_chunks: int, parts: Sequence[Part], num_waves: int, name: str
+) -> Schedule:
+    """Return the schedule of these parts, one after the other.
+
+    num_waves: pieces of each chunk. A wave runs all parts on one piece of each chunk; the next wave starts when the
+    busiest resource has served it, so that its first part overlaps with the second part of this one.
+    """
+    period_s = period_of(parts)
+    rows, begin_s = [], 0.0
+    for part in parts:
+        wave = np.repeat(np.arange(num_waves), len(part.src))
+        src, dst, chunk, channel = (
+            np.tile(column, num_waves) for column in (part.src, part.dst, part.chunk, part.channel)
+        )
+        start_s = begin_s + wave * period_s + np.tile(part.start_s, num_waves)
+        reduce = np.full(len(src), part.reduce)
+        rows.append((start_s, src, dst, chunk * num_waves + wave, reduce, channel))
+        begin_s += part.time_s
+    columns = [np.concatenate(column) for column in zip(*rows, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    steps = list(_steps(*(column[order] for column in columns[1:])))
+    return Schedule.from_columns(collective, name, num_ranks, num_chunks * num_waves, steps)
+
+
+def in_order_of(schedule: Schedule, end_s: Floats) -> Schedule:
+    """Return the schedule with its transfers in the order of these times, in as few steps as keep it.
+
+    end_s: (num_transfers,), when each ends, in step order, none earlier than what it depends on. What a transfer
+    overwrites must derive from what the rank has sent of that chunk.
+    """
+    order = np.argsort(end_s, kind="stable")
+    columns = [getattr(schedule.steps.table, field)[order] for field in Transfer._fields]
+    known = schedule.collective, schedule.algorithm, schedule.num_ranks, schedule.num_chunks
+    return Schedule.from_columns(*known, list(_steps(*columns)))
+
+
+def _steps(src: Ints, dst: Ints, chunk: Ints, reduce: Bools, channel: Ints) -> Iterator[Columns]:
+    """Yield as few steps as keep the order: a new step begins where a transfer sends what the step has written."""
+    begins, written = [0], set[tuple[int, int]]()
+    for row, (sender, receiver, number) in enumerate(zip(src.tolist(), dst.tolist(), chunk.tolist(), strict=True)):
+        if (sender, number) in written:
+            begins.append(row)
+            written = set()
+        written.add((receiver, number))
+    for first, last in pairwise([*begins, len(src)] if len(src) else []):
+        yield tuple(column[first:last] for column in (src, dst, chunk, reduce, channel))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Problem:
     """The collective to find a schedule for, its size, and the network as links.
 
-    islands: see `islands_of`. bound_s, latency_s: no time is below the first, nor below the second for any size.
-    max_transfers: of a schedule that is cut into waves. in_order: whether a rank does one thing after the other.
+    islands: see `islands_of`. bound_s: lower bound of the time; latency_s: the same for any size.
+    max_transfers: of a schedule in waves. in_order: whether a rank does one thing after the other.
     """
 
     collective: Collective
@@ -43,16 +154,16 @@ class Problem:
         return self.links.num_ranks
 
     def num_chunks(self, chunks_per_rank: int) -> int:
-        """Return the number of all chunks: of a broadcast or reduce, those of its root."""
+        """Return the number of all chunks; a broadcast or reduce has those of its root."""
         return chunks_per_rank if self.collective.has_root else chunks_per_rank * self.num_ranks
 
     def num_transfers(self, chunks_per_rank: int) -> int:
-        """Return how many transfers bring each chunk where it must be."""
+        """Return the number of transfers of a schedule without waves."""
         halves = 2 if self.collective is Collective.ALL_REDUCE else 1
         return halves * (self.num_ranks - 1) * self.num_chunks(chunks_per_rank)
 
     def overheads_s(self, parts: Sequence[Part]) -> float:
-        """Return the overheads that are one after the other: all of a rank in order, else those of a pair."""
+        """Return the longest sum of consecutive overheads: of a rank if it works in order, else of a pair."""
         overheads_s = np.zeros((2, self.num_ranks, self.num_ranks))  # of a message: its sender's, its receiver's
         overheads_s[:, self.links.src, self.links.dst] = self.links.send_s, self.links.receive_s
         most_s, every_s = 0.0, np.zeros(self.num_ranks)
@@ -69,8 +180,8 @@ class Problem:
 class Draft:
     """The parts of a schedule, from which it can be assembled.
 
-    num_waves: see `assemble`. estimate_s: as if each link had its share of the network all the time, but no less than
-    overheads that are one after the other.
+    num_waves: see `assemble`. estimate_s: the time if each link always had its share of the network, but no less than
+    consecutive overheads.
     """
 
     problem: Problem
@@ -87,7 +198,7 @@ class Draft:
 
     @property
     def order(self) -> tuple[float, int]:
-        """By this drafts are sorted: the faster, and of those that are about as fast the smaller, first."""
+        """The key for sorting: faster drafts first, and of those about as fast the smaller."""
         return math.ceil(math.log(max(self.estimate_s, LEAST_S), ALIKE)), self.num_transfers
 
     def schedule(self, name: str) -> Schedule:
@@ -107,17 +218,15 @@ class Drafting:
         self._rng = np.random.default_rng([seed, chunks_per_rank])
 
     def drafts(self, *, is_balanced: bool = True) -> list[Draft]:
-        """Return the drafts of one try, the one with the best estimate first.
+        """Return the drafts of one try by their estimates.
 
-        is_balanced: whether the halves of an all_reduce are made to fit to each other, which takes several times as
-        long.
+        is_balanced: whether the halves of an all_reduce are fitted to each other, which takes several times as long.
 
         Raises NotConnectedError if the links do not lead to all ranks.
         """
         return sorted(self._drafts(NUM_ROUNDS if is_balanced else 0), key=lambda draft: draft.order)
 
     def _drafts(self, num_rounds: int) -> Iterator[Draft]:
-        """Yield the drafts. num_rounds: in which the halves of an all_reduce make room for each other."""
         collective = self._problem.collective
         if collective is not Collective.ALL_REDUCE:
             half = self._added_up(self._overlay) if collective.reduces else self._copied(self._overlay)
@@ -134,13 +243,12 @@ class Drafting:
             yield from self._in_waves(halves)
 
     def _beside(self, half: Part) -> Overlay:
-        """Return the overlay with shares of what a half leaves of the resources."""
         return Overlay.of(self._overlay.links, half.busy_s / self._problem.bound_s)
 
     def _in_waves(self, halves: tuple[Part, Part]) -> Iterator[Draft]:
-        """Yield the draft of an all_reduce with the best number of waves (see `assemble`), then those with fewer waves.
+        """Yield the draft of an all_reduce with the best number of waves, see `assemble`, then drafts with fewer waves.
 
-        Of numbers with nearly the same estimate the smallest is the best: its schedule takes less time to simulate.
+        Of numbers with nearly the same estimate the smallest is the best: its simulation takes less time.
         """
         fixed_s = 2 * self._problem.latency_s
         ends_s = max(sum(half.time_s for half in halves) - fixed_s, 0.0)  # of the first wave to come, the last to go

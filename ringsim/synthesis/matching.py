@@ -1,20 +1,151 @@
-"""`ChunkMatching`: a greedy matching of chunks to links over time (TACOS, Won et al., MICRO 2024).
+"""Overlays, a few links of a network each, and a greedy matching of chunks to the links of one over time.
 
-Time goes on from one moment at which a link is free or a chunk arrives to the next. At each, every rank takes over the
-links to it that are free chunks that it lacks, the rarest first. A link, which has a share of the ports, NICs and
-uplinks on its way (see `Overlay`), carries one message after the other.
+Islands are sets of ranks joined by links that cost less than those between the sets, such as hosts and racks. An
+overlay has a share of what each of its links uses that no other takes. A schedule has no clock: where a rank may
+receive from many others, their messages meet at its port, one is late, and then all are. On networks with ports and
+switches each rank therefore sends to a few others only, always the same, and max-min fair shares hold all the time.
 
-A chunk enters an *island* (see `islands_of`) once: what is dear to bring to a host is not brought to two of its ranks.
+The matching is that of TACOS (Won et al., MICRO 2024). Time advances from one moment at which a link is free or a chunk
+arrives to the next. At each, every rank takes over the free links to it chunks that it lacks, the rarest first. A link
+carries one message after the other. A chunk enters an island once: what is dear to bring to a host is not brought to
+two of its ranks.
 """
 
 import heapq
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, pairwise, product
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from ringsim.network import Floats, Ints
+from ringsim.analysis import Links
+from ringsim.network import NONE, Floats, Ints
 from ringsim.schedule import Bools
-from ringsim.synthesis.overlay import Overlay
+from ringsim.simulation import fair_rates
+
+MAX_LINKS_OF_RANK = 64  # of an overlay that has all links
+MAX_COMBINATIONS = 1000  # of patterns, of which many have the same links
+LEAST_SHARE = 0.02  # of a resource, that is left to what uses it beside something else
+DEARER = 1.5  # times as much, from which on a link leads to another island
+NO_TIME = 1e-30  # seconds a byte, where nothing limits a link
+
+
+def islands_of(links: Links) -> list[Ints]:
+    """Return for each level of the network, such as hosts and racks, the island of each rank, (num_ranks,).
+
+    A level ends where links cost `DEARER` times as much as the next cheaper ones, which connect its islands. The cost
+    of a link is the seconds per byte if all ranks that share it send at once: a NIC of eight ranks costs eight times as
+    much as a link of the same bandwidth between two of them. Islands of one rank each, or of all ranks, are no level.
+    An island has the number of its lowest rank.
+    """
+    sharing = np.append(np.minimum(*links.spread()), 0)[links.resource]
+    prices = np.maximum((links.s_per_byte * sharing).max(axis=1, initial=0.0), links.alone_s_per_byte)
+    steps = np.unique(prices)
+    last_of_step = steps[:-1][steps[1:] > DEARER * steps[:-1]]
+    levels: list[Ints] = []
+    for price in last_of_step.tolist():
+        island = _connected(links.num_ranks, links.src[prices <= price], links.dst[prices <= price])
+        if 1 < len(np.unique(island)) < links.num_ranks and not any(np.array_equal(island, one) for one in levels):
+            levels.append(island)
+    return levels
+
+
+def is_connected(links: Links) -> bool:
+    """Return whether each rank can be reached from every other."""
+    forward, backward = (_reached(links.num_ranks, *ends) for ends in ((links.src, links.dst), (links.dst, links.src)))
+    return bool(forward.all() and backward.all())
+
+
+def _reached(num_ranks: int, src: Ints, dst: Ints) -> Bools:
+    reached: Bools = np.arange(num_ranks) == 0
+    while (new := reached[src] & ~reached[dst]).any():
+        reached[dst[new]] = True
+    return reached
+
+
+def _connected(num_ranks: int, src: Ints, dst: Ints) -> Ints:
+    """Return for each rank the lowest rank that links connect it to, in either direction."""
+    lowest = np.arange(num_ranks)
+    while True:
+        before = lowest.copy()
+        np.minimum.at(lowest, src, before[dst])
+        np.minimum.at(lowest, dst, lowest[src])
+        lowest = lowest[lowest]
+        if np.array_equal(lowest, before):
+            return lowest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Overlay:
+    """Some links and the rate of each: (num_links,), bytes a second."""
+
+    links: Links
+    bytes_per_s: Floats
+
+    @classmethod
+    def of(cls, links: Links, busy: Floats | None = None) -> Self:
+        """Return the links with max-min fair shares. busy: (num_resources,), the part of each that others use."""
+        room = np.ones(len(links.names)) if busy is None else np.maximum(1 - busy, LEAST_SHARE)
+        is_used = links.resource != NONE
+        resource, use = np.where(is_used, links.resource, len(room)), np.where(is_used, links.s_per_byte, 0.0)
+        most = 1 / np.maximum(links.alone_s_per_byte, NO_TIME)
+        return cls(links, fair_rates(resource.T, use.T, most, np.append(room, np.inf)))
+
+    def reversed(self) -> "Overlay":
+        """Return the same with the links in the other direction."""
+        return Overlay(self.links.reversed(), self.bytes_per_s)
+
+
+def overlays(links: Links, islands: list[Ints]) -> Iterator[Overlay]:
+    """Yield different overlays, those with few links first.
+
+    Each rank of an innermost island is joined to the ranks a few places further on, and each island, rank by rank, to
+    the islands a few places further on within the same outer island.
+    """
+    levels = [np.arange(links.num_ranks), *islands, np.zeros(links.num_ranks, dtype=np.int64)]
+    seen: set[bytes] = set()
+    used = links.resource[links.resource != NONE]
+    if len(np.unique(used)) == len(used):  # no links have a resource in common
+        yield Overlay.of(links)
+        return
+    rows = np.full((links.num_ranks, links.num_ranks), NONE)
+    rows[links.src, links.dst] = np.arange(len(links.src))
+    choices = [_ways_to_join(inner, outer, rows != NONE) for inner, outer in pairwise(levels)]
+    for ways in islice(product(*choices), MAX_COMBINATIONS):
+        row = np.sort(rows[np.logical_or.reduce(ways)])
+        if row.tobytes() in seen or len(row) > MAX_LINKS_OF_RANK * links.num_ranks:
+            continue
+        seen.add(row.tobytes())
+        mask = np.zeros(len(links.src), dtype=np.bool_)
+        mask[row] = True
+        yield Overlay.of(links.rows(mask))
+    if len(links.src) <= MAX_LINKS_OF_RANK * links.num_ranks and np.arange(len(links.src)).tobytes() not in seen:
+        yield Overlay.of(links)
+
+
+_OFFSETS = ((1,), (1, -1), (1, 2, -1, -2), (1, 2, 4, 8, 16, 32), None)  # how many places further on; None: all
+
+
+def _ways_to_join(inner: Ints, outer: Ints, is_linked: Bools) -> list[Bools]:
+    """Return the different sets of linked pairs of ranks that `_joined` returns for `_OFFSETS`."""
+    ways = [_joined(inner, outer, offsets) & is_linked for offsets in _OFFSETS]
+    return list({way.tobytes(): way for way in ways}.values())
+
+
+def _joined(inner: Ints, outer: Ints, offsets: tuple[int, ...] | None) -> Bools:
+    """Return which pairs of ranks of inner islands within one outer island are joined, (num_ranks, num_ranks)."""
+    joined = np.zeros((len(inner), len(inner)), dtype=np.bool_)
+    for island in np.unique(outer):
+        members = [np.flatnonzero((inner == part) & (outer == island)) for part in np.unique(inner[outer == island])]
+        count = len(members)
+        further = range(1, count) if offsets is None else {offset % count for offset in offsets} - {0}
+        for place, offset in product(range(count), further):
+            first, second = members[place], members[(place + offset) % count]
+            width = np.arange(max(len(first), len(second)))
+            joined[first[width % len(first)], second[width % len(second)]] = True
+    return joined
+
 
 TOLERANCE = 0.1  # of the time of most messages: what happens within it happens at once
 
@@ -24,7 +155,7 @@ class NotConnectedError(Exception):
 
 
 class MatchedCopies(NamedTuple):
-    """The copies of chunks in the order of their starts, (num_copies,) each. link: its row among the links."""
+    """The copies of chunks by their starts, (num_copies,) each. link: its row among the links."""
 
     link: Ints
     chunk: Ints
@@ -35,8 +166,8 @@ class MatchedCopies(NamedTuple):
 class ChunkMatching:
     """A search for the link and the time of every copy by which all ranks get all chunks.
 
-    overlay: the links to use, and their rates. islands: of each level, (num_ranks,), see `islands_of`.
-    held: (num_ranks, num_chunks), whether a rank has a chunk at the start. rng: decides between equally good copies.
+    islands: of each level, (num_ranks,), see `islands_of`. held: (num_ranks, num_chunks), whether a rank has a chunk at
+    the start. rng: decides between equally good copies.
     """
 
     def __init__(
@@ -57,10 +188,7 @@ class ChunkMatching:
         self._now_s = 0.0
 
     def run(self) -> MatchedCopies:
-        """Return all copies.
-
-        Raises NotConnectedError if the links do not lead to all ranks.
-        """
+        """Return all copies. Raises NotConnectedError if the links do not lead to all ranks."""
         missing = int((~self._here_or_coming).sum())
         while missing > 0:
             before = len(self._rows)
@@ -75,7 +203,7 @@ class ChunkMatching:
         return MatchedCopies(link.astype(np.int64), chunk.astype(np.int64), start_s, end_s)
 
     def _go_on(self) -> bool:
-        """Go on to the next moment at which something changes; return False if nothing will."""
+        """Advance to the next moment at which something changes; return False if there is none."""
         busy_s = self._free_s[self._free_s > self._soon_s]
         next_s = min(busy_s.min(initial=np.inf), self._coming[0][0] if self._coming else np.inf)
         if next_s == np.inf:
@@ -88,11 +216,10 @@ class ChunkMatching:
 
     @property
     def _soon_s(self) -> float:
-        """Until when things happen that count as happening now."""
         return self._now_s + self._tolerance_s
 
     def _match(self) -> None:
-        """Let each rank take what it can now, one chunk after the other, until none can."""
+        """Let each rank take one chunk after the other until none can."""
         receivers = np.unique(self._links.dst[self._free_s <= self._soon_s])
         receivers = receivers[~self._here_or_coming[receivers].all(axis=1)]
         while len(receivers):
@@ -100,7 +227,7 @@ class ChunkMatching:
             receivers = np.array([rank for rank in receivers.tolist() if self._take(rank)], dtype=np.int64)
 
     def _take(self, rank: int) -> bool:
-        """Begin to bring one chunk to a rank; return False if there is none."""
+        """Begin a copy of one chunk to a rank; return False if there is none."""
         rows = self._into[rank]
         rows = rows[self._free_s[rows] <= self._soon_s]
         if not len(rows):
@@ -137,7 +264,7 @@ class ChunkMatching:
 
 
 def _any_of_island(island: Ints, held: Bools) -> Bools:
-    """Return whether some rank of an island has a chunk, (num_ranks, num_chunks); islands have the number of a rank."""
+    """Return whether some rank of an island has a chunk, (num_ranks, num_chunks)."""
     in_island = np.zeros_like(held)
     np.logical_or.at(in_island, island, held)
     return in_island

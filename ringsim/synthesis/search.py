@@ -11,11 +11,9 @@ from ringsim.analysis import BOUNDED, Links, NetworkBound, bound_of
 from ringsim.network import Network
 from ringsim.schedule import Bools, Collective, Schedule, verify
 from ringsim.simulation import RULE, Runtime, predict_time, simulate
-from ringsim.synthesis.assembly import in_order_of
 from ringsim.synthesis.built_in import BuiltInAlgorithms, NamedTime
-from ringsim.synthesis.drafts import LEAST_S, Draft, Drafting, Problem
-from ringsim.synthesis.matching import NotConnectedError
-from ringsim.synthesis.overlay import Overlay, is_connected, islands_of, overlays
+from ringsim.synthesis.drafts import LEAST_S, Draft, Drafting, Problem, in_order_of
+from ringsim.synthesis.matching import NotConnectedError, Overlay, is_connected, islands_of, overlays
 
 NAME = "synthesized"
 DEFAULT_SECONDS = 10.0
@@ -39,9 +37,9 @@ GOOD_ENOUGH = 1.001  # times the bound, at which a search ends
 class Synthesis:
     """The result of a search.
 
-    schedule: the fastest one, proved; `is_named` if that is a built-in algorithm, as none found was faster.
-    found_schedule, found_s: the fastest one that was found, proved, and its seconds.
-    bound: None where none is known. named: by growing time. num_tried: schedules that were simulated.
+    schedule: the fastest one, proved; `is_named` if it is a built-in algorithm, because none found was faster.
+    found_schedule, found_s: the fastest one found, proved, and its seconds. bound: None where none is known.
+    named: built-in algorithms by time. num_tried: number of schedules simulated.
     """
 
     schedule: Schedule
@@ -56,7 +54,7 @@ class Synthesis:
 
 @dataclass(slots=True)
 class SearchState:
-    """How far a search is, for whoever shows it. bound_s: 0 where none is known."""
+    """The progress of a search. bound_s: 0 where none is known."""
 
     phase: str
     num_tried: int = 0
@@ -71,10 +69,9 @@ OnState = Callable[[SearchState], object]
 class SearchOptions:
     """How long a search goes on, and what it tries.
 
-    seconds: for which it goes on; at least one schedule is found. A simulation under way then is given up when twice
-    the time is over. enough: times the bound, at which it ends earlier.
-    chunks_per_rank: in how many chunks a rank's share goes (of a broadcast or reduce: all of the data); None: several
-    numbers are tried. runtime: how ranks execute what is compared: by the rule of execution, or as a library does.
+    seconds: time limit, but at least one schedule is found; a running simulation is given up after twice that time.
+    chunks_per_rank: of a rank's share (of a broadcast or reduce: of all the data); None: several numbers are tried.
+    enough: multiple of the bound at which the search ends earlier. runtime: how ranks execute the schedules.
 
     Raises ValueError for no time, and for less than one chunk.
     """
@@ -101,13 +98,12 @@ def synthesize(
     *,
     on_state: OnState = lambda _: None,
 ) -> Synthesis:
-    """Return the fastest schedule that was found, or that of the fastest built-in algorithm, whichever is faster.
+    """Return the fastest schedule that was found, or that of the fastest built-in algorithm if it is faster.
 
-    A KeyboardInterrupt ends the search as well, once there is something.
-    on_state: is told how far the search is.
+    on_state: receives the progress. A KeyboardInterrupt ends the search once there is a schedule.
 
-    Raises ValueError for less than two ranks, a network that does not connect all of them or on which nothing takes
-    time, a size of 0, too many chunks, and whatever the network refuses.
+    Raises ValueError for less than two ranks, a network that does not connect them or on which nothing takes time, a
+    size of 0, too many chunks, and whatever the network refuses.
 
         >>> from ringsim import Collective, load_network
         >>> from ringsim.synthesis import SearchOptions, synthesize
@@ -193,10 +189,7 @@ class _SynthesisSearch:
         )
 
     def _prove(self, schedule: Schedule) -> bool:
-        """Prove a schedule, and begin again after a first KeyboardInterrupt, so that what is known is not lost.
-
-        Return whether there was one.
-        """
+        """Prove a schedule, again after a KeyboardInterrupt, and return whether there was one."""
         try:
             self._say("proving")
             verify(schedule)
@@ -206,7 +199,7 @@ class _SynthesisSearch:
         return False
 
     def _named(self, found_s: float, is_interrupted: bool) -> list[NamedTime]:
-        """Return the built-in algorithms by time; with other forms of them, where one may be faster."""
+        """Return the built-in algorithms by time, with their other forms where one may be faster."""
         problem, seconds, runtime = self._problem, self._options.seconds, self._options.runtime
         built_in = BuiltInAlgorithms(
             problem.collective, self._network, problem.num_ranks, problem.size_bytes, seconds, runtime, self._time_s,
@@ -218,7 +211,7 @@ class _SynthesisSearch:
         return built_in.with_forms(named) if found_s > self._options.enough * problem.bound_s else named
 
     def _search(self, counts: list[int], seed: int) -> None:
-        """Try a few chunks on all overlays, other numbers of chunks on the best of them, then other random numbers."""
+        """Try few chunks on all overlays, other numbers of chunks on the best overlays, then other random numbers."""
         problem, begun_s = self._problem, self._left_s()
         few = [count for count in counts if problem.num_transfers(count) <= FEW_TRANSFERS]
         known: list[Draft] = []
@@ -246,11 +239,10 @@ class _SynthesisSearch:
                 return
 
     def _improve_order(self) -> None:
-        """Try the best ones with their transfers in the order in which they are over by the rule of execution.
+        """Try the best drafts with their transfers in the order in which they end by the rule of execution.
 
-        They are in the order of a plan that has no haste before its end, and of which a reduce_scatter is the reverse:
-        all that a slow rank sends comes first. A rank that executes one step after the other would wait for that with
-        what it could send to the slow rank meanwhile.
+        In a reduce_scatter, which is a plan in reverse, all that a slow rank sends comes first. A rank that executes
+        one step after the other would wait for it instead of sending to the slow rank meanwhile.
         """
         for _, draft in reversed(self._best_tried()[:NUM_KEPT]):
             if draft.num_transfers * self._s_per_transfer > ORDER_SHARE * self._options.seconds:
@@ -264,7 +256,6 @@ class _SynthesisSearch:
                 self._state.best_s = time_s
 
     def _in_time(self, known: list[Draft]) -> list[Draft]:
-        """Return the drafts that can be simulated in the time that is left, the one with the best estimate first."""
         left_s = self._left_s()
         in_time = [draft for draft in known if draft.num_transfers * self._s_per_transfer <= left_s]
         return sorted(in_time, key=lambda draft: draft.order)
@@ -273,7 +264,6 @@ class _SynthesisSearch:
         return sorted(self._tried, key=lambda tried: tried[0])
 
     def _drafted(self, overlay: Overlay, count: int, seed: int, *, is_balanced: bool = True) -> list[Draft]:
-        """Return drafts over an overlay, unless the time is up."""
         num_transfers = self._problem.num_transfers(count)
         if self._best and (self._is_over() or num_transfers * self._s_per_transfer > self._left_s()):
             return []
@@ -283,7 +273,6 @@ class _SynthesisSearch:
             return []
 
     def _simulate(self, promising: list[Draft]) -> None:
-        """Simulate drafts by their estimates, as far as they may be the best."""
         for draft in sorted(promising, key=lambda known: known.order):
             takes_s = draft.num_transfers * self._s_per_transfer
             if self._best and self._is_over():
@@ -305,7 +294,6 @@ class _SynthesisSearch:
             self._on_state(self._state)
 
     def _counts(self) -> list[int]:
-        """Return the numbers of chunks of a rank that are tried."""
         if self._options.chunks_per_rank is not None:
             return [self._options.chunks_per_rank]
         problem = self._problem
@@ -313,7 +301,6 @@ class _SynthesisSearch:
         return [count for count in counts if problem.num_transfers(count) <= problem.max_transfers] or [1]
 
     def _require_few_chunks(self) -> None:
-        """Raise ValueError for more chunks of a rank than a search can look at."""
         count, problem = self._options.chunks_per_rank or 1, self._problem
         num_transfers = problem.num_transfers(count)
         if count > 1 and num_transfers > problem.max_transfers:
@@ -336,7 +323,7 @@ class _SynthesisSearch:
         self._on_state(self._state)
 
     def _time_s(self, schedule: Schedule, ends_at: float) -> float:
-        """Return the simulated time. Raises TimeoutError if it is not known at this moment of `time.monotonic`."""
+        """Return the simulated time. Raises TimeoutError if it is unknown at `ends_at` of `time.monotonic`."""
 
         def stop_late(_: int) -> None:
             if time.monotonic() > ends_at:

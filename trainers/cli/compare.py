@@ -18,12 +18,12 @@ from ringsim.console import (
     check_writable,
     examples,
     json_option,
+    num_ranks,
     print_result,
     require_one_stdout,
     require_torch,
     say,
     say_wrote,
-    torchrun,
 )
 from ringsim.files import json_text
 from ringsim.traces import RECORDING_ID
@@ -115,7 +115,7 @@ def main(
     loaded = load_task(task, step.seed, **options)
     compared = tuple(name for name in names if name != ONE_PROCESS)
     config = JobConfig(loaded, step, compared, steps, one_process=ONE_PROCESS in names)
-    step.batches(loaded, 0, torchrun.num_ranks(START))
+    step.batches(loaded, 0, num_ranks(START))
     environment = read_environment(os.environ)
     for name in RESULTS:  # found out before the work, not after it
         if (output / name).is_dir():

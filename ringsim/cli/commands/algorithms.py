@@ -1,21 +1,21 @@
-"""`ringsim algorithms` and `ringsim verify`: what there is, and whether it is right."""
+"""`ringsim algorithms` and `ringsim networks`: the algorithms and the presets that there are."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from click import option
+import click
+from click import argument, option
 
 from ringsim import console
 from ringsim.analysis import Cost, NetworkBound, bound_of, cost_of
-from ringsim.cli.options import COLLECTIVES, NETWORK, ranks_option, refuse_without, schedule_options, size_option
+from ringsim.cli.options import COLLECTIVES, NETWORK, RANKS, ranks_option, refuse_without, size_option
 from ringsim.files import finite_or_none
-from ringsim.network import Network, load_network
+from ringsim.network import Network, load_network, network_text, preset_names
 from ringsim.registry import ALGORITHMS, build, summary_of
-from ringsim.report import bound_reason
-from ringsim.schedule import Collective, Proof, Schedule, require_few_transfers
-from ringsim.schedule import verify as prove
+from ringsim.report import bound_reason, format_network_details, format_networks, network_details, network_summary
+from ringsim.schedule import Collective, Schedule, require_few_transfers
 from ringsim.simulation import lists_more_than, predict_time
 from ringsim.text_table import align_columns, wrap_text
 from ringsim.units import format_size, format_time, plural
@@ -30,7 +30,7 @@ MAX_TRANSFERS = 2**19  # of an algorithm that is simulated, if each of them has 
     "--collective",
     type=console.Choice(COLLECTIVES),
     metavar="NAME",
-    help=f"List only the algorithms of this collective, one of {', '.join(COLLECTIVES)}.",
+    help=f"List only the algorithms of this collective, one of {', '.join(known.value for known in COLLECTIVES)}.",
 )
 @ranks_option
 @option(
@@ -42,7 +42,7 @@ MAX_TRANSFERS = 2**19  # of an algorithm that is simulated, if each of them has 
 )
 @size_option
 @console.json_option
-def algorithms(collective: str | None, ranks: int, name: str | None, size: int, as_json: bool) -> None:
+def algorithms(collective: Collective | None, ranks: int, name: str | None, size: int, as_json: bool) -> None:
     """List the algorithms of each collective with their steps, transfers and bytes, and what each of them does.
 
     sent/size: what the rank that sends most sends, as a multiple of the size of the whole tensor. The lines above
@@ -54,7 +54,7 @@ def algorithms(collective: str | None, ranks: int, name: str | None, size: int, 
         network.topology(ranks)  # whether there is room for so many
     listed: list[_Listed] = []
     skipped: list[dict[str, str]] = []
-    keys = [key for key in ALGORITHMS if collective in (None, key[0].value)]
+    keys = [key for key in ALGORITHMS if collective in (None, key[0])]
     with console.progress_bar(len(keys), "counting", delay_s=1.0) as progress:
         for owner, algorithm in keys:
             make = partial(build, owner, algorithm, size_bytes=size) if network else partial(build, owner, algorithm)
@@ -81,7 +81,7 @@ def algorithms(collective: str | None, ranks: int, name: str | None, size: int, 
 
 
 class _Listed(NamedTuple):
-    """An algorithm; time_s: simulated, None if it is not known."""
+    """An algorithm and its simulated time, None if it is unknown."""
 
     cost: Cost
     summary: str
@@ -89,7 +89,7 @@ class _Listed(NamedTuple):
 
 
 def _time_s(schedule: Schedule, network: Network | None, size_bytes: int) -> float | None:
-    """Return the simulated time; None without a network, and where it would take too long to simulate."""
+    """Return the simulated time; None without a network, or if the simulation would take too long."""
     if network is None or lists_more_than(MAX_TRANSFERS, schedule, network, size_bytes):
         return None
     return predict_time(schedule, network, size_bytes)
@@ -98,7 +98,7 @@ def _time_s(schedule: Schedule, network: Network | None, size_bytes: int) -> flo
 def _lines(
     listed: Sequence[_Listed], bounds: Mapping[Collective, NetworkBound | None], size_bytes: int, times: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the algorithms by their collective; below the row of each, what it does. times: the heading of times."""
+    """Yield the algorithms by collective, each with its summary below. times: the heading of the times, if any."""
     rows = [(*_row(one.cost), *([_time_cell(one.time_s)] if times else [])) for one in listed]
     header, *lines = align_columns([(*_HEADER, *times), *rows], "lr")
     collective = None
@@ -133,48 +133,24 @@ def _row(cost: Cost) -> tuple[str, ...]:
     return schedule.algorithm, *(str(count) for count in counts), sent
 
 
-@console.command("ringsim verify --algorithm halving_doubling --ranks 12")
-@schedule_options
+@console.command("ringsim networks", "ringsim networks dgx-h100-cluster --ranks 32", "ringsim networks gbe --toml")
+@argument("network", type=NETWORK, required=False)
+@option("--ranks", type=RANKS, help="Number of ranks of NETWORK [default: 16, or fewer if it has room for no more].")
+@option("--toml", "as_toml", is_flag=True, help=("Print the description of NETWORK as a network file, to be changed."))
+@console.wide_option
 @console.json_option
-def verify(schedule: Schedule, as_json: bool) -> None:
-    """Prove that an algorithm gives every rank what it must have, each contribution counted once.
-
-    It also counts the transfers that bring nothing new: copies of what the receiver holds already.
-    """
-    with console.progress_bar(schedule.num_steps, "proving", delay_s=1.0) as progress:
-        proof = prove(schedule, progress.update)
-    console.print_result("\n".join(proof_lines(str(schedule), proof)), proof_dict(schedule, proof), as_json)
-
-
-def proof_lines(name: str, proof: Proof) -> list[str]:
-    """Return what was proved, and if some transfers bring nothing new, how many, in a second line."""
-    steps, transfers = plural(proof.num_steps, "step"), plural(proof.num_transfers, "transfer")
-    lines = [f"{name}: correct ({steps}, {transfers})"]
-    if proof.first_redundant:
-        step, (src, dst, chunk, *_) = proof.first_redundant
-        bring = "brings" if proof.num_redundant == 1 else "bring"
-        first = f"the first is step {step}, {src} -> {dst}, chunk {chunk}"
-        lines.append(f"{proof.num_redundant} of {transfers} {bring} nothing new: {first}")
-    return lines
-
-
-def proof_dict(schedule: Schedule, proof: Proof) -> dict[str, Any]:
-    """Return what was proved, for JSON."""
-    return {
-        "collective": schedule.collective.value,
-        "algorithm": schedule.algorithm,
-        "num_ranks": schedule.num_ranks,
-        "num_chunks": schedule.num_chunks,
-        "num_steps": proof.num_steps,
-        "num_transfers": proof.num_transfers,
-        "num_redundant": proof.num_redundant,
-        "first_redundant": _redundant_dict(proof),
-        "correct": True,
-    }
-
-
-def _redundant_dict(proof: Proof) -> dict[str, int] | None:
-    if proof.first_redundant is None:
-        return None
-    step, transfer = proof.first_redundant
-    return {"step": step, "src": transfer.src, "dst": transfer.dst, "chunk": transfer.chunk}
+def networks(network: str | None, ranks: int | None, as_toml: bool, wide: bool, as_json: bool) -> None:
+    """List the preset networks, or show the shared resources and the paths of NETWORK, a preset or FILE.toml."""
+    if as_toml:
+        if network is None or as_json:
+            raise click.UsageError("--toml: name one network, and leave out --json")
+        click.echo(network_text(load_network(network)), nl=False)
+        return
+    if network is None:
+        presets = [load_network(name) for name in preset_names()]
+        summaries = {"networks": [network_summary(preset) for preset in presets]}
+        console.print_result(format_networks(presets, wide), summaries, as_json)
+        return
+    cluster = load_network(network)
+    details = network_details(cluster, ranks or min(16, cluster.spec.max_ranks or 16))
+    console.print_result(format_network_details(details, wide), details, as_json)

@@ -1,4 +1,4 @@
-"""`ringsim compare`."""
+"""`ringsim compare` and `ringsim report`: predictions beside measurements, and the verdict on both."""
 
 import re
 import statistics
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from click import option
+from click import argument, option
 
 from ringsim import calibration, console
 from ringsim.cli import options
@@ -16,8 +16,9 @@ from ringsim.files import atomic_file, json_text
 from ringsim.libraries import senders_per_host
 from ringsim.measurements import RecordedRun
 from ringsim.network import Network, load_network
-from ringsim.report import format_comparison, write_trace
-from ringsim.text_table import records_csv
+from ringsim.report import format_comparison, report_page, write_trace
+from ringsim.text_table import records_csv, wrap_text
+from ringsim.verdict import KINDS, MEASURE, Finding, judge, read_directory
 
 SHARE = console.Quantity("share", console.parse_share)
 ABOVE = 1  # the exit code when --fail-above is exceeded
@@ -30,28 +31,24 @@ ABOVE = 1  # the exit code when --fail-above is exceeded
 @timings_options
 @options.network_name_option
 @option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Write pictures, the table, all cells as CSV and JSON, and a trace of recorded runs to this directory.",
-)
-@option(
     "--fail-above",
     type=SHARE,
     help="Exit with code 1 if the median |error| of the held-out cells, or of all cells if none is held out, exceeds "
     "this fraction, such as 10%.",
 )
 @options.trust_option
-@options.style_option
+@options.picture_options(
+    "Write pictures, the table, all cells as CSV and JSON, and a trace of recorded runs to this directory.",
+    file=click.Path(path_type=Path, file_okay=False),
+)
 @console.wide_option
 @console.json_option
 def compare(
     timings: Timings,
     name: str,
-    output: Path | None,
     fail_above: float | None,
     trusted: tuple[str, ...],
-    style: str | None,
+    picture: options.PictureFile,
     wide: bool,
     as_json: bool,
 ) -> None:
@@ -59,8 +56,9 @@ def compare(
 
     The first lines say as which collective each table of a log was read, on which ranks and hosts.
     """
-    options.refuse_without("style", output, "output")
-    cluster = options.load_simulated(name) if timings.measurements else load_network(name)
+    cluster = load_network(name)
+    if timings.measurements:
+        options.say_left_out(cluster)
     with console.progress_bar(len(timings.cases), "simulating", delay_s=1.0) as progress:
         if timings.measurements:
             comparison = calibration.compare_measurements(timings.cases, cluster, trusted, progress.update)
@@ -72,12 +70,12 @@ def compare(
     text = timings.under_readings(format_comparison(comparison, wide))
     told = {**comparison.as_dict(), **timings.readings}
     console.print_result(text, told, as_json)
-    if output:
+    if picture.path:
         with console.Progress() as progress:
             progress.begin("drawing")
-            paths = _report(comparison, text, json_text(told), output, style)
+            paths = _report(comparison, text, json_text(told), picture.path, picture.style)
             runs = [run for measurements in timings.measurements for run in measurements.runs]
-            paths += _report_runs(runs, cluster, output, trusted, style)
+            paths += _report_runs(runs, cluster, picture.path, trusted, picture.style)
         for path in paths:
             console.say_wrote(path)
     if fail_above is not None and _median_error(comparison) > fail_above:
@@ -85,7 +83,7 @@ def compare(
 
 
 def _say_guesses(comparison: calibration.Comparison, cluster: Network) -> None:
-    """Say which predictions are guesses, as the network or its logs do not tell."""
+    """Say on stderr which predictions are guesses."""
     options.say_contradiction(cluster)
     predicted = [compared.case.call for compared in comparison.cases if compared.predicted_s is not None]
     lines = [calibration.nic_warning(cluster, senders) for senders in sorted(senders_per_host(predicted))]
@@ -95,10 +93,7 @@ def _say_guesses(comparison: calibration.Comparison, cluster: Network) -> None:
 
 
 def _median_error(comparison: calibration.Comparison) -> float:
-    """Return the median |error| of the cases that the network was not fitted to; of all cases, if it was to all.
-
-    Raises ValueError if nothing was predicted.
-    """
+    """Return the median |error| of the held-out cases, or of all. Raises ValueError if nothing was predicted."""
     cases = comparison.held_out() or [case for case in comparison.cases if case.error is not None]
     if not cases:
         raise ValueError("--fail-above: nothing was predicted")
@@ -106,7 +101,6 @@ def _median_error(comparison: calibration.Comparison) -> float:
 
 
 def _report(comparison: calibration.Comparison, text: str, told: str, output: Path, style: str | None) -> list[Path]:
-    """Write the results, but for recorded runs."""
     from ringsim.report.plots import save_plot  # noqa: PLC0415
     from ringsim.report.plots.comparison_figure import draw_errors  # noqa: PLC0415  takes most of a second
     from ringsim.report.plots.style import save_figure  # noqa: PLC0415
@@ -129,7 +123,7 @@ def _report(comparison: calibration.Comparison, text: str, told: str, output: Pa
 def _report_runs(
     runs: Sequence[RecordedRun], cluster: Network, output: Path, trusted: Sequence[str], style: str | None
 ) -> list[Path]:
-    """Each recorded run beside its simulation, all in one trace, and as a picture each; says which cannot be."""
+    """Write a trace of all recorded runs beside their simulations, and a picture of each; say which have none."""
     from ringsim.report.plots import save_plot  # noqa: PLC0415  as above
 
     compared = []
@@ -150,3 +144,45 @@ def _report_runs(
         paths.append(next(path for end in suffixes if (path := output / f"{stem}{end}.png") not in paths))
         save_plot(pair, paths[-1], style)
     return paths
+
+
+@console.command("ringsim measure --ranks 2 -o run/measured.json", "ringsim report run -o report.html")
+@argument("folder", metavar="DIR", type=click.Path(path_type=Path, exists=True))
+@option(
+    "-o",
+    "--output",
+    type=console.OutputFile((".html",), stdout=True),
+    default="report.html",
+    help="Write the page to this file.",
+)
+@console.json_option
+def report(folder: Path, output: Path, as_json: bool) -> None:
+    """Write one page with a verdict on all measurements, predictions and training runs in DIR, or in one file.
+
+    The page answers what limits performance, which algorithm and bucket size to use, what happens with twice as many
+    ranks, and how reliable the answers are. Below are pictures, tables that a click on a heading sorts, and the sources
+    of all data. The command reads the files of ringsim measure, compare, sweep --csv and calibrate, the --json output
+    of ringsim simulate, explain, ddp and sweep, and the profiles and output directories of trainers, also in
+    directories below DIR. It lists damaged files and files of other kinds.
+    """
+    console.require_one_stdout(as_json, output)
+    contents = read_directory(folder)
+    verdict = judge(contents)
+    if folder.is_file() and contents.is_empty:
+        raise ValueError(f"{folder}: {contents.refused[folder.name]}")
+    for name, reason in sorted(contents.refused.items()):
+        click.echo(console.in_one_line(f"{folder if folder.is_file() else folder / name}: {reason}"), err=True)
+    if contents.is_empty:
+        raise ValueError(f"{folder}: holds none of {KINDS}: {MEASURE} makes a file of measurements")
+    text = report_page(verdict, f"Report on {folder.absolute().name or folder}")
+    with console.output_file(output) as file:
+        file.write(text.encode())
+    answers = [_answer(finding) for finding in verdict.findings]
+    lines = [wrap_text(answer, indent="  ") for answer in answers]
+    findings = [{"question": finding.topic.value, "answer": finding.answer} for finding in verdict.findings]
+    console.print_result("\n".join(lines), {"findings": findings}, as_json, output)
+
+
+def _answer(finding: Finding) -> str:
+    command = f" To find out: {finding.command}" if finding.command else ""
+    return f"{finding.topic.value} {finding.answer.replace('`', '')}{command}"

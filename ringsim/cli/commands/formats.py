@@ -1,17 +1,63 @@
-"""`ringsim export` and `ringsim import`: schedules in the formats of others."""
+"""`ringsim verify`, `ringsim export` and `ringsim import`: proofs, and schedules in the formats of others."""
 
 import math
 import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 from click import argument, option
 
 from ringsim import console
-from ringsim.cli.commands.algorithms import proof_dict, proof_lines
-from ringsim.cli.options import schedule_options, size_option
-from ringsim.schedule import Schedule, ScheduleError, verify
+from ringsim.cli.options import size_option
+from ringsim.cli.selection import Selection, schedule_options
+from ringsim.schedule import Proof, Schedule, ScheduleError
+from ringsim.schedule import verify as prove
 from ringsim.units import plural
+
+
+@console.command("ringsim verify --algorithm halving_doubling --ranks 12")
+@schedule_options
+@console.json_option
+def verify(selection: Selection, as_json: bool) -> None:
+    """Prove that an algorithm gives every rank what it must have, each contribution counted once.
+
+    It also counts the transfers that bring nothing new: copies of what the receiver holds already.
+    """
+    schedule = selection.schedule
+    with console.progress_bar(schedule.num_steps, "proving", delay_s=1.0) as progress:
+        proof = prove(schedule, progress.update)
+    console.print_result("\n".join(_proof_lines(str(schedule), proof)), _proof_dict(schedule, proof), as_json)
+
+
+def _proof_lines(name: str, proof: Proof) -> list[str]:
+    """Return what was proved, and if some transfers bring nothing new, how many, in a second line."""
+    steps, transfers = plural(proof.num_steps, "step"), plural(proof.num_transfers, "transfer")
+    lines = [f"{name}: correct ({steps}, {transfers})"]
+    if proof.first_redundant:
+        step, (src, dst, chunk, *_) = proof.first_redundant
+        bring = "brings" if proof.num_redundant == 1 else "bring"
+        first = f"the first is step {step}, {src} -> {dst}, chunk {chunk}"
+        lines.append(f"{proof.num_redundant} of {transfers} {bring} nothing new: {first}")
+    return lines
+
+
+def _proof_dict(schedule: Schedule, proof: Proof) -> dict[str, Any]:
+    first = None
+    if proof.first_redundant:
+        step, transfer = proof.first_redundant
+        first = {"step": step, "src": transfer.src, "dst": transfer.dst, "chunk": transfer.chunk}
+    return {
+        "collective": schedule.collective.value,
+        "algorithm": schedule.algorithm,
+        "num_ranks": schedule.num_ranks,
+        "num_chunks": schedule.num_chunks,
+        "num_steps": proof.num_steps,
+        "num_transfers": proof.num_transfers,
+        "num_redundant": proof.num_redundant,
+        "first_redundant": first,
+        "correct": True,
+    }
 
 
 @console.command(
@@ -34,17 +80,18 @@ from ringsim.units import plural
     type=console.RATE,
     help="Rate at which a rank adds (goal only); without it no calc is written.",
 )
-def export(schedule: Schedule, form: str | None, output: Path, size: int, reduce_bandwidth: float | None) -> None:
+def export(selection: Selection, form: str | None, output: Path, reduce_bandwidth: float | None) -> None:
     """Write a schedule for LogGOPSim (GOAL text, for --size bytes) or MSCCL (XML)."""
     from ringsim.formats import goal_lines, msccl_lines  # noqa: PLC0415
 
+    schedule = selection.schedule
     form = form or {".goal": "goal", ".xml": "msccl"}.get(output.suffix.lower())
     if form is None:
         raise click.UsageError(f"--output {output}: give --format, or a file that ends with .goal or .xml")
     with console.Progress() as progress:
         if form == "goal":
             progress.begin("writing transfers", schedule.num_transfers)
-            lines = goal_lines(schedule, size, reduce_bandwidth or math.inf, progress.update)
+            lines = goal_lines(schedule, selection.size, reduce_bandwidth or math.inf, progress.update)
         else:
             progress.begin(f"writing {plural(schedule.num_transfers, 'transfer')}")
             lines = msccl_lines(schedule)
@@ -61,12 +108,11 @@ def import_(file: Path, as_json: bool) -> None:
 
     schedule = read_msccl(file)
     try:
-        proof = verify(schedule)
+        proof = prove(schedule)
     except ScheduleError as error:
         raise ScheduleError(f"{console.in_one_line(str(file))}: {error}") from None
     name = shlex.quote(str(file))
     options = f"--collective {schedule.collective.value} --algorithm {name} --ranks {schedule.num_ranks}"
-    proved = proof_lines(f"{schedule}, {plural(schedule.num_chunks, 'chunk')}", proof)
-    console.print_result(
-        "\n".join([*proved, f"use it with {options}"]), proof_dict(schedule, proof) | {"options": options}, as_json
-    )
+    proved = _proof_lines(f"{schedule}, {plural(schedule.num_chunks, 'chunk')}", proof)
+    told = _proof_dict(schedule, proof) | {"options": options}
+    console.print_result("\n".join([*proved, f"use it with {options}"]), told, as_json)

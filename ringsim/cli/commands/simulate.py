@@ -1,16 +1,24 @@
-"""`ringsim simulate`."""
+"""`ringsim simulate` and `ringsim explain`."""
 
-from functools import partial
 from pathlib import Path
 
 from click import option
 
 from ringsim import console
-from ringsim.analysis import explain, why_not_explained
-from ringsim.cli.options import library_choice, network_options, schedule_options, size_option
-from ringsim.network import Network, load_network
-from ringsim.report import describe, ranks_as_dicts, ranks_table, summarise, trace_lines
-from ringsim.schedule import Schedule
+from ringsim.analysis import advise, bound_of, walk_through
+from ringsim.analysis import explain as explain_run
+from ringsim.cli.options import network_options, size_option
+from ringsim.cli.selection import Selection, library_options
+from ringsim.network import Network
+from ringsim.report import (
+    describe,
+    format_walkthrough,
+    ranks_as_dicts,
+    ranks_table,
+    search_hint,
+    summarise,
+    trace_lines,
+)
 from ringsim.simulation import Runtime
 from ringsim.text_table import WIDTH, wrap_text
 
@@ -19,24 +27,21 @@ from ringsim.text_table import WIDTH, wrap_text
     "ringsim simulate --algorithm ring --ranks 8 --bandwidth 10Gbit/s",
     "ringsim simulate --network dgx-h100-cluster --ranks 64 --trace run.json",
 )
-@partial(schedule_options, library=True)
-@partial(network_options, load=load_network)
+@library_options
+@network_options
 @size_option
 @option(
     "--in-order",
     is_flag=True,
-    help=(
-        "Let each rank wait for one thing at a time and apply all it receives in step order, as our ranks on Gloo do."
-    ),
+    help="Let each rank wait for one thing at a time and apply all it receives in step order, as our ranks on Gloo do.",
 )
 @option("--per-rank", is_flag=True, help="Print a table of what each rank did with its time.")
 @option("--trace", type=console.OUTPUT, help="Write all transfers to this file, for ui.perfetto.dev.")
 @console.wide_option
 @console.json_option
 def simulate(
-    schedule: Schedule,
+    selection: Selection,
     network: Network,
-    size: int,
     in_order: bool,
     per_rank: bool,
     trace: Path | None,
@@ -50,17 +55,13 @@ def simulate(
     """
     console.require_one_stdout(as_json, trace)
     runtime = Runtime(in_order=in_order)
-    library = library_choice(schedule, network, size, runtime=runtime)
-    if library:
-        schedule = library.schedule
-    too_large = why_not_explained(schedule) or (library.why_by_formula(runtime) if library else None)
-    if library and not too_large:
-        network = library.network
+    schedule, network, library, too_large = selection.planned(network, runtime)
     if too_large and (per_rank or trace):
         raise ValueError(f"{'--trace' if trace else '--per-rank'}: {too_large}")
     with console.progress_bar(schedule.num_transfers, "simulating", delay_s=1.0) as progress:
-        explanation = None if too_large else explain(schedule, network, size, progress.update, runtime=runtime)
-        result = summarise(schedule, network, size, explanation, progress.update, library, runtime=runtime)
+        asked = schedule, network, selection.size
+        explanation = None if too_large else explain_run(*asked, progress.update, runtime=runtime)
+        result = summarise(*asked, explanation, progress.update, library, runtime=runtime)
     result["not_explained"] = too_large
     ranks = {"ranks": ranks_as_dicts(explanation)} if explanation and per_rank else {}
     width = None if wide else WIDTH
@@ -71,3 +72,35 @@ def simulate(
     if explanation and trace:
         with console.output_file(trace) as file:
             file.writelines(trace_lines([("simulated", explanation.timeline)], str(trace), [explanation.blocked]))
+
+
+@console.command("ringsim explain --ranks 4 --size 1MiB --network gbe")
+@library_options
+@network_options
+@size_option
+@console.wide_option
+@console.json_option
+def explain(selection: Selection, network: Network, wide: bool, as_json: bool) -> None:
+    """Explain a collective step by step: who sends which chunk and why, what it costs, and what would help.
+
+    What would help is found by simulating it: better links, ranks and hosts one at a time, and all other algorithms at
+    the same size. Where bandwidths bound the collective and all algorithms are far above the bound of the network,
+    ringsim synthesize may find a faster schedule.
+    """
+    size, described = selection.size, network
+    schedule, network, library, too_large = selection.planned(network)
+    told = walk_through(schedule, network, size)
+    explanation = None if too_large else explain_run(schedule, network, size)
+    with console.Progress() as progress:
+        advice = advise(schedule, described, size, lambda name: selection.other(name).schedule, progress.advance_to)
+    bound = bound_of(schedule.collective, described, schedule.num_ranks, size)
+    result = summarise(schedule, network, size, explanation, library=library)
+    result |= {"walkthrough": told, "bound": bound.as_dict() if bound else None}
+    text = format_walkthrough(result, told, explanation, advice, bound, wide=wide)
+    if not library:  # NCCL executes no schedule that is given to it
+        text += search_hint(advice, bound)
+    if not wide:
+        # What does not fit into a line is indented a little more than the line.
+        indented = ((line, " " * (len(line) - len(line.lstrip()) + 2)) for line in text.splitlines())
+        text = "\n".join(wrap_text(line, WIDTH, indent) for line, indent in indented)
+    console.print_result(text, result | {"alternatives": advice.as_dicts()}, as_json)

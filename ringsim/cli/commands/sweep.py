@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +11,21 @@ from ringsim import console
 from ringsim.analysis import MAX_TRANSFERS, Sweep, candidates, run_sweep
 from ringsim.cli import options
 from ringsim.libraries import LIBRARY, why_not
-from ringsim.network import Network, load_network
+from ringsim.network import Network
 from ringsim.report import format_sweep, sweep_notes
 from ringsim.schedule import Collective
 from ringsim.text_table import WIDTH
-from ringsim.units import parse_size, whole_number
+from ringsim.units import parse_size
 from ringsim.workers import Workers
 
-
-def _parse_num_ranks(text: str) -> int:
-    """A number of ranks that can be simulated in reasonable time; raises ValueError for anything else."""
-    num_ranks = whole_number(text.strip())
-    if num_ranks is None or not 2 <= num_ranks <= options.MAX_RANKS:
-        raise ValueError(f"{text!r} is not a number of ranks: write a whole number from 2 to {options.MAX_RANKS}")
-    return num_ranks
-
-
 SIZES = console.Quantity("sizes", lambda text: console.parse_numbers(text, parse_size, factor=4))
-NUMBERS_OF_RANKS = console.Quantity("ranks", lambda text: console.parse_numbers(text, _parse_num_ranks, factor=2))
 
 
 @console.command(
     "ringsim sweep --network gbe --ranks 2:32 --sizes 4KiB:1GiB -o sweep.png",
     "ringsim sweep --algorithm ring,two_shot --ranks 2:256 --jobs 4 --csv s.csv",
 )
-@options.collective_option
+@options.collective_option()
 @option(
     "--algorithm",
     type=console.Name("names", options.known_algorithms, several=True),
@@ -47,7 +36,7 @@ NUMBERS_OF_RANKS = console.Quantity("ranks", lambda text: console.parse_numbers(
 )
 @option(
     "--ranks",
-    type=NUMBERS_OF_RANKS,
+    type=options.NUMBERS_OF_RANKS,
     default="2,4,8,16",
     help="Numbers of ranks: 2,4,8, or a range: 8:100 doubles from 8 and ends with 100, 3:81:x3 triples.",
 )
@@ -58,7 +47,7 @@ NUMBERS_OF_RANKS = console.Quantity("ranks", lambda text: console.parse_numbers(
     help="Sizes of the whole tensor: 1KB,4KB, or a range: 1KiB:1GiB grows fourfold and ends with "
     "1GiB, 1:64KiB:x2 doubles.",
 )
-@partial(options.networks_options, load=load_network)
+@options.networks_options
 @option(
     "--max-transfers",
     type=console.FloatRange(1),
@@ -68,29 +57,23 @@ NUMBERS_OF_RANKS = console.Quantity("ranks", lambda text: console.parse_numbers(
 )
 @options.workers_options
 @option("--csv", "table", type=console.OUTPUT, help="Write all cells to this CSV file.")
-@option("-o", "--output", type=console.PICTURE, help="Write the picture to this file: PNG, PDF or SVG.")
-@options.style_option
+@options.picture_options("Write the picture to this file: PNG, PDF or SVG.")
 @console.wide_option
 @console.json_option
-def sweep(table: Path | None, output: Path | None, style: str | None, wide: bool, as_json: bool, **run: Any) -> None:
+def sweep(table: Path | None, picture: options.PictureFile, wide: bool, as_json: bool, **run: Any) -> None:
     """Show which algorithm is fastest, by size and number of ranks: as a table, CSV and a picture."""
     console.require_one_stdout(as_json, table)
-    options.refuse_without("style", output, "output")
     result = _simulated(**run)
     if table:
         with console.output_file(table) as file:
             file.write(result.csv_text().encode())
     about = result.as_dict() | {"notes": sweep_notes(result)}
     console.print_result(format_sweep(result, sys.maxsize if wide else WIDTH), about, as_json, table)
-    if output:
-        from ringsim.report.plots import save_plot  # noqa: PLC0415  takes most of a second to import
-
-        save_plot(result, output, style)
-        console.say_wrote(output)
+    picture.save(result)
 
 
 def _simulated(
-    collective: str,
+    collective: Collective,
     algorithm: Sequence[str],
     ranks: Sequence[int],
     sizes: Sequence[int],
@@ -98,13 +81,11 @@ def _simulated(
     max_transfers: float,
     workers: Workers,
 ) -> Sweep:
-    """Return the sweep that the options ask for, with a progress line on stderr, where that is a terminal."""
-    chosen = Collective(collective)
     names = [name.strip() for names in algorithm for name in names.split(",")]
     if not names:
-        names = candidates(chosen, networks.values())
+        names = candidates(collective, networks.values())
         names += [LIBRARY] if any(not why_not(network, LIBRARY) for network in networks.values()) else []
     num_cells = len(set(names)) * len(ranks) * len(sizes) * len(networks)
     with console.ended_once(), console.progress_bar(num_cells, "simulating", delay_s=1.0) as bar:
         limits: Any = {"max_transfers": max_transfers, "as_library": True, "workers": workers}
-        return run_sweep(chosen, names, ranks, sizes, networks, bar.update, **limits)
+        return run_sweep(collective, names, ranks, sizes, networks, bar.update, **limits)

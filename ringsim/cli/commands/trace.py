@@ -2,10 +2,12 @@
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 from click import argument, option
 
+from ringsim.cli.options import together
 from ringsim.cli.recorder import record
 from ringsim.console import FILE, STDOUT, Choice, IntRange, check_writable, command, require_torch, say_wrote
 from ringsim.files import decode, encode
@@ -14,41 +16,52 @@ from ringsim.traces import Device, ProgramTrace, TraceRequest
 from ringsim.units import format_size, format_time, plural
 
 
+class TracedJob(NamedTuple):
+    """The ranks of a job, and the one that is recorded."""
+
+    ranks: int
+    rank: int
+    ranks_per_host: int
+
+
+class TracedProgram(NamedTuple):
+    """A script, or a module, and its arguments."""
+
+    program: str
+    arguments: tuple[str, ...]
+    is_module: bool
+
+
 @command(
     "ringsim trace --ranks 64 --ranks-per-host 8 train.py --batch-size 16",
     "ringsim trace --ranks 4 -o step.trace.json -m trainers --task lm",
     "ringsim trace --ranks 128 --fake examples/llama.py",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@option("--ranks", type=IntRange(1, 2**20), default=8, help="Number of ranks of the job, as the program sees it.")
-@option("--ranks-per-host", type=IntRange(1, 2**20), default=8, help="Number of ranks per host.")
-@option("--rank", type=IntRange(0), default=0, help="Rank that the program runs as.")
+@together(
+    "job",
+    TracedJob,
+    option("--ranks", type=IntRange(1, 2**20), default=8, help="Number of ranks of the job, as the program sees it."),
+    option("--ranks-per-host", type=IntRange(1, 2**20), default=8, help="Number of ranks per host."),
+    option("--rank", type=IntRange(0), default=0, help="Rank that the program runs as."),
+)
 @option(
     "--steps",
     type=IntRange(1, 10_000),
     help="Number of steps to record, after 3 to warm up [default: 3, or 1 with --fake].",
 )
 @option("--fake", is_flag=True, help="Use tensors without data: nothing is computed, and no memory used.")
-@option(
-    "--device",
-    type=Choice([device.value for device in Device]),
-    help="Device that the program sees [default: cuda with --fake, else cpu].",
-)
+@option("--device", type=Choice(Device), help="Device that the program sees [default: cuda with --fake, else cpu].")
 @option("-o", "--output", type=FILE, default="step.trace.json", help="Write the trace to this file, as JSON.")
-@option("-m", "is_module", is_flag=True, help="Read PROGRAM as the name of a module, not a file.")
-@argument("program")
-@argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@together(
+    "program",
+    TracedProgram,
+    option("-m", "is_module", is_flag=True, help="Read PROGRAM as the name of a module, not a file."),
+    argument("program"),
+    argument("arguments", nargs=-1, type=click.UNPROCESSED),
+)
 def trace(
-    ranks: int,
-    ranks_per_host: int,
-    rank: int,
-    steps: int | None,
-    fake: bool,
-    device: str | None,
-    output: Path,
-    is_module: bool,
-    program: str,
-    arguments: tuple[str, ...],
+    job: TracedJob, program: TracedProgram, steps: int | None, fake: bool, device: Device | None, output: Path
 ) -> None:
     """Record a training program as one rank of many, in one process and without a network.
 
@@ -64,13 +77,12 @@ def trace(
     if output == STDOUT:
         raise click.UsageError("--output -: the program may print to stdout itself; name a file")
     check_writable(f"--output {output}", output.parent)
-    if not is_module and not Path(program).is_file():
-        raise click.UsageError(f"{program}: there is no such file; for a module, write -m before the name")
+    if not program.is_module and not Path(program.program).is_file():
+        raise click.UsageError(f"{program.program}: there is no such file; for a module, write -m before the name")
     steps = steps or (1 if fake else 3)
     # Times of this CPU are those of the program's way on CPUs; times that a GPU's rates give, of its way on GPUs.
-    told = Device(device) if device else Device.CUDA if fake else Device.CPU
-    job = ranks, rank, ranks_per_host, steps
-    request = TraceRequest(program, arguments, is_module, *job, str(output), fake, os.getcwd(), told)
+    device = device or (Device.CUDA if fake else Device.CPU)
+    request = TraceRequest(*program, *job, steps, str(output), fake, os.getcwd(), device)
     recorded = record(decode(TraceRequest, encode(request)))  # which refuses a name or argument that is no text
     click.echo(format_trace(recorded))
     say_wrote(output)

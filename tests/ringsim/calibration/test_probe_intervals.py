@@ -132,7 +132,7 @@ def test_calibrate_and_measure_say_it_last(tmp_path: Path) -> None:
     assert line.startswith("this machine was busy: ")
     result = run("calibrate", file, "--json")
     assert json.loads(result.stdout)["busy"] == result.stderr.strip() == line
-    with patch("ringsim.cli.commands.measure.run_local_ranks"):
+    with patch("ringsim.console.run_local_ranks"):
         assert printed("measure", "-o", file) == f"{line}\n"
     for quiet in (probed(QUIET), Measurements(1, {"cores": 2})):
         quiet.save(tmp_path / "quiet.json")

@@ -110,7 +110,7 @@ def test_how_far_it_is_is_shown(network: list[str], num_transfers: int, monkeypa
         def __exit__(self, *_: object) -> None:
             shown.append(self.line())
 
-    monkeypatch.setattr("ringsim.console.output.Progress", Seen)
+    monkeypatch.setattr("ringsim.console.one_line.Progress", Seen)
     run("simulate", "--ranks", "16", *network)
     assert [line.split()[0] for line in shown] == ["simulating"]
     assert shown[0].endswith(f" {num_transfers}/{num_transfers}")

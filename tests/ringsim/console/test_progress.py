@@ -1,4 +1,4 @@
-"""Tests of `ringsim.console.output`."""
+"""Tests of `ringsim.console.Progress`."""
 
 import io
 import sys

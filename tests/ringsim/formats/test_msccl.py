@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Schedule, ScheduleError, Transfer, read_msccl
-from ringsim.formats.msccl_writer import NAMES, msccl_lines
+from ringsim.formats.msccl_file import NAMES, msccl_lines
 from ringsim.registry import build
 from ringsim.schedule import partition, replay, verify
 from tests.refusals import refusal_of, refused, said_by

@@ -16,9 +16,8 @@ from ringsim.registry import base_name, build
 from ringsim.simulation import RULE, Runtime, simulate
 from ringsim.synthesis import SearchOptions, SearchState, built_in, search, synthesize
 from ringsim.synthesis import drafts as drafts_module
-from ringsim.synthesis.assembly import in_order_of
-from ringsim.synthesis.drafts import Drafting, Problem
-from ringsim.synthesis.overlay import islands_of, overlays
+from ringsim.synthesis.drafts import Drafting, Problem, in_order_of
+from ringsim.synthesis.matching import islands_of, overlays
 from ringsim.synthesis.search import usable_links
 from tests.refusals import said_by
 from tests.ringsim.commands import written

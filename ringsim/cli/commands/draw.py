@@ -1,30 +1,56 @@
-"""`ringsim animate`."""
+"""`ringsim plot` and `ringsim animate`."""
 
-from functools import partial
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
-import click
 from click import option
 
 from ringsim import console
 from ringsim.analysis import RunView
 from ringsim.calibration import RECORD_NOTE, compare_run
 from ringsim.cli import options
+from ringsim.cli.selection import Selection, library_options
 from ringsim.measurements import Measurements, RecordedRun
-from ringsim.network import Network, load_network
-from ringsim.registry import build
+from ringsim.network import Network
 from ringsim.report import animation_page
 from ringsim.schedule import Schedule
 
-ANIMATION = console.OutputFile((".html", ""), stdout=True)
+
+def _default_path(schedule: Schedule, names: str, suffix: str) -> Path:
+    """Return the path of the file without --output. names: of algorithms. suffix: such as .html."""
+    name = f"ringsim-{schedule.collective.value}-{names}-{schedule.num_ranks}"
+    return Path(re.sub(r"[^\w.-]+", "-", name) + suffix)
+
+
+@console.command("ringsim plot --ranks 4 --size 1MiB -o ring.png")
+@library_options
+@options.network_options
+@options.size_option
+@option(
+    "-o",
+    "--output",
+    type=console.PICTURE,
+    help="Write the picture to this file: PNG, PDF or SVG, by its suffix [default: the name of the algorithm].",
+)
+@options.style_option
+def plot(selection: Selection, network: Network, output: Path | None, style: str | None) -> None:
+    """Draw the lanes of all ranks, the chunk grid, time against size, and who sends to whom."""
+    schedule, network = selection.drawn(network)
+    path = output or _default_path(schedule, schedule.algorithm, ".png")
+    with console.Progress() as progress:
+        progress.begin("simulating")
+        view = RunView(schedule, network, selection.size)
+        progress.begin("drawing")
+        options.PictureFile(path, style).save(view)
 
 
 @console.command(
     "ringsim animate --ranks 4 --size 1MiB -o ring.html",
     "ringsim animate --ranks 8 --compare ring,halving_doubling -o two.html",
 )
-@partial(options.schedule_options, library=True)
-@partial(options.network_options, load=load_network)
+@library_options
+@options.network_options
 @options.size_option
 @option("--compare", "compared", help="Two algorithms to show on one time axis, such as ring,halving_doubling.")
 @option(
@@ -34,11 +60,12 @@ ANIMATION = console.OutputFile((".html", ""), stdout=True)
     "of several, the run of --algorithm, else the first.",
 )
 @options.trust_option
-@option("-o", "--output", type=ANIMATION, help="Write the page (.html) to this file.")
+@option(
+    "-o", "--output", type=console.OutputFile((".html", ""), stdout=True), help="Write the page (.html) to this file."
+)
 def animate(
-    schedule: Schedule,
+    selection: Selection,
     network: Network,
-    size: int,
     compared: str | None,
     measured: Path | None,
     trusted: tuple[str, ...],
@@ -53,34 +80,28 @@ def animate(
         options.refuse_together("compare", "measured", "algorithm")
     if measured:
         options.refuse_together("measured", "ranks", "size", "collective", "order")
-        views = [*compare_run(_recorded_run(measured), network, trusted).views]
+        views: Sequence[RunView] = compare_run(_recorded_run(measured, selection.algorithm), network, trusted).views
     elif compared:
-        others = _compared(compared, schedule, size)
         views = [
-            RunView(*options.drawn_as_library(other, network, size, is_named=True), size, name=name)
-            for name, other in others.items()
+            RunView(*other.drawn(network), other.size, name=name)
+            for name, other in _compared(compared, selection).items()
         ]
     else:
-        views = [RunView(*options.drawn_as_library(schedule, network, size), size)]
+        views = [RunView(*selection.drawn(network), selection.size)]
     names = "-".join(dict.fromkeys(view.name.partition(",")[0] for view in views))
-    path = output or options.default_path(views[0].schedule, names, ".html")
+    path = output or _default_path(views[0].schedule, names, ".html")
     with console.output_file(path) as file:
         file.write(animation_page(views, RECORD_NOTE if measured else "").encode())
 
 
-def _compared(names: str, schedule: Schedule, size: int) -> dict[str, Schedule]:
-    """The schedules of the two algorithms by their names, in the rank placement that was given."""
+def _compared(names: str, selection: Selection) -> dict[str, Selection]:
     algorithms = [name.strip() for name in names.split(",")]
     if len(algorithms) != 2 or not all(algorithms) or len(set(algorithms)) == 1:
         raise ValueError(f"--compare {names}: must name two algorithms, such as ring,halving_doubling")
-    return {
-        name: options.in_given_places(build(schedule.collective, name, schedule.num_ranks, size)) for name in algorithms
-    }
+    return {name: selection.other(name) for name in algorithms}
 
 
-def _recorded_run(path: Path) -> RecordedRun:
-    """The run of --algorithm if that was given, else the first one of the file."""
-    wanted = click.get_current_context().params["algorithm"]
+def _recorded_run(path: Path, wanted: str | None) -> RecordedRun:
     for run in Measurements.load(path).runs:
         if wanted in (None, run.algorithm):
             return run
