@@ -37,7 +37,6 @@ def register() -> None:
 
 @html_of.register
 def _schedule(schedule: Schedule) -> str:
-    """Return the grid of what each rank receives in each step."""
     ranks = range(min(schedule.num_ranks, MAX_COLUMNS))
     head = ["step", *(f"rank {rank}" for rank in ranks), *_more(schedule.num_ranks - len(ranks), "rank")]
     rows = []

@@ -109,7 +109,7 @@ def _run_events(
 
 
 def _transfers(timeline: Timeline, row: Ints, zero_s: float, first_pid: int, first_arrow: int) -> Iterator[Event]:
-    """Yield the slices of sends and applications with the ends of each arrow. row: of each send."""
+    """Yield the slices of sends and applications, and the ends of each arrow."""
     moments = timeline.start_s, timeline.sent_s, timeline.apply_s, timeline.applied_s
     start, sent, apply, applied = (np.rint((times_s - zero_s) * 1e9) for times_s in moments)
     # An arrow for each transfer that is applied, and whose sending is long enough to be seen.
@@ -162,7 +162,6 @@ def _microseconds(time_s: float) -> float:
 
 
 def _step_events(timeline: StepTimeline, trace: ProgramTrace) -> Iterator[Event]:
-    """Yield the events of a step: one thread computes and waits, and each group has one below it."""
     pid, step = 1, timeline.step
     yield from _named("process", pid, 0, f"rank {trace.rank} of {trace.num_ranks}", 0)
     for tid, name in enumerate(["compute", *(group.name for group in trace.groups)]):

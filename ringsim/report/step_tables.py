@@ -160,7 +160,6 @@ def _steps(prediction: TracePrediction) -> list[tuple[str, str]]:
 
 
 def _memory(peak: int, prediction: TracePrediction) -> str:
-    """Return the peak, compared with the memory of the device unless a compiler changes it."""
     roofline, verdict = prediction.computing.roofline, ""
     if prediction.trace.is_compiled:
         verdict = " in eager mode"

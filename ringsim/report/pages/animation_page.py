@@ -98,7 +98,7 @@ def _run(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, Any]
 
 
 def _initial(schedule: Schedule) -> Ints:
-    """Return whose contribution each rank holds at the start, -1 for none; (num_ranks, num_chunks)."""
+    """Return whose contribution each rank holds first, -1 for none; (num_ranks, num_chunks)."""
     holds = held_at_start(schedule.collective, schedule.num_ranks, schedule.num_chunks)
     return np.where(holds, np.arange(schedule.num_ranks)[:, None], -1)
 

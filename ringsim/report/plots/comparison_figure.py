@@ -143,7 +143,7 @@ def _groups(comparison: Comparison) -> list[_Group]:
 
 
 def _draw_points(axes: Axes, group: _Group, values: Floats) -> None:
-    """Draw cells filled where held out, hollow where used in the calibration."""
+    """Draw cells, hollow if used in the calibration."""
     for mask, face in ((group.used == 0, group.style.colour), (group.used == 1, palette().paper)):
         axes.scatter(group.sizes[mask], values[mask], s=26, marker=group.marker, color=group.style.colour,
                      facecolors=face, zorder=3)  # fmt: skip

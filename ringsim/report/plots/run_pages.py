@@ -114,7 +114,6 @@ def draw_schedule(schedule: Schedule) -> Figure:
 
 
 def _sizes_panel(view: RunView) -> Panel:
-    """Return the panel of time against size and, if anybody sends, of who sends to whom."""
 
     def draw(figure: SubFigure, margins: dict[str, float]) -> None:
         border = margins["left"] + _SIZES_SHARE * (margins["right"] - margins["left"])

@@ -153,7 +153,6 @@ def _curve(sweep: Sweep, network: str, num_ranks: int, name: str) -> list[tuple[
 
 
 def _notes(sweep: Sweep) -> list[str]:
-    """Return which ranks have no panel, what was skipped, and where the figures come from."""
     notes = sweep.skipped()
     if len(sweep.ranks) > _MAX_PANELS:
         least, middle, largest = panel_ranks(sweep.ranks)
