@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from collectives.probes import Blocks
-from collectives.probes.timing import CALLS_PER_BLOCK
+from collectives.probes.workloads import CALLS_PER_BLOCK
 from ringsim.cli import main
 from ringsim.measurements.measurements import Measurements, ProbeKind
 

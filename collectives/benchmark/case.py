@@ -1,8 +1,7 @@
 """`BenchmarkPlan`: the request of a benchmark, checked before anything begins; and its cases.
 
-A `BenchmarkCase` is one collective of one size, for all implementations. A rank's elements repeat its own table of
-random whole numbers. The table's length is a large prime, so that an element also tells its place and a misplaced chunk
-is found. The expected results follow from these few tables.
+A `BenchmarkCase` is one collective of one size. A rank's elements repeat its own table of random whole numbers, whose
+length is a large prime, so that a misplaced chunk is found. The expected results follow from the tables.
 """
 
 from collections.abc import Callable

@@ -1,16 +1,19 @@
 """`probe`: measures the costs of sending and reducing with all ranks at work, as in a ring; and their provenance."""
 
+import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from collectives.probes.timing import Blocks, ProbeWorkload, time_blocks
 from collectives.probes.workloads import (
+    ProbeWorkload,
+    Rounds,
     additions,
     bidirectional,
     clones,
@@ -19,6 +22,7 @@ from collectives.probes.workloads import (
     shared_memory_probes,
     shared_memory_sizes,
     shifts,
+    whole_time,
 )
 from collectives.runtime import (
     Executor,
@@ -31,15 +35,28 @@ from collectives.runtime import (
     naming_failures,
 )
 from ringsim import measurements
-from ringsim.measurements import Measurements, Probe, RankHosts
+from ringsim.measurements import ROUNDS_PER_RUN, Measurements, Probe, RankHosts
 from ringsim.registry import build
 from ringsim.schedule import Collective
 
 SIZES = (64, 4 * 2**10, 32 * 2**10, 128 * 2**10, 512 * 2**10, 2 * 2**20, 8 * 2**20)  # multiples of a float32
-BLOCKS = Blocks()
 _WRITTEN = 60  # as each byte of a float32, a bfloat16 and a float16 about 0.01, 0.01 and 1
 REDUCED = (torch.bfloat16, torch.float16)  # beside float32
 
+
+class Blocks(NamedTuple):
+    """How a probe is timed: in `turns` turns of `number` blocks, whose rounds take at least `least_s`.
+
+    Where threads share cores, one that polls can delay another one until the kernel's next tick, 4 ms and more. A short
+    block has at most one such wait, and the median of the blocks none.
+    """
+
+    turns: int = 4
+    number: int = 4
+    least_s: float = 20e-3
+
+
+BLOCKS = Blocks()
 CallProbes = Callable[[dist.ProcessGroup], AbstractContextManager[list[ProbeWorkload]]]
 
 
@@ -124,6 +141,62 @@ def _times(
             on_progress(turn * len(workloads) + place, blocks.turns * len(workloads))
             times[place] += time_blocks(workload, blocks, meeting, meet)
     return [torch.tensor(of_workload, dtype=torch.float64) for of_workload in times]
+
+
+def time_blocks(
+    workload: ProbeWorkload, blocks: Blocks, meeting: Executor, meet: Callable[[], object]
+) -> list[tuple[float, float]]:
+    """Return the seconds per round of each block or call, elapsed and of a core; 0 on ranks without a part; collective.
+
+    meeting: an all_reduce, by which the ranks agree on the rounds of a block.
+    meet: brings them together before each block, as threads keep their cores for many rounds, but should not for all.
+    """
+    if workload.before is not None:
+        return [time for _ in range(blocks.number) for time in _time_calls(workload, workload.before, meeting)]
+    num_runs = _agreed_runs(workload, blocks, meeting)
+    times = [(0.0, 0.0)] * blocks.number
+    for block in range(blocks.number):
+        meet()
+        if meeting.group.rank() not in workload.ranks:
+            continue
+        begin, begin_cpu = workload.clock()
+        for _ in range(num_runs):
+            workload.rounds()
+        end, end_cpu = workload.clock()
+        num_rounds = num_runs * ROUNDS_PER_RUN
+        times[block] = (end - begin) / num_rounds, (end_cpu - begin_cpu) / num_rounds
+    return times
+
+
+def _time_calls(workload: ProbeWorkload, before: Rounds, meeting: Executor) -> list[tuple[float, float]]:
+    """Return the seconds of each call, elapsed and of a core, of the last rank to come, which waits for nobody."""
+    times = torch.zeros(workload.calls, 2, dtype=torch.float64)
+    for number in range(workload.calls):
+        before()
+        begin, begin_cpu = whole_time()
+        workload.rounds()
+        end, end_cpu = whole_time()
+        times[number] = torch.tensor((end - begin, end_cpu - begin_cpu), dtype=times.dtype)
+    meeting.run(times, reduce=lambda chunk, arrived: torch.minimum(chunk, arrived, out=chunk))
+    return [(elapsed, of_core) for elapsed, of_core in times.tolist()]
+
+
+def _agreed_runs(workload: ProbeWorkload, blocks: Blocks, meeting: Executor) -> int:
+    """Return the number of runs in a block, the same on all ranks, which also meet."""
+    num_runs = 1
+    meeting.run(torch.zeros(1))  # so that the earlier work of others is over
+    for _ in range(2):  # the first one also warms up, and gives too few
+        begin = time.perf_counter()
+        if meeting.group.rank() in workload.ranks:
+            for _ in range(num_runs):
+                workload.rounds()
+        spent_s = torch.tensor([time.perf_counter() - begin], dtype=torch.float64)
+        meeting.run(spent_s)
+        run_s = spent_s.item() / len(workload.ranks) / num_runs
+        num_runs = max(math.ceil(blocks.least_s / run_s), 1)
+        if num_runs == 1:
+            break
+    return num_runs
 
 
 def _sizes(sizes: Sequence[int], tensor_bytes: int) -> list[int]:

@@ -1,21 +1,79 @@
 """The work of the ranks in each probe: dependent messages as in collectives, additions and copies."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import cycle
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from collectives.probes.timing import ProbeWorkload, Rounds, TimedAddition, add_one, spread
 from collectives.runtime import Executor, Reduce, Sharing, state_of
 from ringsim.libraries import NEW_BEYOND_BYTES
 from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, ProbeKind, RankHosts
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
+
+CALLS_PER_BLOCK = 16
+MAX_PIECES = 256  # more would only cost memory, as the first piece has left the caches by then
+
+Rounds = Callable[[], object]
+
+
+def whole_time() -> tuple[float, float]:
+    """Return a clock of elapsed seconds, and one of core-seconds of all threads of this rank."""
+    return time.perf_counter(), time.process_time()
+
+
+class TimedAddition:
+    """Adds as collectives do, and is a clock of the additions alone.
+
+    Messages take several times as long as their additions, and vary by as much.
+    """
+
+    def __init__(self) -> None:
+        self._elapsed_s = self._of_core_s = 0.0
+
+    def __call__(self, chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+        begin, begin_cpu = time.perf_counter(), time.thread_time()  # other threads of this rank are receiving
+        chunk.add_(arrived)
+        self._elapsed_s += time.perf_counter() - begin
+        self._of_core_s += time.thread_time() - begin_cpu
+
+    def read(self) -> tuple[float, float]:
+        """Return the seconds of all additions, elapsed and of a core."""
+        return self._elapsed_s, self._of_core_s
+
+
+class ProbeWorkload(NamedTuple):
+    """The work of the ranks in one probe.
+
+    ranks: that take part. rounds: executes ROUNDS_PER_RUN rounds, or one call if there is a `before`.
+    before: executed before each call and not timed; then all ranks must take part. calls: in a block.
+    clock: of the rounds, elapsed and of a core.
+    """
+
+    kind: ProbeKind
+    size_bytes: int
+    in_flight: int
+    ranks: Sequence[int]
+    rounds: Rounds
+    before: Rounds | None = None
+    calls: int = CALLS_PER_BLOCK
+    clock: Callable[[], tuple[float, float]] = whole_time
+
+
+def spread(memory: torch.Tensor, length: int) -> list[torch.Tensor]:
+    """Return pieces of `length` elements from all over the memory, in order."""
+    count = min(len(memory) // length, MAX_PIECES)
+    return [piece[:length] for piece in memory.split(len(memory) // count)[:count]]
+
+
+def add_one(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+    """Add one element, as the time per byte has its own probe."""
+    chunk[:1].add_(arrived[:1])
 
 
 def shift_schedule(

@@ -94,7 +94,6 @@ class WithoutValues(TorchDispatchMode):
 
 
 def _value_of(dtype: torch.dtype) -> float | int | bool:
-    """Return the number in place of all of a dtype."""
     return False if dtype == torch.bool else 1.0 if dtype.is_floating_point else 1
 
 
@@ -250,8 +249,6 @@ def _formatted(tensor: Tensor, specification: str) -> str:
 
 
 def _within(make_context: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function so that each call has a new context."""
-
     @wraps(function)
     def called(*args: Any, **options: Any) -> Any:
         with make_context():

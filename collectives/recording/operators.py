@@ -58,8 +58,7 @@ _FORMULAS: dict[Any, Callable[..., int]] = {
     **dict.fromkeys(_PRODUCTS, _product_flops),
     aten.convolution_backward: _convolution_backward_flops,
 }
-# The work of some operators grows as their bytes do, so that it needs no formula: those with a tag or a decomposition
-# into such, and these, which have neither.
+# Operators whose work grows with their bytes need no formula: those with a tag or a decomposition, and these.
 _TAGS = {Tag.pointwise, Tag.reduction, Tag.view_copy, Tag.inplace_view}
 _BY_BYTES = re.compile(
     "foreach|fused_(ada|sgd|gru_cell|lstm_cell|moving)|amp_|assert|check|pool|upsample|norm|grid_sampler|pad|index|gather"
@@ -195,13 +194,11 @@ class OperatorWatch(TorchDispatchMode):
 
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:
-    """Return the tensors with a storage in nested values."""
     leaves = tree_leaves(list(values))
     return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
 
 
 def _are_sparse(arguments: Any) -> bool:
-    """Return whether some tensors have fewer elements than their shapes say."""
     return any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in tree_leaves(arguments))
 
 

@@ -258,8 +258,6 @@ def _on_the_cpu() -> Iterator[Replacement]:
 
 
 def _with_changed(function: Callable[..., Any], change: Callable[..., tuple[Arguments, Options]]) -> Callable[..., Any]:
-    """Return the function with its arguments changed by `change`."""
-
     @wraps(function)
     def changed(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = change(args, kwargs)

@@ -124,7 +124,6 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
 
 
 def _require_steps(counter: StepCounter, request: traces.TraceRequest) -> None:
-    """Raise ProgramError if no step was recorded."""
     if counter.recorded:
         return
     if counter.processes.have_trained:
@@ -173,7 +172,6 @@ def _told(error: BaseException, request: traces.TraceRequest) -> ProgramError:
 
 @contextmanager
 def _as_started_by_torchrun(request: traces.TraceRequest) -> Iterator[None]:
-    """Set what torchrun sets for a rank: environment, sys.argv and the path of the script's folder."""
     per_host = request.ranks_here
     host, local_rank = divmod(request.rank, per_host)
     environment = {

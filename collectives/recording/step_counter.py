@@ -110,7 +110,6 @@ class StepCounter:
 
     @property
     def recorded(self) -> tuple[TracedStep, ...]:
-        """The steps after the warm-up."""
         return tuple(self._recorder.steps[WARM_UP_STEPS:])
 
     @property

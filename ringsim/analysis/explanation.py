@@ -160,7 +160,6 @@ Intervals = tuple[Ranks, Floats, Floats]  # rank, begin, end; each (num_interval
 
 
 def _union(rank: Ranks, begin: Floats, end: Floats) -> Intervals:
-    """Return the union of these times of each rank."""
     counts: Bools = (begin < end) & np.isfinite(end)
     rank, begin, end = rank[counts], begin[counts], end[counts]
     order = stable_order(rank)

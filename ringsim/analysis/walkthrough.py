@@ -47,9 +47,9 @@ TRANSFER_TEMPLATES = (
 def walk_through(schedule: Schedule, network: Network, size_bytes: int) -> dict[str, Any]:
     """Return the schedule in words, for JSON; of a very large one only the costs.
 
-    Its keys are goal, phases, costs (sentences) and skipped (why no step is listed; None if all are). A phase has the
-    rule of its steps `first` to `last`, empty if no formula holds for all of them. A step has a sentence, and as an
-    example the chunks of each rank where the sentence gives a rule for them.
+    Its keys are goal, phases, costs (sentences) and skipped (why no step is listed, or None). A phase has the rule of
+    its steps `first` to `last`, or an empty one. A step has a sentence, and perhaps the chunks of each rank as an
+    example.
 
     Raises ScheduleError if the schedule is not correct.
     """
@@ -75,7 +75,6 @@ def describe_phases(schedule: Schedule, network: Network) -> list[dict[str, Any]
 
 
 def _words() -> Any:
-    """Return the macros of walkthrough.j2."""
     return text_template(Path(__file__).with_name("walkthrough.j2")).module
 
 
@@ -117,9 +116,8 @@ def describe_step(schedule: Schedule, held: ContributionStep) -> tuple[str, str]
 class _OneReceiver(NamedTuple):
     """How every rank r sends to one other rank.
 
-    hop: how far the receiver is ahead of r. flip: the bits in which both differ. None if that is not the same for all.
-    num_chunks: the least and the most that a rank sends. chunk: how far the only one is ahead of r; None if there is no
-    such rule.
+    hop: how far the receiver is ahead of r. flip: the bits in which they differ, if the same for all ranks.
+    num_chunks: the least and the most that a rank sends. chunk: how far the only one is ahead of r, if one rule holds.
     """
 
     hop: int
@@ -210,7 +208,7 @@ def _rule(schedule: Schedule, first: int, last: int) -> str:
 
 
 def _ring_offsets(schedule: Schedule, index: int) -> tuple[int, int] | None:
-    """Return by how much receiver and chunk are ahead of each sender, modulo the ranks; None if they differ."""
+    """Return how far receiver and chunk are ahead of each sender, modulo the ranks; None if they differ."""
     step, num_ranks = schedule.steps[index], schedule.num_ranks
     if schedule.num_chunks != num_ranks or not np.array_equal(np.sort(step.src), np.arange(num_ranks)):
         return None
@@ -219,7 +217,7 @@ def _ring_offsets(schedule: Schedule, index: int) -> tuple[int, int] | None:
 
 
 def _common_offset(numbers: Ints, senders: Ints, num_ranks: int) -> int | None:
-    """Return by how much each number is ahead of its sender's, modulo the ranks; None if it is not the same for all."""
+    """Return how far each number is ahead of its sender's, modulo the ranks; None if they differ."""
     offsets = np.unique((numbers - senders) % num_ranks)
     return int(offsets[0]) if len(offsets) == 1 else None
 

@@ -12,9 +12,8 @@ import torch.distributed as dist
 
 import collectives
 from collectives.benchmark.call_overhead import probe_calls
-from collectives.probes.probe import probe
-from collectives.probes.timing import Blocks, ProbeWorkload, TimedAddition, time_blocks
-from collectives.probes.workloads import IN_FLIGHT, RESTED_CALLS, rested_shifts
+from collectives.probes.probe import Blocks, probe, time_blocks
+from collectives.probes.workloads import IN_FLIGHT, RESTED_CALLS, ProbeWorkload, TimedAddition, rested_shifts
 from collectives.runtime import Executor, transport_in_use
 from ringsim.calibration import calibrate, calibrate_uniform
 from ringsim.measurements.measurements import ROUNDS_PER_RUN, Measurements, ProbeKind
