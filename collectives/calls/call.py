@@ -22,11 +22,10 @@ AUTO = "auto"
 class Operands:
     """The tensors of a collective on one rank: parts of one long tensor, the *whole*, on which a schedule runs.
 
-    inputs: lie in the whole one after the other, and are all of it; for an all_gather only this rank's share. In a
-    gather, scatter or all_to_all, where there is no whole, what this rank gives.
+    inputs: make up the whole, one after the other; of an all_gather only this rank's share. A gather, scatter or
+    all_to_all has no whole, but what this rank gives.
     outputs: likewise; of a reduce_scatter only this rank's share. All tensors are on one device.
-    reduction: None if nothing is reduced.
-    splits: elements of each rank's share, if they are not all equal.
+    reduction: None if nothing is reduced. splits: elements of each rank's share, if they are not all equal.
     """
 
     inputs: tuple[torch.Tensor, ...]  # no lists, which a program may change before it is the call's turn
@@ -39,8 +38,7 @@ class Operands:
 class GroupRuntime:
     """The parts of a group's state that its calls need, made with the first of them.
 
-    executors: one for each algorithm, root and variant for a size: programs and buffers are made once.
-    compared_names: of algorithms, as fingerprints have them.
+    executors: by algorithm, root and variant for a size. compared_names: of algorithms, as in fingerprints.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:

@@ -470,8 +470,7 @@ def _checked(name: str, given: Given, check: Callable[[str, torch.Tensor], None]
 def _check_shares(share: tuple[str, Any], whole: tuple[str, Any], call: CollectiveCall) -> tuple[int, ...] | None:
     """Return the elements of each rank's share, if they are not equal; raise ValueError for what does not fit.
 
-    share: an argument and its tensor. whole: likewise; or a list for all ranks, which in a rooted one only the root
-    has.
+    share: an argument and its tensor. whole: likewise, or a list, which in a rooted collective only the root has.
     """
     name, shares = whole
     if isinstance(shares, torch.Tensor):
@@ -489,7 +488,7 @@ def _check_shares(share: tuple[str, Any], whole: tuple[str, Any], call: Collecti
 def _root(group: dist.ProcessGroup, function: Function, rank: int | None, group_rank: int | None) -> int:
     """Return the root of a call as a rank of `group`. rank: of the whole job; 0 if neither is given with a list.
 
-    Raises ValueError unless exactly one is given, and for a rank that is not in the group.
+    Raises ValueError unless exactly one is given, and it is in the group.
     """
     name = function.root
     if rank is None and group_rank is None and not function.is_in_place:
@@ -536,10 +535,8 @@ class BlockLengths:
     def agree(self, sent: Sequence[int], expected: Sequence[int]) -> tuple[int, ...]:
         """Return how many elements every rank sends to every rank, one sender after the other.
 
-        sent, expected: elements that this rank sends to each rank, and that it expects from each.
-
-        Raises MismatchError, on every rank, unless each expects what it is sent; CollectiveError if a rank says nothing
-        within the group's timeout.
+        sent, expected: elements that this rank sends to each rank, and that it expects from each. Raises MismatchError,
+        on every rank, unless these agree; CollectiveError if a rank says nothing within the group's timeout.
         """
         num_ranks = self._num_ranks
         rows = self._rows.gather(torch.tensor([*sent, *expected]))

@@ -127,8 +127,7 @@ def imitate(
 ) -> None:
     """Write into `outputs` what `rank` gets in a collective if all ranks give what this one gives.
 
-    outputs, inputs: one tensor, or one for each rank; none where the collective has none on this rank.
-    op: None if nothing is reduced.
+    outputs, inputs: one tensor, or one for each rank, or none. op: None if nothing is reduced.
     """
     if not inputs:
         return

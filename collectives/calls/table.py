@@ -194,9 +194,9 @@ def check_shares(
 ) -> tuple[int, ...] | None:
     """Return the elements of each listed tensor, one for each rank; None if all have as many.
 
-    rank: this one, if the shares of ranks may differ; then only its own must have as many elements as `tensor`.
+    rank: this one, if ranks' shares may differ: then only its own must have as many elements as `tensor`.
 
-    Raises ValueError unless they have, and are all of its dtype and on its device.
+    Raises ValueError if that does not hold, or for another dtype or device.
     """
     check_number(list_name, tensors, num_ranks)
     for index, listed in enumerate(tensors):

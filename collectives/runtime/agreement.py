@@ -115,10 +115,8 @@ class CallCheck(Enum):
 class Fingerprint(NamedTuple):
     """The description of a call that all ranks must have alike.
 
-    num_elements: of the tensor that is reduced, passed on or gathered; of one rank's share where `details` say so; None
-    if ranks may differ in it.
-    details: all else that matters; joined, they are words.
-    root: of the group; None if there is none.
+    num_elements: of the tensor, or one rank's share where `details` say so; None if ranks may differ in it.
+    details: all else that matters; joined, they are words. root: of the group; None if there is none.
     """
 
     name: str

@@ -170,10 +170,9 @@ class Portion(NamedTuple):
 class ChunkLayout(NamedTuple):
     """How a tensor is cut.
 
-    lengths: elements of each chunk.
-    portions: one, unless the chunks have to fit the slots of shared memory.
+    lengths: elements of each chunk. portions: several if the chunks do not fit the slots of shared memory.
     staging_length: elements of a staging buffer; 0 if all messages are eager.
-    token: a number that stands for the schedule and the tensor, less than 2**TOKEN_BITS.
+    token: stands for the schedule and the tensor, less than 2**TOKEN_BITS.
     """
 
     lengths: list[int]
@@ -185,8 +184,7 @@ class ChunkLayout(NamedTuple):
 class LayoutKey(NamedTuple):
     """The quantities that a layout of a schedule depends on.
 
-    bytes_each: of an element as it travels.
-    eager: whether receives may stay posted between calls, as only Gloo lets them.
+    bytes_each: of an element as it travels. eager: whether receives may stay posted between calls, as on Gloo.
     number: of the call's fingerprint. stamped: whether the call's stamp travels with its messages.
     portion_bytes: that a portion may have of each chunk; None for no limit.
     splits: elements of each share of the tensor, if they are not as equal as can be.

@@ -73,9 +73,9 @@ class FailureRecord(NamedTuple):
 
 
 class FailureRecords:
-    """The records of one group; to be made when the group is first used, on every rank.
+    """The records of one group, made when the group is first used, on every rank.
 
-    lost_server: the rank of the group that served the store, if it does not serve it any more.
+    lost_server: the rank of the group that served the store, if it does so no more.
     """
 
     lost_server: int | None = None
@@ -91,8 +91,8 @@ class FailureRecords:
     def first_cause(self, error: BaseException, calls: Sequence[str], position: int = 0) -> str:
         """Return a sentence that says who failed first, the same on all ranks; empty if that cannot be found out.
 
-        Takes GRACE_S, or after a timeout TIMEOUT_GRACE_S, on the neighbours of the rank that failed first, and LIMIT_S
-        at most. calls, position: as in `FailureRecord`.
+        Takes GRACE_S or TIMEOUT_GRACE_S on the neighbours of that rank, and LIMIT_S at most. calls, position: as in
+        `FailureRecord`.
         """
         _EXPLAINING.set()
         own_fault = not isinstance(error, CollectiveError)

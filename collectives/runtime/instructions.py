@@ -30,8 +30,7 @@ MOST_POSTED_AHEAD = 8  # and no more than that, which keep connections busy: eac
 def posted_ahead(program: RankProgram, num_chunks: int) -> int:
     """Return how many receives of a schedule with `num_chunks` chunks are posted beyond the one being waited for.
 
-    Peers are not equally fast: a rank that waits for one must not keep the others from sending. But posted receives
-    take memory, which shall be little of the tensor.
+    A rank that waits for one peer must not keep the others from sending; but posted receives take memory.
     """
     num_peers = len({receive.peer for receive in program.receives})
     return POSTED_AHEAD if num_peers < 2 else min(max(POSTED_AHEAD, num_chunks // POSTED_SHARE), MOST_POSTED_AHEAD)
@@ -64,8 +63,7 @@ class RankInstruction(NamedTuple):
 class RankPart:
     """One rank's part of a schedule on a process group.
 
-    peers: the rank of the group that the schedule calls rank i.
-    sends: those of `program`, in the order in which they are issued.
+    peers: the rank of the group that the schedule calls rank i. sends: in the order in which they are issued.
     num_staging_buffers: for messages that must not land in their chunk.
     """
 
@@ -108,8 +106,7 @@ def instructions_of(program: RankProgram, ahead: int = POSTED_AHEAD) -> tuple[Ra
 def batched_instructions_of(program: RankProgram) -> tuple[RankInstruction, ...]:
     """Return the same, step by step: all transfers of a step are launched, and then waited for, together.
 
-    A rank waits in a step only for ranks that wait in earlier ones, so it cannot deadlock; what is sent is what the
-    chunks held before the step (rule 1).
+    A rank waits in a step only for ranks that wait in earlier ones, so it cannot deadlock.
     """
     receives, sends = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     for index, receive in enumerate(program.receives):
@@ -211,8 +208,7 @@ class _InstructionWriter:
 def _horizon(receives: Sequence[Receive], applied: int, ahead: int) -> int:
     """Return how many receives to have posted before the one numbered `applied` is waited for.
 
-    At least all of its step: rule 4 makes a rank, and each of its peers, wait for its own sends of this step, so each
-    must find its receive posted.
+    At least all of its step: rule 4 makes all ranks wait for their sends of this step, so each receive must be posted.
     """
     horizon = applied
     while horizon < len(receives) and (horizon <= applied + ahead or receives[horizon].step == receives[applied].step):
@@ -285,8 +281,7 @@ def _records(rows: Flow) -> npt.NDArray[np.int64]:
 def portion_bytes(schedule: Schedule, slot_bytes: int, on_one_host: bool) -> int:
     """Return how many bytes of each chunk a portion may have, so that what any rank publishes fits its segment.
 
-    on_one_host: whether all ranks of the schedule share memory, so that a copy is never published anew. 0 if nothing
-    fits: then the schedule cannot be executed over shared memory.
+    on_one_host: whether all ranks share memory, so that a copy is never published anew. 0 if nothing fits.
     """
     rows = flow(schedule)
     if np.bincount(rows.src).max(initial=0) > MAX_RECORDS:

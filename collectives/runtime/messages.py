@@ -61,8 +61,7 @@ DIGEST_BITS = 62
 class CallStamp(NamedTuple):
     """A call as its messages know it.
 
-    number: of its fingerprint; 0 if it has none.
-    position: of the call in the group, from 1.
+    number: of its fingerprint; 0 if it has none. position: in the group's calls, from 1.
     digest: of the numbers of all calls up to this one, less than 2**DIGEST_BITS.
     travels: whether its messages carry position and digest.
     """
@@ -193,7 +192,7 @@ def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -
 def eager_tag(tag: int, size_bytes: int, reduces: bool) -> int:
     """Return the tag of a message of `size_bytes` in a collective of `tag`: `tag` itself if it is too long to be eager.
 
-    reduces: whether the collective reduces anything; with the length of the chunk, both ends know it and agree.
+    reduces: whether the collective reduces anything.
     """
     if size_bytes > (MAX_EAGER_BYTES if reduces else MAX_EAGER_COPY_BYTES):
         return tag

@@ -208,7 +208,7 @@ class CollectiveQueue:
     def run(self, call: Callable[[], object]) -> None:
         """Run `call` after all earlier ones, and wait for it; in a callback of an earlier call, at once.
 
-        Raises RuntimeError in a collective of the same group, since each would wait for the other for ever.
+        Raises RuntimeError in a collective of the same group.
         """
         if self._has_turn():
             self._execute(call)

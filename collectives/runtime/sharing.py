@@ -125,7 +125,7 @@ def this_host() -> str:
 def exchange(group: dist.ProcessGroup, facts: Sequence[Any]) -> list[list[Any]]:
     """Return the facts of every rank, by rank. Raises CollectiveError, which names a rank that is gone or says nothing.
 
-    Not by `TextAllGather`, whose executor asks first who shares memory.
+    Not by `TextAllGather`, whose executor asks first who shares memory (decision 12).
     """
     rank, peers = group.rank(), [peer for peer in range(group.size()) if peer != group.rank()]
     texts = torch.zeros(group.size(), _TEXT_BYTES, dtype=torch.uint8, device=CPU)
@@ -156,9 +156,8 @@ DEFAULT_SLOT_BYTES = 8 * 2**20
 class SharedBy:
     """The ranks of a group that share memory, as one of them sees it.
 
-    local: the ranks that share it with this one; None if there are none.
+    local: the ranks that share it with this one. on_one_host: whether all ranks of the group share it.
     slot_bytes: of every segment; 0 if no two ranks of the group share memory.
-    on_one_host: whether all of them do.
     """
 
     local: LocalRanks | None = None

@@ -234,8 +234,8 @@ class LocalRanks:
     def wait_for(self, peer: int, index: int) -> int:
         """Return the location in the record `index` of `peer`, once it is published.
 
-        Raises OtherCallError if a portion of `peer` up to this one belongs to something else, and RuntimeError if
-        `peer` has ended or failed, or is later than the group's timeout.
+        Raises OtherCallError if `peer` does something else, RuntimeError if it has ended or failed, or is later than
+        the group's timeout.
         """
         words, place = self._words[peer], memory.record_place(self.portion, index)
         stamp, begun = self._stamp, memory.BEGUN + self.portion % memory.STAMPS

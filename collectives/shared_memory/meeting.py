@@ -1,7 +1,7 @@
-"""`Meeting`: the ranks of a host find each other, and pass each other the file descriptors of their memory.
+"""`Meeting`: the ranks of a host pass each other the file descriptors of their memory.
 
-They meet on Unix sockets with abstract names, which exist in one network namespace only, and ask the kernel whose
-process is at the other end: no other user gets a descriptor.
+They meet on Unix sockets with abstract names, which exist in one network namespace only, and ask the kernel who is at
+the other end: no other user gets a descriptor.
 """
 
 import os
@@ -50,8 +50,7 @@ class Meeting:
     def meet(self, names: Mapping[int, str]) -> tuple[dict[int, HostMemory], dict[int, socket.socket]]:
         """Return the memory of all ranks, this one's included, and a connection to each of the others.
 
-        names: of the sockets of the others, by rank. Raises OSError if one cannot be reached, does not come, or belongs
-        to another user.
+        names: of their sockets, by rank. Raises OSError if one cannot be reached, does not come, or has another user.
         """
         connected: set[int] = set()
         try:
@@ -90,9 +89,8 @@ class Meeting:
     def _accepted(self, missing: Mapping[int, str]) -> socket.socket:
         """Return the connection of the next process of this user; others can connect, too, and get nothing.
 
-        missing: the names of the sockets of those who are to connect, by rank. A rank that has closed its own will not
-        come,
-        unless it is here already: it connects before it closes.
+        missing: the names of the sockets of those who are to connect, by rank. A rank that has closed its own has
+        connected before, or never will.
         """
         end_s, gone = time.monotonic() + self._timeout_s, list[int]()
         while True:

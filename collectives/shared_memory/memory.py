@@ -92,10 +92,9 @@ def whole_pages(size_bytes: int) -> int:
 
 
 def new_memory_file(size_bytes: int, *, is_sparse: bool) -> int:
-    """Create a file that exists in memory only, and return its file descriptor, which exec closes.
+    """Create a file that exists in memory only, all zero, and return its file descriptor, which exec closes.
 
-    size_bytes: of the file, all zero; it cannot be changed later.
-    is_sparse: True to allocate a page when it is first written to, False to allocate all now.
+    size_bytes: cannot be changed later. is_sparse: True to allocate pages when they are first written to, False now.
 
     Raises OSError if the system has no such files, or, unless `is_sparse`, not enough memory.
     """

@@ -71,26 +71,23 @@ class Library:
         return build(*self.algorithm(collective), num_ranks, size_bytes)
 
     def why_unknown(self, network: Network, call: Call) -> str:
-        """Return why nobody can tell what it takes for a call; "" if `choose` can."""
+        """Return why its choice for a call is not known; "" if `choose` can tell."""
         del network, call
         return "it has one algorithm for all sizes"
 
     def choose(
         self, network: Network, call: Call, max_transfers: float = MAX_TRANSFERS, runtime: Runtime = RULE
     ) -> Plan:
-        """Return what the library chooses for a call by its own formula. runtime: as of `simulate`.
+        """Return the choice of the library for a call by its own formula. runtime: as in `simulate`.
 
         Raises ValueError where it is not known, see `why_unknown`, and where more than `max_transfers` would have to be
         simulated.
         """
-        if why := self.why_unknown(network, call):
-            raise ValueError(f"{given_name(network)}: {self.title}'s choice is not known: {why}")
-        plan = self._chosen(network, call)
-        plan.require_known(max_transfers, runtime)
-        return plan
+        del max_transfers, runtime
+        raise self._refusal(network, self.why_unknown(network, call))
 
-    def _chosen(self, network: Network, call: Call) -> Plan:
-        raise NotImplementedError
+    def _refusal(self, network: Network, why: str) -> ValueError:
+        return ValueError(f"{given_name(network)}: {self.title}'s choice is not known: {why}")
 
     def plans(
         self, schedule: Schedule, network: Network, size_bytes: int, per_host: RanksPerHost, measured: Network

@@ -141,11 +141,11 @@ def _placing(host: Host, call: Call) -> dict[str, Any]:
 class Plan:
     """A schedule for a size as the library sends it over a protocol.
 
-    described: the network as its file has it. formula: None where there is none for the schedule. within: how many
-    times as long the time may be at least and at most, with a probability of `INSIDE`; None where it is not known, see
-    `intervals`.
+    library: its title. described: the network of the file. formula: None where there is none for the schedule. within:
+    the interval of the time over the time, with a probability of `INSIDE`; None where it is not known, see `intervals`.
     """
 
+    library: str
     schedule: Schedule
     size_bytes: int
     protocol: Protocol
@@ -195,10 +195,13 @@ class Plan:
         fewest = min(asked.on_each or (asked.num_ranks // asked.num_nodes,))
         if asked.on_each:
             ranks = f"{fewest} to {max(asked.on_each)} ranks"
-            notes.append(f"hosts have {ranks}, and NCCL only the channels of {plural(fewest, 'rank')} on each")
+            notes.append(
+                f"hosts have {ranks}, and {self.library} only the channels of {plural(fewest, 'rank')} on each"
+            )
         if self.known_s is None and asked.collective in CHAIN_TESTS and asked.num_nodes > 1 < min(fewest, num_nics):
             notes.append(
-                "a chain over one NIC of a host stands for NCCL's over all: what is slow elsewhere is left out"
+                f"a chain over one NIC of a host stands for {self.library}'s over all: "
+                "what is slow elsewhere is left out"
             )
         return notes
 
@@ -216,21 +219,22 @@ class Plan:
             place = "its network, order or runtime" if self.formula else "it"
             raise ValueError(
                 f"{self.described.place}: {self.schedule} has more than {max_transfers:,.0f} transfers to simulate, "
-                f"and there is no formula of NCCL's for {place}: give fewer ranks, or name an --algorithm"
+                f"and there is no formula of {self.library}'s for {place}: give fewer ranks, or name an --algorithm"
             )
 
     def why_by_formula(self, runtime: Runtime) -> str | None:
         """Return why the time is the formula's, and nothing else can be said; None if it can be simulated as well."""
         if self.formula_s(runtime) is None or (self.formula and not self.lists_more_than(MAX_TRANSFERS, runtime)):
             return None
-        own = "NCCL's" if self.formula else "a"
+        own = f"{self.library}'s" if self.formula else "a"
         return f"{self.schedule.num_transfers:,} transfers are too many to simulate: only {own} formula says the time"
 
     def how_timed(self, runtime: Runtime, *, is_simulated: bool) -> str:
         """Return in words how the time was found. is_simulated: whether the schedule was simulated as well."""
         if self.formula_s(runtime) is None:
-            return "simulated over NCCL's protocol" + (" at the pace of NCCL's formula" if self.formula else "")
-        own = "by NCCL's formula" if self.formula else "by the formula of messages sent at once"
+            paced = f" at the pace of {self.library}'s formula" if self.formula else ""
+            return f"simulated over {self.library}'s protocol{paced}"
+        own = f"by {self.library}'s formula" if self.formula else "by the formula of messages sent at once"
         return own + (", and simulated at its pace" if is_simulated else ", not simulated")
 
     def time_s(self, *, runtime: Runtime = RULE, on_progress: OnProgress = ignore_progress) -> float:
@@ -272,7 +276,7 @@ def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int = 1) 
 @lru_cache(maxsize=_PACES_KEPT)
 def _simulated_s(algorithm: str, call: Call, protocol: Protocol, hosts: Network) -> float | None:
     """Return the seconds of the library's own schedule as it is simulated; None where it is too large for that."""
-    choice = Plan(_own_schedule(algorithm, call), call.size_bytes, protocol, hosts)
+    choice = Plan("", _own_schedule(algorithm, call), call.size_bytes, protocol, hosts)
     too_large = lists_more_than(MAX_TRANSFERS, choice.schedule, hosts, choice.sent_bytes)
     return None if too_large else choice.time_s()
 

@@ -1,10 +1,112 @@
-"""The libraries by name, the one that a network describes, and the algorithms that only one of them has."""
+"""`NCCL`: a library that chooses, as a schedule and the network of the hosts over its protocol; `LIBRARIES`: by name.
 
-from ringsim.algorithms import NCCL_ALGORITHMS
-from ringsim.libraries.library import GLOO, MESSAGES, OURS, Library
-from ringsim.libraries.nccl import NCCL
+NCCL estimates the time of each of its algorithms with each of its protocols by a formula, and takes the one that is
+over first (ncclTopoGetAlgoTime in src/graph/tuning.cc). `nccl_model` has the formula; what it names is simulated here.
+"""
+
+import math
+from collections.abc import Iterable
+
+from ringsim.algorithms import NCCL_ALGORITHMS, RANKS_PER_HOST, RanksPerHost
+from ringsim.libraries.call import Call
+from ringsim.libraries.intervals import intervals
+from ringsim.libraries.library import DIRECT, GLOO, MESSAGES, OURS, Library
+from ringsim.libraries.plan import MAX_TRANSFERS, Formula, Plan, formulas
+from ringsim.measurements import TESTS
 from ringsim.network import Network
+from ringsim.registry import base_name, build
+from ringsim.schedule import Collective, Schedule, same_transfers
+from ringsim.simulation import RULE, Runtime
 
+# The algorithm of the formulas by which NCCL's schedules are timed, and a single ring, which stands for one of NCCL's.
+_IN_FORMULAS = {"ring": "ring", "nccl_ring": "ring", "nccl_tree": "tree", "nvls": "in_switch"}
+
+
+class _Nccl(Library):
+    """NCCL on networks that describe it: its rings, trees and in-network reduction over its protocols."""
+
+    __slots__ = ()
+
+    def why_unknown(self, network: Network, call: Call) -> str:
+        """Return why its choice for a call is not known; "" if `choose` can tell."""
+        spec = network.spec
+        link = spec.host.link if call.num_nodes == 1 else spec.host.nics
+        if not spec.protocols:
+            return "it does not describe NCCL: give --network with a file that does"
+        if call.num_ranks == 1:
+            return "a single rank sends nothing"
+        if spec.max_ranks is not None and call.num_ranks > spec.max_ranks:
+            return f"its hosts have {spec.max_ranks} ranks"
+        if spec.placed_hosts or math.isinf(link.bandwidth_bytes_per_s):
+            return "it does not describe hosts that are all alike, with bandwidths of links and NICs: name an algorithm"
+        return ""
+
+    def choose(
+        self, network: Network, call: Call, max_transfers: float = MAX_TRANSFERS, runtime: Runtime = RULE
+    ) -> Plan:
+        """Return the ring, tree or in-network reduction that is over first; DIRECT collectives go straight."""
+        if why := self.why_unknown(network, call):
+            raise self._refusal(network, why)
+        plan = self._fastest_of_formulas(network, call)
+        plan.require_known(max_transfers, runtime)
+        return plan
+
+    def _fastest_of_formulas(self, network: Network, call: Call) -> Plan:
+        if (collective := Collective(call.collective)) in DIRECT:
+            schedule = build(collective, "direct", call.num_ranks, call.size_bytes)
+            return Plan(self.title, schedule, call.size_bytes, network.spec.protocols[-1], network)
+        taken = _fastest(formulas(network, call))
+        expected = intervals(network, [call]) if taken.time_s > 0 else []
+        within = expected[0].map(lambda end_s: end_s / taken.time_s) if expected else None
+        return Plan(self.title, taken.schedule, call.size_bytes, taken.protocol, network, taken, within)
+
+    def plans(
+        self, schedule: Schedule, network: Network, size_bytes: int, per_host: RanksPerHost, measured: Network
+    ) -> list[Plan]:
+        """Return the schedule over its protocols, at the pace of the formula if there is one.
+
+        In-network reduction has the last one only. What has more than MAX_TRANSFERS is not simulated so often: it takes
+        the one that the formula says, or the last one, which is that of large tensors, where there is no formula.
+        """
+        protocols = network.spec.protocols
+        schedule = _on_its_hosts(schedule, network, size_bytes)
+        known = self._formulas(schedule, measured, size_bytes, per_host)
+        if base_name(schedule.algorithm) == "nvls":
+            protocols = protocols[-1:]
+        elif schedule.num_transfers > MAX_TRANSFERS:
+            name = _fastest(known.values()).protocol.name if known else ""
+            protocols = tuple(protocol for protocol in protocols if protocol.name == name) or protocols[-1:]
+        own = self.title, schedule, size_bytes
+        return [Plan(*own, protocol, network, known.get(protocol.name)) for protocol in protocols]
+
+    def _formulas(
+        self, schedule: Schedule, network: Network, size_bytes: int, per_host: RanksPerHost
+    ) -> dict[str, Formula]:
+        """Return what the formula says of a schedule with each protocol; nothing if there is none for it."""
+        own, collective = base_name(schedule.algorithm), schedule.collective
+        call = Call.on(network, collective, schedule.num_ranks, size_bytes, per_host)
+        if own not in _IN_FORMULAS or call.collective not in TESTS or self.why_unknown(network, call):
+            return {}
+        return {formula.protocol.name: formula for formula in formulas(network, call, _IN_FORMULAS[own])}
+
+
+def _fastest(known: Iterable[Formula]) -> Formula:
+    return min(known, key=lambda formula: formula.time_s)
+
+
+def _on_its_hosts(schedule: Schedule, network: Network, size_bytes: int) -> Schedule:
+    """Return NCCL's own algorithm on the hosts of the network, where its name did not say how many ranks these have."""
+    name, per_host = schedule.algorithm, network.spec.ranks_per_host
+    if name not in NCCL_ALGORITHMS or per_host in (None, RANKS_PER_HOST):
+        return schedule
+    default, own = (
+        build(schedule.collective, name + hosts, schedule.num_ranks, size_bytes) for hosts in ("", f"@{per_host}")
+    )
+    is_default = all(map(same_transfers, schedule.steps[:1], default.steps[:1]))  # and not in other places
+    return own if is_default else schedule
+
+
+NCCL = _Nccl("NCCL", RULE, "ring", "ring", chooses=True)  # a process group has one stream: one call after another
 LIBRARIES = {"gloo": GLOO, "nccl": NCCL, "ring": OURS}  # by the names of torch's backends
 GLOO_RING = "gloo_ring"  # no other library has it
 LIBRARY = "nccl"  # not one algorithm, but what NCCL takes for the size and the number of ranks

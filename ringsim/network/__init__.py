@@ -1,9 +1,8 @@
 """Networks: what messages and reductions cost, and which resources they share."""
 
 from ringsim.network.fabric import lay_out
-from ringsim.network.file_format import quantities, scaled, value_of
+from ringsim.network.file_format import network_text, quantities, scaled, value_of
 from ringsim.network.file_reader import load_network, preset_names, read_network
-from ringsim.network.file_writer import network_text
 from ringsim.network.network import (
     BANDWIDTHS,
     OF_THE_LIBRARY,

@@ -5,8 +5,7 @@ from itertools import chain
 
 import numpy as np
 
-from ringsim.network.catalogue import Catalogue
-from ringsim.network.fabric import RankLayout, lay_out, make_fabric
+from ringsim.network.fabric import Catalogue, RankLayout, lay_out, make_fabric
 from ringsim.network.spec import Spec
 from ringsim.network.topology import NONE, Floats, Ints, Paths, Processors, Topology, connection_keys
 

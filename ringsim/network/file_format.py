@@ -1,14 +1,18 @@
-"""The tables of a network file beside those of `spec`; docs/reference/files.md describes each. Places in it."""
+"""The tables of a network file besides those of `spec`, the places in it, and its text from a `Network`.
 
-from collections.abc import Callable, Iterable, Mapping
+docs/reference/files.md describes each table.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from ringsim.files import values
+from ringsim.files import encode, toml_text, values
 from ringsim.network import spec
-from ringsim.network.network import Calibration
+from ringsim.network.network import Calibration, Network
 from ringsim.network.topology import Jitter
 
 
@@ -112,3 +116,46 @@ def _changed(value: Any, place: str, change: Callable[[str, str, Any], Any]) -> 
 def _keys(table: msgspec.Struct) -> Iterable[tuple[str, str]]:
     """Return each field of a table, and its key in files."""
     return zip(table.__struct_fields__, table.__struct_encode_fields__, strict=True)
+
+
+_FIGURES = 6  # more than any measurement has
+
+
+def network_text(network: Network) -> str:
+    """Return TOML that describes the same network, with a key for each value that is not the default.
+
+    Raises ValueError for a network with hosts by name, slow ranks, failures or jitter, which are not written.
+    """
+    described, calibration = network.spec, network.calibration
+    if described.placed_hosts or described.cables or described.slow_ranks or described.failures or described.jitter:
+        raise ValueError(f"{network.name}: only networks of hosts that are all alike can be written")
+    about = {"name": network.name, "description": network.description, "source": network.source}
+    tables = _table(described, ("two_host_passes",) if calibration and described.protocols else ())
+    timings = {"calibration": encode(calibration)} if calibration else {}
+    placing = {key: tables.pop(key) for key in ("ranks", "count") if key in tables}
+    return toml_text(about | tables | {"host": placing | tables.get("host", {})} | timings)
+
+
+def _table(part: msgspec.Struct, always: Collection[str] = ()) -> dict[str, Any]:
+    """Return what says something else than if it were left out, and the fields `always`, by their keys."""
+    fields = ((field, getattr(part, field.name)) for field in msgspec.structs.fields(part))
+    return {
+        field.encode_name: _written(field.name, value, always)
+        for field, value in fields
+        if value != field.default or field.name in always
+    }
+
+
+def _written(field: str, value: Any, always: Collection[str]) -> Any:
+    if isinstance(value, tuple):
+        return [_table(one) for one in value]
+    if isinstance(value, msgspec.Struct):
+        return _table(value, always)
+    if field == "half_duplex":
+        return "half"
+    if field.endswith("_per_s"):
+        return f"{value / 1e9:.{_FIGURES}g}GB/s" if math.isfinite(value) else "1e9GB/s"
+    if field.endswith("_s"):
+        return f"{value * 1e6:.{_FIGURES}g}us"
+    rounded = float(f"{value:.{_FIGURES}g}") if isinstance(value, float) else value
+    return int(rounded) if isinstance(rounded, float) and rounded.is_integer() else rounded

@@ -81,30 +81,31 @@ class GroupCalls:
 
         Raises ValueError for a collective of which nothing is known, or an algorithm that there is not.
         """
-        element_bytes = element_bytes_of(call.dtype)
-        sent_bytes = _sent_bytes(call)
-        schedule, choice = self._schedule(call.collective, call.algorithm, sent_bytes)
+        element_bytes, sent_bytes = element_bytes_of(call.dtype), _sent_bytes(call)
+        schedule, plan = self._schedule(call.collective, call.algorithm, sent_bytes)
+        size_bytes = -(-sent_bytes // element_bytes) * element_bytes
+        if plan is not None:
+            size_bytes = in_even_chunks(schedule, sent_bytes, element_bytes)
         carrier = self.carrier(call.algorithm)
         call_s = carrier.call_s(self.network, computed_s=computed_s, is_async=call.is_async) + call.local_s
         late_share, late_s = self.late(call)
         if place > 1 - late_share:
             call_s += late_s
-        if choice is not None:
-            even_bytes = in_even_chunks(schedule, sent_bytes, element_bytes)
-            queued = QueuedCall(schedule, even_bytes, element_bytes, ready_s, call_s)
-            channels = self._channels(schedule)
-            time_s = choice.known_s if schedule is choice.schedule else None
-            if time_s is None and self._is_too_large(schedule, even_bytes):
-                self._by_formula.add(schedule.algorithm)
-                time_s = _formula_s(choice)
-            if time_s is None:
-                queued = queued._replace(call_s=call_s + choice.start_s, network=choice.network)
-            return PlannedCall(choice.protocol.name, queued, time_s, channels)
-        whole_bytes = -(-sent_bytes // element_bytes) * element_bytes
-        copies = carrier.copies(_simulated_as(call.collective), self._size, whole_bytes)
+        copies = carrier.copies(_simulated_as(call.collective), self._size, size_bytes)
         call_s += copy_s(self.network, self._num_ranks, *copies)
-        queued = QueuedCall(schedule, whole_bytes, element_bytes, ready_s, call_s, is_lent=call.is_lent)
-        return PlannedCall(None, queued)
+        queued = QueuedCall(schedule, size_bytes, element_bytes, ready_s, call_s, is_lent=call.is_lent)
+        return PlannedCall(None, queued) if plan is None else self._over_protocol(queued, plan)
+
+    def _over_protocol(self, queued: QueuedCall, plan: Plan) -> PlannedCall:
+        """Return a call as the library sends it: over a protocol, or timed by a formula."""
+        schedule = queued.schedule
+        time_s = plan.known_s if schedule is plan.schedule else None
+        if time_s is None and self._is_too_large(schedule, queued.size_bytes):
+            self._by_formula.add(schedule.algorithm)
+            time_s = _formula_s(plan)
+        if time_s is None:
+            queued = queued._replace(call_s=queued.call_s + plan.start_s, network=plan.network)
+        return PlannedCall(plan.protocol.name, queued, time_s, self._channels(schedule))
 
     def _is_too_large(self, schedule: Schedule, size_bytes: int) -> bool:
         key = id(schedule), size_bytes

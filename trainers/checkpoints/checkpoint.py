@@ -20,11 +20,11 @@ from ringsim.files import atomic_file, read_regular
 
 RandomState = dict[str, Any]
 
-MT_WORDS = 624  # of the state of the Mersenne Twister, which NumPy and Python have
+MT_WORDS = 624  # of the state of the Mersenne Twister, in NumPy and Python
 FORMAT = "ringsim checkpoint"
 VERSION = 4
 DIGEST_BYTES = hashlib.sha256().digest_size
-MAX_EXPANDED_BYTES = 2**26  # of a tensor of which the file has less than all elements, as it is sparse or expanded
+MAX_EXPANDED_BYTES = 2**26  # of a sparse or expanded tensor, which is larger than its data in the file
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +87,7 @@ def checkpoint_of(content: bytes | bytearray, path: str | os.PathLike[str]) -> C
         raise ValueError(f"checkpoint {path}: is truncated, damaged or not a checkpoint of this version")
     try:
         parts = _parsed(content)
-    except Exception as error:  # the hash is right: somebody has made such a file with care
+    except Exception as error:  # with the right hash, so the file was made on purpose
         raise ValueError(f"checkpoint {path}: cannot be read without running code, or in bounded memory") from error
     header = [parts.get(name) for name in ("format", "version")] if isinstance(parts, dict) else []
     if header != [FORMAT, VERSION] or not all(isinstance(parts.get(name), KINDS.get(name, dict)) for name in NAMES):
@@ -111,7 +111,7 @@ def _parsed(content: bytes | bytearray) -> Any:
                 raise MemoryError("a tensor without its own numbers, or one that is much larger than the file")
         elif isinstance(value, dict | list | tuple):
             num_values += len(value)
-            if num_values > len(content):  # lists that are in many lists, which are in many lists
+            if num_values > len(content):  # lists that share lists
                 raise MemoryError(f"more than {len(content)} values")
             waiting += value.values() if isinstance(value, dict) else value
     return parts

@@ -159,7 +159,7 @@ def train(
     config = TrainConfig(output=output or Path("runs", task.replace(":", ".")), **rest)
     environment = read_environment(os.environ)
     if is_of_file(context, "ranks") and (is_under_torchrun() or in_slurm_step(os.environ)):
-        ranks = None  # there are those that have been started
+        ranks = None  # the launcher has started them
     num_ranks = ranks or environment.num_ranks
     loaded = load_task(task, config.seed, **options)
     batches = config.batches(loaded, 0, num_ranks)
@@ -171,7 +171,7 @@ def train(
             epochs = plural(config.epochs or loaded.epochs, "epoch")
             say(f"trainers: --steps {config.steps}: the run ends after {num_steps} steps, with its {epochs} (--epochs)")
     if config.profile is not None:
-        # Else torch's profiler talks on stderr. It is read when torch is loaded.
+        # Silences torch's profiler on stderr; read when torch is loaded.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     resume = context.meta.get(RESUME_COMMAND, "")
     file = as_toml(context, all_options(task, loaded, options), ranks=num_ranks, output=config.output)
@@ -188,7 +188,7 @@ def _start(launch: Launch, task: Task, ranks: int | None) -> int:
     require_torch("this command")
     progress = Progress()
     progress.begin(f"starting {plural(ranks, 'rank')}")  # rank 0 goes on in its place
-    code = spawn(ranks, run_rank, (replace(launch, resume=""),), stops=True)  # it is said here, whatever ends them
+    code = spawn(ranks, run_rank, (replace(launch, resume=""),), stops=True)  # printed below, whatever ends them
     if code == 128 + signal.SIGINT:
         raise click.exceptions.Abort(launch.resumable())
     checkpoints = CheckpointFolder(launch.config.output).newest_first()
@@ -322,7 +322,7 @@ def result_of(trainer: "Trainer", figures: dict[str, Any], train_s: float) -> di
             "last_loss": meter.last_loss,
             "memory_bytes": trainer.memory_bytes,  # of rank 0
             "evaluation": figures,
-            "fingerprint": fingerprint(model),  # equal for two runs whose models are, bit for bit
+            "fingerprint": fingerprint(model),  # equal if two models are, bit for bit
             "checkpoint": trainer.manager.folder.path(trainer.num_steps).name,
             "train_s": train_s,
             "provenance": {**provenance(), "torch": torch.__version__},

@@ -139,7 +139,7 @@ def summarise(
 ) -> StrategyResult:
     """Return one strategy's row of the report, from every rank's notes.
 
-    tokens: of a step, of all ranks together; 0 if the task has none.
+    tokens: of a step of all ranks; 0 if there are none.
     """
     losses, period = ranks[0].losses, steps_between_averages(name)
     steps = _counted(ranks)
@@ -281,10 +281,7 @@ class JobResult:
         return judge(RunDirectory("", jobs={RESULTS[-1]: self.report}, comparisons=comparisons))
 
     def save(self, verdict: Verdict, output: Path, style: str | None) -> list[Path]:
-        """Write the results to the directory `output`, report.json last: where it is, the others are; return the files.
-
-        Raises OSError if one cannot be written.
-        """
+        """Write the results to the directory `output`, report.json last; return the files. Raises OSError."""
         from ringsim.report.plots.style import save_figure  # noqa: PLC0415  matplotlib, on rank 0 alone
         from trainers.comparison.report_plot import draw_memory, draw_report  # noqa: PLC0415
 

@@ -18,8 +18,7 @@ MEETING_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 class DistributedEnvironment:
     """One rank of a launch.
 
-    local_rank: among the ranks_per_node ranks of its node; nodes may differ in their number.
-    device: "cpu", or "cuda:" and the local rank.
+    ranks_per_node: of this node; nodes may differ. device: "cpu", or "cuda:" and the local rank.
     """
 
     rank: int

@@ -132,9 +132,11 @@ def attempt_store(store: "Store", rank: int, num_ranks: int, timeout_s: float) -
 
 
 def loopback_store(port: int, timeout: timedelta) -> "TCPStore":
-    """Make a store that listens on loopback. port: 0 lets the system choose. Raises OSError if it is in use.
+    """Make a store that listens on loopback, where torch's own listens on all interfaces.
 
-    torch's own listens on all interfaces, whatever address it is given: anyone who reaches the host could read it.
+    Raises OSError if it is in use.
+
+    port: 0 lets the system choose.
     """
     import torch.distributed as dist  # noqa: PLC0415
 

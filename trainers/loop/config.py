@@ -48,11 +48,9 @@ class Batches:
     """The batches of a training run, and one rank's share of each.
 
     A batch follows from seed and step alone, so that a run can resume with another number of ranks. Every epoch has
-    each sample exactly once, in its own order; its last batch may be smaller.
+    each sample exactly once; its last batch may be smaller.
 
-    global_batch_size: samples of all ranks together.
-
-    Raises ValueError for fewer samples than ranks, and for a batch with fewer samples than ranks.
+    Raises ValueError for fewer samples than ranks, in all or in a batch.
     """
 
     def __init__(self, num_samples: int, global_batch_size: int, seed: int, rank: int, num_ranks: int) -> None:
@@ -73,7 +71,7 @@ class Batches:
         """Return this rank's share of the batch of `step`, which counts from 0 through all epochs.
 
         The mean over all ranks of weight * (mean loss over own samples) is the mean loss of the batch. A rank without a
-        sample in the last batch of an epoch gets one with weight 0, so that all ranks call the same collectives.
+        sample gets one with weight 0, so that all ranks call the same collectives.
         """
         batch = self._batch(step)
         bounds = partition(len(batch), self._num_ranks)
@@ -114,7 +112,7 @@ def describe_batch(global_batch_size: int, num_ranks: int) -> str:
 class RateSchedule:
     """A linear warm-up, then the whole rate, or a decay to 0 along half a cosine (Loshchilov and Hutter 2017, eq. 5).
 
-    name: one of CHOICES['lr_schedule']. num_steps: of the run. Raises ValueError for a warm-up that is not shorter.
+    Raises ValueError for a warm-up that is not shorter than the run.
     """
 
     name: str = "constant"
@@ -150,14 +148,9 @@ class StepConfig:
     """The settings of a training step.
 
     batch_size: samples per rank; None: the task's `global_batch_size`, shared among the ranks.
-    accumulate: number of micro-batches of a rank's share of a batch.
-    clip_norm: maximum global norm of the gradients; None: no clipping.
-    seed: of the weights and the order of the samples.
+    accumulate: number of micro-batches. clip_norm: maximum global norm of the gradients; None: no clipping.
     broadcast: start from rank 0's weights, instead of checking that all ranks have the same.
-    on_nan: action when a loss is not finite, one of CHOICES['on_nan'].
-    lr_schedule, warmup_steps: see `RateSchedule`.
-    amp: autocast dtype of the forward pass, one of CHOICES['amp']; None: no autocast.
-    compile: compile the model with torch.compile.
+    on_nan: action when a loss is not finite. amp: autocast dtype of the forward pass.
 
     Raises ValueError for a value out of range, and if torch.compile would find no compiler.
     """
@@ -206,10 +199,7 @@ class StepConfig:
         return RateSchedule(self.lr_schedule, self.warmup_steps, num_steps)
 
     def identity(self, task: Task, num_ranks: int, num_steps: int) -> dict[str, Any]:
-        """Return all settings that determine the result of a run, for its checkpoints.
-
-        num_steps: of the whole run; included only if the learning rate depends on them.
-        """
+        """Return all settings that determine the result of a run, for its checkpoints. num_steps: of the whole run."""
         fields = ("accumulate", "clip_norm", "lr_schedule", "warmup_steps", "amp", "compile")
         training = {
             "strategy": self.strategy,
@@ -226,11 +216,11 @@ class StepConfig:
 class TrainConfig(StepConfig):
     """The settings of a training run. Paths may be given as text.
 
-    epochs: None: the task's default. steps: maximum number of steps; training ends earlier if the epochs do.
+    epochs: None: the task's default. steps: maximum number of steps.
     save_every: steps between two checkpoints, or epochs: "1epoch". keep: number of checkpoints to keep.
     log_every, eval_every: steps between two lines of the log, and two evaluations on held-out data by rank 0; 0: never.
     check_every: steps between two checks for drift; 0: never; None: CHECK_EVERY, or never with the strategy "none".
-    tensorboard: also log for TensorBoard. profile: file for a timeline of some steps.
+    profile: file for a timeline of some steps.
 
     Raises ValueError for a value out of range.
     """
@@ -310,10 +300,7 @@ def require_compiler() -> None:
 
 
 class ScheduledRates:
-    """Sets the learning rates of an optimizer by a schedule; made before a checkpoint is loaded.
-
-    Raises ValueError for an optimizer without a learning rate.
-    """
+    """Sets the learning rates of an optimizer; made before a checkpoint is loaded. Raises ValueError if it has none."""
 
     def __init__(self, groups: Sequence[dict[str, Any]], schedule: RateSchedule) -> None:
         self._schedule = schedule

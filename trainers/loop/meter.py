@@ -83,8 +83,7 @@ class Meter:
 
     tokens_per_sample: 0 where samples have none. makes_lines: whether `line` is ever called.
     losses: of the steps since the last line.
-    skipped, skipped_now, skipped_in_a_row: skipped steps in the whole run, since the last line, and since the last step
-    that was taken.
+    skipped, skipped_now, skipped_in_a_row: steps in the whole run, since the last line, and since the last step taken.
     """
 
     def __init__(self, group: dist.ProcessGroup, tokens_per_sample: int, makes_lines: bool = True) -> None:
@@ -120,7 +119,7 @@ class Meter:
     def line(self) -> dict[str, Any]:
         """Return the figures of the steps since the last call, and restart the clock; collective.
 
-        loss: the mean over these steps; None if all were skipped. peak_memory_bytes: of the rank that has needed most.
+        loss: None if all steps were skipped. peak_memory_bytes: of the rank that has needed most.
         """
         with naming_failures(f"rank {self._group.rank()}: gathering the metrics failed"):
             own = [self._communication_s, time.perf_counter() - self._begin_s, peak_memory_bytes()]
@@ -138,7 +137,7 @@ class Meter:
         return line
 
     def brief(self) -> str:
-        """Return the last loss, the rate and the share of communication, in 40 characters, for the line of progress."""
+        """Return the last loss, the rate and the share of communication in 40 characters."""
         elapsed_s = max(time.perf_counter() - self._begin_s, 1e-9)
         loss = "no loss yet" if self.last_loss is None else f"loss {self.last_loss:.4g}"
         name, count = list(self._counts().items())[-1]  # tokens where samples have any
@@ -159,10 +158,9 @@ class Meter:
 
 
 def held_bytes(train_step: TrainStep) -> dict[str, int]:
-    """Return the bytes of each kind that this rank holds after a step, before its gradients are cleared.
+    """Return the bytes of each kind (see `Memory`) that this rank holds after a step, before its gradients are cleared.
 
-    vectors: tensors of the strategy that are none of the others. Each storage is counted once and whole, for the first
-    kind that it fits. The buckets of DDP, which cannot be reached, are those that DDP reports.
+    The buckets of DDP, which cannot be reached, are those that DDP reports.
     """
     strategy, optimizer = train_step.model.strategy, train_step.optimizer
     stepped = parameters_of(optimizer)
@@ -191,10 +189,7 @@ _NOT_KEPT = (torch.optim.Optimizer, dist.ProcessGroup)  # their tensors are coun
 
 
 def kept_tensors(value: Any, visited: set[int]) -> Iterator[torch.Tensor]:
-    """Yield the tensors in the attributes, lists and dicts of an object at any depth; not of modules and optimizers.
-
-    visited: ids of the objects that have been visited.
-    """
+    """Yield the tensors in an object at any depth; not of modules and optimizers. visited: ids of visited objects."""
     if id(value) in visited:
         return
     visited.add(id(value))
@@ -216,9 +211,8 @@ def _bucket_bytes(strategy: Strategy) -> int:
 class Memory(NamedTuple):
     """Bytes of tensors that a rank holds after the optimizer's step; each storage counts once, where it first fits.
 
-    parameters: trained ones, with padding. gradients: storages of a `grad`, with marks and padding. optimizer: its
-    state, except for scalars. vectors: other tensors of the strategy. activations: saved by autograd in a forward pass,
-    without parameters.
+    parameters, gradients: with marks and padding. optimizer: its state, except for scalars. vectors: other tensors of
+    the strategy. activations: saved by autograd in a forward pass, without parameters.
     """
 
     parameters: int
@@ -255,10 +249,7 @@ def activation_bytes(train_step: TrainStep) -> int:
 
 
 class ProfilerTrace:
-    """A trace of STEPS steps after WARM_UP_STEPS others, or fewer in a short run.
-
-    path: the file to write; None: record nothing. first, end: the range of steps of the run.
-    """
+    """A trace of STEPS steps after WARM_UP_STEPS others, or fewer in a short run; none if `path` is None."""
 
     def __init__(self, path: Path | None, first: int, end: int) -> None:
         self._path = path

@@ -22,7 +22,6 @@ from collectives.runtime import CollectiveError, name_first_to_fail, naming_fail
 from trainers.checkpoints.checkpoint import Checkpoint, seed_alike, seed_apart
 from trainers.data_parallel import DataParallel
 from trainers.loop.config import ScheduledRates, Share, StepConfig
-from trainers.strategies.base import MakeOptimizer, parameters_of
 from trainers.strategies.ddp import Ddp
 from trainers.strategies.fsdp import Fsdp
 from trainers.tasks.base import Task
@@ -62,11 +61,10 @@ def exchange_losses(group: dist.ProcessGroup, loss: float, asked: int = 0) -> Ra
     """Exchange the losses of all ranks, and whether one has to stop; collective.
 
     All ranks must know of a bad loss before the backward pass, which averages gradients while others are still being
-    computed: a single one that is not a number spoils the model on all ranks.
+    computed.
 
-    asked: number of the signal that asks this rank to stop after the step, or 0; CANNOT_GO_ON: to stop at once.
-
-    Raises StoppedError on every rank if one has to stop at once.
+    asked: number of the signal that asks this rank to stop after the step, or 0. With CANNOT_GO_ON every rank raises
+    StoppedError.
     """
     with naming_failures("exchanging the losses failed"):
         losses, stops = gather_numbers([loss, float(asked)], group).T.tolist()
@@ -100,8 +98,8 @@ def gather_numbers(own: Sequence[float], group: dist.ProcessGroup) -> Tensor:
 class StepMoments(NamedTuple):
     """The limits of the parts of a step on this rank, in this order, in seconds of `time.perf_counter`.
 
-    gradients_s: when this rank's last gradient is ready. params_begin_s, params_end_s: of gathering or averaging
-    parameters in the optimizer's step; without that, both are the beginning of that step.
+    params_begin_s, params_end_s: of gathering or averaging parameters in the optimizer's step; without that, both are
+    the beginning of that step.
     """
 
     begin_s: float
@@ -152,8 +150,7 @@ class StepMoments(NamedTuple):
 class StepResult(NamedTuple):
     """A step that was taken, or skipped; then all moments after the exchange of losses are the same.
 
-    loss: of the whole batch, the same on all ranks. trouble: why the step was skipped, or "".
-    asked: number of the signal that asks a rank to stop after this step, the same on all ranks; 0: none.
+    loss: of the whole batch. trouble: why the step was skipped, or "". asked: number of a signal to stop, or 0.
     """
 
     loss: float
@@ -165,7 +162,7 @@ class StepResult(NamedTuple):
 class TrainStep:
     """A model, its strategy and its optimizer, made on all ranks of `group`; steps of several can be interleaved.
 
-    num_steps: of the whole run, for the schedule of the learning rate.
+    num_steps: of the whole run.
 
     Raises ValueError on every rank if the ranks' models differ and `config.broadcast` is not set, and for batches that
     leave a rank without a sample.
@@ -194,9 +191,7 @@ class TrainStep:
     def run(self, step: int, asked: int = 0) -> StepResult:
         """Train on this rank's share of that step's batch, or skip it on all ranks if a loss is not finite; collective.
 
-        asked: as in `exchange_losses`; all ranks find the signal in the result, or raise StoppedError at once.
-
-        Raises CollectiveError, with rank, step and strategy, when a peer fails.
+        asked: see `exchange_losses`. Raises CollectiveError, with rank, step and strategy, when a peer fails.
         """
         self._rates.set(self.optimizer.param_groups, step)
         with self.naming_step(step), span(f"training step {step}"):
@@ -228,10 +223,9 @@ class TrainStep:
         return StepResult(losses.mean, "", moments, losses.asked)
 
     def gradient_norm(self) -> float:
-        """Return the global norm of the last step's synchronised gradients before clipping; collective.
+        """Return the global norm of the last step's gradients before clipping; collective.
 
-        The step must not have been skipped. With the strategies "none", "local_sgd" and "diloco" ranks have different
-        norms.
+        The step must not have been skipped.
         """
         norm = self._norm_before_clipping
         if norm is None:
@@ -257,8 +251,7 @@ class TrainStep:
     def settle(self) -> None:
         """Bring DDP to its state after a step, before a checkpoint is loaded.
 
-        After its first backward pass DDP rebuilds its buckets, and sums of three and more numbers depend on an
-        element's place in its bucket. A resumed run must therefore begin with the rebuilt ones.
+        After its first backward pass DDP rebuilds its buckets, and sums depend on an element's place in its bucket.
         """
         if isinstance(self.model.strategy, Ddp):
             _, last = self._forward(self.batches.share(0))
@@ -266,10 +259,9 @@ class TrainStep:
             self.optimizer.zero_grad()
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Load the states of model, optimizer and strategy; collective. Raises what torch does if they do not fit.
+        """Load the states of model, optimizer and strategy; collective.
 
-        Raises ValueError for the state of another optimizer, which torch would load, and for a tensor of another shape
-        than the optimizer itself makes.
+        Raises ValueError or torch's errors if they do not fit.
         """
         self.model.load_state_dict(checkpoint.model_state)
         self.optimizer.load_state_dict(checkpoint.optimizer_state)
@@ -277,12 +269,6 @@ class TrainStep:
         for own, group in zip(self._options, self.optimizer.param_groups, strict=True):
             if differing := sorted(own ^ group.keys()):
                 raise ValueError(f"its optimizer has other options: {', '.join(differing)}")
-        parameters = parameters_of(self.optimizer)
-        for index, form in enumerate(optimizer_forms(self.task.optimizer, parameters)):
-            state = self.optimizer.state.get(parameters[index], {})
-            for name in form.keys() & state.keys():
-                if (shape := tuple(state[name].shape)) != form[name]:
-                    raise ValueError(f"its optimizer state {index}, {name}: is of shape {shape}, must be {form[name]}")
 
     def _forward(self, share: Share) -> tuple[float, Tensor]:
         """Take the part of a step before gradients are averaged; return this rank's loss and the last part's."""
@@ -314,28 +300,8 @@ class TrainStep:
             torch.autograd.backward(loss)
 
 
-def optimizer_forms(make: MakeOptimizer, parameters: Sequence[Tensor]) -> list[dict[str, tuple[int, ...]]]:
-    """Return the shapes of the tensors that an optimizer keeps for each parameter, from a step on the meta device.
-
-    Scalars, such as counts of steps, are left out. [] for an optimizer that cannot take such a step.
-    """
-    like = [nn.Parameter(torch.empty(p.shape, dtype=p.dtype, device="meta")) for p in parameters]
-    try:
-        optimizer = make(like)
-        for parameter in like:
-            parameter.grad = torch.empty_like(parameter)
-        optimizer.step()
-    except Exception:  # whatever it is that it misses
-        return []
-    states = [optimizer.state.get(parameter, {}) for parameter in like]
-    return [{name: tuple(v.shape) for name, v in state.items() if torch.is_tensor(v) and v.dim()} for state in states]
-
-
 class GradientClock:
-    """Notes, in every backward pass, when each parameter's gradient has been accumulated.
-
-    Synchronisation is timed from the last of these moments, so that only exposed communication counts.
-    """
+    """Notes, in every backward pass, when each parameter's gradient has been accumulated."""
 
     def __init__(self, model: nn.Module) -> None:
         self._ready_s: dict[int, float] = {}
@@ -347,10 +313,7 @@ class GradientClock:
         self._ready_s[index] = time.perf_counter()
 
     def last_s(self, unknown: float = 0.0) -> float:
-        """Return when the last gradient was ready, in seconds of `time.perf_counter`.
-
-        unknown: the result if none was noted, as with FSDP, which replaces the parameters.
-        """
+        """Return when the last gradient was ready; `unknown` if none was noted, as FSDP replaces the parameters."""
         return max(self._ready_s.values(), default=unknown)
 
     def before_last_s(self) -> list[float]:

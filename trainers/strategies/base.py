@@ -24,8 +24,7 @@ class ShardingError(RuntimeError):
 class Strategy:
     """A strategy as `DataParallel` uses it; overriding `synchronise` is enough.
 
-    module: the model, or a wrapper of it, which is called in its place.
-    parameters: the trained parameters, in their order.
+    module: the model, or a wrapper of it. parameters: the trained ones.
     param_sync: begin and end of gathering or averaging parameters in the optimizer's last step, in seconds of
     `time.perf_counter`; None if the strategy does neither.
     stand_ins: parameters that replace those of the model at times.
@@ -43,10 +42,10 @@ class Strategy:
         """Make every gradient the mean over all ranks, whatever backward passes have left there."""
 
     def on_forward(self) -> None:
-        """Discard, at the beginning of a forward pass, the remains of a backward pass that failed."""
+        """Discard, at the beginning of a forward pass, the remains of a failed backward pass."""
 
     def on_grad(self, index: int) -> None:
-        """Note that a backward pass, which is to be synchronised, has made the gradient of `parameters[index]`."""
+        """Note the gradient of `parameters[index]` in a backward pass that is to be synchronised."""
 
     def on_backward_end(self) -> None:
         """Make every gradient the mean over all ranks, at the end of such a backward pass."""
@@ -100,7 +99,7 @@ class Strategy:
         return model.load_state_dict(state_dict, strict)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that only this rank has and needs in order to resume; {} on all ranks if there is none."""
+        """Return the state that only this rank has; {} on all ranks if there is none."""
         return {}
 
     def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:

@@ -42,8 +42,8 @@ class Ddp(Strategy):
         self.module.reducer._rebuild_buckets()
 
     def on_forward(self) -> None:
-        # After a pass with gradients DDP sends the buffers of rank 0 before the next one, and not before that after a
-        # pass without: where one rank evaluates alone, it would wait for the others, and they for it in the next step.
+        # DDP sends the buffers of rank 0 before the pass that follows one with gradients: a rank that evaluates alone
+        # would wait for the others.
         self.module.require_forward_param_sync = torch.is_grad_enabled() and self.module.require_backward_grad_sync
 
     def on_backward_end(self) -> None:
@@ -53,7 +53,7 @@ class Ddp(Strategy):
         self._ring.synchronise()  # DDP can only do it in a backward pass
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:
-        # Of the whole of DDP torch.compile takes no graph: the bookkeeping around the model's forward pass breaks it.
+        # Not the whole of DDP, whose bookkeeping around the model's forward pass breaks the graph.
         self.module.module = compile_module(self.module.module)
 
     def set_sync(self, is_synced: bool) -> None:
@@ -90,9 +90,8 @@ def group_on_ring(group: dist.ProcessGroup) -> dist.ProcessGroup:
     if dist.get_backend(group) == "ring":
         return group
     timeout = group._get_backend(torch.device("cpu")).options._timeout
-    # torch names a group by its ranks and the number of groups that this rank has, and stores under that where the rank
-    # is found. Ranks with different numbers would wait for one another, and where a group has been destroyed, ranks
-    # would find the addresses that its members had.
+    # torch names a group by its ranks and this rank's number of groups, and stores addresses under that name. Ranks
+    # with different numbers would wait for one another, and find the addresses of destroyed groups.
     name = gather_objects(uuid.uuid4().hex, group, "agreeing on the name of a group failed")[0]
     module: Any = dist.distributed_c10d  # torch has no public function for it
     name_by_torch, module._process_group_name = module._process_group_name, lambda *_, **__: name

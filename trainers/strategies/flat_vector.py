@@ -42,7 +42,7 @@ class LayerParts(NamedTuple):
 
 
 def layers_of(model: nn.Module) -> list[LayerParts]:
-    """Return the members of every ModuleList, ModuleDict and Sequential, then the model with the rest, if there is any.
+    """Return the members of every ModuleList, ModuleDict and Sequential, then the model with the other parameters.
 
     Members of members are no layers. A parameter that several layers share belongs to the model.
     """
@@ -71,8 +71,7 @@ class FlatVector:
     """Room for tensors of one dtype and device, one after the other, and for `spare` more elements behind them.
 
     vector: (num_elements + spare + padding,), zeros behind the elements; its length is a multiple of `multiple_of`.
-    views: the part of each tensor, in its shape. spare: (spare,).
-    like: a tensor of that dtype and device. group: its ranks may share the memory (see `collectives.empty`).
+    views: the part of each tensor, in its shape. group: its ranks may share the memory (see `collectives.empty`).
     """
 
     def __init__(

@@ -61,19 +61,14 @@ class Fsdp(Sharded):
                 )
         root: Any = model  # fully_shard gives modules more methods
         self._root, self._layers = root, list[Any](part.module for part in parts if part.module is not model)
-        foreign = [*self.parameters]  # an optimizer that has been made before would step these
+        foreign = [*self.parameters]  # which an optimizer that was made earlier would step
         self._shard(parts)
-        # Which layer is gathered ahead in a backward pass is said here. By itself FSDP takes the order of the last
-        # forward passes, which is another one on a rank that has evaluated the model alone.
-        for before, module in zip([root, *self._layers], self._layers, strict=False):
-            module.set_modules_to_backward_prefetch([before])
-        root.set_modules_to_backward_prefetch(self._layers[-1:] or [model])
+        self._set_prefetch()
         for module in self._layers:
             module.register_forward_hook(_keep_hidden)
-        # docs/reference/strategies.md says, once, what torch would say on every rank: not to change a view in place.
+        # torch warns on every rank not to change a view in place; docs/reference/strategies.md says so once.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-        # FSDP does so itself when the plain model is asked for its state, and would lose what has been written. Its own
-        # hook comes with the first gathering.
+        # FSDP's own hook, registered at the first gathering, would lose changes to the parameters.
         model.register_state_dict_pre_hook(lambda *_: self._reshard())
         self._shown: list[tuple[nn.Parameter, nn.Parameter]] = []
         self._gather()
@@ -89,15 +84,24 @@ class Fsdp(Sharded):
     def _shard(self, parts: Sequence[LayerParts]) -> None:
         """Have FSDP2 shard the parameters of each part, and no others."""
         device = self.parameters[0].device.type
-        # DTensor takes two meshes of the same ranks and names for one, even if the group of the first is destroyed.
+        # DTensor treats meshes of the same ranks and names as one, even if the group of the first is destroyed.
         mesh = DeviceMesh.from_group(self.group, device, mesh_dim_names=(self.group.group_name,))
         own: dict[nn.Module, set[nn.Parameter]] = {self.module: set()}
         own |= {part.module: set(part.parameters) for part in parts}
-        # The model before its layers: afterwards it would not look into these for parameters that several share.
+        # The model before its layers, in which it would otherwise not find parameters that several share.
         for module, some in own.items():
             fully_shard(module, mesh=mesh, ignored_params=set(module.parameters()) - some)
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
         assert all(isinstance(p, DTensor) for p in self.parameters)
+
+    def _set_prefetch(self) -> None:
+        """Set which layer is gathered ahead in a backward pass.
+
+        FSDP's default, the order of the last forward passes, differs on a rank that has evaluated the model alone.
+        """
+        for before, module in zip([self._root, *self._layers], self._layers, strict=False):
+            module.set_modules_to_backward_prefetch([before])
+        self._root.set_modules_to_backward_prefetch(self._layers[-1:] or [self._root])
 
     def _storages(self) -> list[int]:
         """Return the identities of the parameters' storages, even while these are empty; an assignment changes them."""
@@ -145,7 +149,7 @@ class Fsdp(Sharded):
 
     def check_gradients(self) -> None:
         self.synchronise()
-        self._reshard()  # what a forward pass without a backward pass has left would be used again after the step
+        self._reshard()  # else whole parameters of a forward pass without a backward pass would be used after the step
 
     def unshard(self) -> None:
         if self._is_whole:
@@ -167,7 +171,7 @@ class Fsdp(Sharded):
         self._shown.clear()
 
     def _gather(self) -> None:
-        # On all ranks alike, whatever has been done on one of them, such as asking the plain model for its state.
+        # The same on all ranks, even if the plain model has been asked for its state on one of them.
         for module in (*self._layers, self._root):
             module.reshard()
             module.unshard()
@@ -196,7 +200,7 @@ class Fsdp(Sharded):
                 )
 
     def zero_grad(self) -> None:
-        for parameter in self.parameters:  # which after `unshard` are not the model's
+        for parameter in self.parameters:  # after `unshard` they are not the model's
             parameter.grad = None
         self._forget()
 

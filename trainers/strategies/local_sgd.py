@@ -24,8 +24,7 @@ class OuterMomentum(NamedTuple):
 class Average:
     """The parameters of one dtype, and the state of the outer optimizer.
 
-    state: "start", the parameters after the last average, and "velocity", the outer momentum, (num_elements,) each;
-    {} without an outer optimizer.
+    state: "start", the parameters after the last average, and "velocity", (num_elements,) each; {} without one.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], outer: OuterMomentum | None) -> None:

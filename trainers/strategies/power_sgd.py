@@ -48,8 +48,8 @@ class LowRank:
 class LowRankGradients:
     """The gradients of one dtype, in two vectors that are all-reduced one after the other.
 
-    lefts: the left factors, the gradients that factors would not make smaller, and a mark for each parameter, as in
-    `FlatGradients`. rights: the right factors.
+    lefts: the left factors, the gradients that are sent whole, and a mark for each parameter. rights: the right
+    factors.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], rank: int) -> None:
@@ -114,8 +114,7 @@ class PowerSgd(Strategy):
     Each rank sends the product of its gradient with a thin matrix; all make the mean orthonormal, and multiply their
     own gradients with it. A rank's approximation error is added to its next gradient.
 
-    Vectors, and matrices for which factors would not be smaller, are sent whole. All ranks must have the same kind of
-    processor, because each multiplies the factors.
+    All ranks must have the same kind of processor, because each multiplies the factors.
 
     Source: Vogels et al. 2019, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization",
     algorithms 1 and 2.

@@ -1,8 +1,4 @@
-"""`Sharded`: strategies in which each rank steps shares of the parameters, and the tensors that stand for shares.
-
-`ShareGradient` makes torch's clipping and GradScaler see the shares of all ranks. `Withheld` stands where a rank has
-only a share of a gradient, or of the values of a parameter, and refuses to be read.
-"""
+"""`Sharded`: strategies in which each rank steps shares of the parameters, and the tensors that stand for shares."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -84,10 +80,7 @@ def _map_state(change: MapState, optimizer: torch.optim.Optimizer, state_dict: d
 def check_shardable(
     make: MakeOptimizer, parameters: Sequence[nn.Parameter], shares: Sequence[nn.Parameter], name: str
 ) -> None:
-    """Raise ValueError if an optimizer of shares would train otherwise than one of the model's parameters.
-
-    shares: the parameters that this rank steps. name: the name of the strategy.
-    """
+    """Raise ValueError if an optimizer of shares would train otherwise than one of the model's parameters."""
     for given in (parameters, shares):
         optimizer = make(list(given))
         kind = type(optimizer).__name__
@@ -97,7 +90,12 @@ def check_shardable(
                 f"{kind}: has parameter groups with different options: {name} needs the same options for all "
                 f"parameters; use one group, or another strategy"
             )
-        require_exactly(optimizer, given, name, ValueError)
+        if {*map(id, parameters_of(optimizer))} != {*map(id, given)}:
+            raise ValueError(
+                f"{kind}: must be made of exactly the parameters that the function is passed, which with {name} are "
+                f"this rank's shards: write model.optimizer(lambda parameters: {kind}(parameters, ...)), and freeze "
+                f"others with requires_grad_(False)"
+            )
     if not _is_elementwise(make, {parameter.dim() for parameter in parameters}):
         raise ValueError(
             f"{kind}: its update of an element depends on others, such as a norm over a whole parameter, or on the "
@@ -106,24 +104,8 @@ def check_shardable(
         )
 
 
-def require_exactly(
-    optimizer: torch.optim.Optimizer, given: Sequence[nn.Parameter], name: str, error: type[Exception]
-) -> None:
-    """Raise the error unless the optimizer steps exactly these parameters. name: the name of the strategy."""
-    if {*map(id, parameters_of(optimizer))} != {*map(id, given)}:
-        kind = type(optimizer).__name__
-        raise error(
-            f"{kind}: must be made of exactly the parameters that the function is passed, which with {name} are this "
-            f"rank's shards: write model.optimizer(lambda parameters: {kind}(parameters, ...)), and freeze others with "
-            f"requires_grad_(False)"
-        )
-
-
 def _is_elementwise(make: MakeOptimizer, num_dims: set[int]) -> bool:
-    """Return whether two halves, stepped as vectors, change as the whole does in parameters of these dimensions.
-
-    False for an optimizer that cannot step alone, such as one that needs a closure.
-    """
+    """Return whether two halves, stepped as vectors, change as the whole does in parameters of these dimensions."""
     shapes = [(8,), *((2, 4) if num == 2 else (2, 2, 2, *[1] * (num - 3)) for num in num_dims - {0, 1})]
     with torch.random.fork_rng(devices=[]):
         try:

@@ -20,7 +20,6 @@ from trainers.strategies.sharded import (
     check_shardable,
     clear_withheld,
     own_gradient,
-    require_exactly,
     without_values,
 )
 
@@ -132,8 +131,7 @@ class Zero1(Sharded):
 
     The parameters lie in one vector for each dtype, of which the optimizer sees this rank's share as a single
     parameter. It must therefore work element by element, with the same options for all parameters; others are refused.
-    A missing gradient counts as zeros. After a synchronised backward pass a rank has the mean gradients of its share,
-    and none at the parameters.
+    A missing gradient counts as zeros.
 
     Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 5.1.
     """
@@ -163,7 +161,6 @@ class Zero1(Sharded):
             lambda share, part: of_share[id(share)].whole(part),
             lambda share, whole: of_share[id(share)].own_of_whole(whole),
         )
-        self._made = optimizer, shares
         optimizer.zero_grad = self.zero_grad
         return optimizer  # type: ignore[no-any-return]
 
@@ -194,7 +191,6 @@ class Zero1(Sharded):
             raise ShardingError(MOVED)
 
     def check_gradients(self) -> None:
-        require_exactly(*self._made, self.name, ShardingError)  # a group may have been added since
         for weights in self.weights:
             if any(own_gradient(parameter) is not None for parameter in weights.parameters):
                 raise ShardingError(
@@ -213,7 +209,7 @@ class Zero1(Sharded):
 class Zero2(InBuckets, Zero1):
     """`Zero1` with a reduce-scatter for each bucket during the backward pass; its gradients are freed at once.
 
-    Within `no_sync` a rank holds all of its gradients. The optimizer's state has one vector for each bucket.
+    The optimizer's state has one vector for each bucket.
 
     Source: as `Zero1`, 5.2.
     """

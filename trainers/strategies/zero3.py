@@ -24,8 +24,8 @@ _outer_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 class LayerWeights(ShardedWeights):
     """The parameters of one dtype that the forward pass of a module needs; in between a rank keeps its share alone.
 
-    stays: whether they stay from a forward pass to the end of its backward pass, as those of the whole model do.
-    is_whole: whether the parameters are there. missing: those whose gradients are still to come.
+    stays: they stay from a forward pass to the end of its backward pass. missing: those whose gradients are still to
+    come.
     """
 
     def __init__(
@@ -67,11 +67,8 @@ class Zero3(Zero1):
     """`Zero1` whose ranks all-gather a layer's parameters before its forward and its backward pass, and then free them.
 
     Autograd saves for the backward pass where to find a parameter: whatever reads it gathers its layer. When all
-    gradients of a layer are there, and another layer begins, they are reduce-scattered. A rank holds whole parameters
-    of one layer at a time, and those that belong to no layer (see `layers_of`). Nothing is gathered ahead.
-
-    Between passes the model's parameters are withheld. Ranks must use the same layers, which they compare at the end of
-    a backward pass.
+    gradients of a layer are there, and another layer begins, they are reduce-scattered. Nothing is gathered ahead.
+    Ranks must use the same layers, which they compare at the end of a backward pass.
 
     Source: as `Zero1`, 5.3.
     """
@@ -120,8 +117,8 @@ class Zero3(Zero1):
         self._is_synced = is_synced
 
     def on_forward(self) -> None:
-        # A forward pass without gradients, as of an evaluation, may be one rank's alone if all is there. One within a
-        # backward pass computes anew what that needs.
+        # One rank alone may evaluate, without gradients, if all parameters are there. A forward pass within a backward
+        # pass computes again what that needs.
         if torch.is_grad_enabled() and backward_pass() < 0:
             self._forget(hold=self._kept_since is not None and _next_sequence_nr() > self._kept_since)
 
@@ -140,7 +137,7 @@ class Zero3(Zero1):
             self._release(layer, hold)
 
     def _enter(self, layers: Sequence[LayerWeights]) -> None:
-        # Where others save in their own way, as torch.utils.checkpoint does, they have the vectors themselves.
+        # Under hooks of others, such as those of torch.utils.checkpoint, the vectors themselves are saved.
         is_ours = _outer_hooks(False) is None
         self._contexts.append(saved_tensors_hooks(self._save, lambda load: load()) if is_ours else nullcontext())
         self._contexts[-1].__enter__()

@@ -27,7 +27,7 @@ Tokens = npt.NDArray[np.uint8] | npt.NDArray[np.int64]
 class Task(Protocol):
     """A model with its data and its optimizer; an object with all these parts is a Task, whatever its class.
 
-    Every rank makes its own, which must be the same for the same seed. Values may be plain attributes.
+    Every rank makes its own, the same for the same seed. Values may be plain attributes.
     """
 
     @property

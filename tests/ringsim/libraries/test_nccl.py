@@ -11,8 +11,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, load_network, permute_ranks, predict_time
 from ringsim.libraries import Call, Plan, predict
-from ringsim.libraries.nccl import NCCL
 from ringsim.libraries.plan import _simulated_s
+from ringsim.libraries.table import NCCL
 from ringsim.measurements import NOT_KNOWN
 from ringsim.network import Calibration, Host, Jitter, Link, Nics, Processor, Protocol, Spec, network_text, read_network
 from ringsim.network.spec import Failure, SlowLink, SlowRank, Switch, Tuning
@@ -213,7 +213,7 @@ def test_too_large_all_to_alls(per_host: int, num_nics: int, monkeypatch: pytest
     for n, time_s in simulated.items():
         assert choose(network, call, n, n * 2**16).known_s == pytest.approx(time_s)
     slow = network.with_spec(slow_links=(SlowLink("rank0.in", slowdown=2.0),))
-    assert Plan(build(call, "direct", 8), 8, slow.spec.protocols[-1], slow).known_s is None
+    assert Plan("NCCL", build(call, "direct", 8), 8, slow.spec.protocols[-1], slow).known_s is None
 
 
 @pytest.mark.parametrize("collective", [Collective.BROADCAST, Collective.REDUCE])
@@ -244,7 +244,7 @@ def test_a_ring_too_large_to_simulate_has_the_pace_of_fewer_hosts(monkeypatch: p
 
 def test_a_ring_too_large_to_be_simulated_often_takes_a_protocol_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that is over first by NCCL's formula; that of large tensors would take far longer for small ones."""
-    monkeypatch.setattr("ringsim.libraries.nccl.MAX_TRANSFERS", 1000)
+    monkeypatch.setattr("ringsim.libraries.table.MAX_TRANSFERS", 1000)
     cluster = load_network("dgx-h100-cluster")
     for size_bytes, protocol in ((2**18, "LL"), (2**32, "Simple")):
         schedule = build(Collective.ALL_REDUCE, "ring", 64, size_bytes)

@@ -29,6 +29,12 @@ def own_optimizer(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
     SGD(parallel.parameters()).step()
 
 
+def own_clipping(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
+    """By torch's function, of what has left the parameters; those of fsdp are whole, and the optimizer has rows."""
+    parallel.unshard()
+    nn.utils.clip_grad_norm_(parallel.parameters(), 1e-3)
+
+
 def made_before(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
     """An optimizer of a model that is wrapped only then."""
     model = small_model()
@@ -43,36 +49,11 @@ def by_hand(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
         parameter.data -= 0.1 * parameter.grad
 
 
-def own_clipping(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
-    """By torch's function, of what has left the parameters; those of fsdp are whole, and the optimizer has rows."""
-    parallel.unshard()
-    nn.utils.clip_grad_norm_(parallel.parameters(), 1e-3)
-
-
 def never_synchronised(parallel: DataParallel, optimizer: torch.optim.Optimizer) -> None:
     """The last backward pass communicates nothing, either."""
     optimizer.zero_grad()
     with parallel.no_sync():
         backward(parallel, 0)
-    optimizer.step()
-
-
-def added(_: DataParallel, optimizer: torch.optim.Optimizer) -> None:
-    """A group of parameters that the strategy does not know."""
-    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
-    optimizer.step()
-
-
-def moved(parallel: DataParallel, optimizer: torch.optim.Optimizer) -> None:
-    """Into memory that is not gathered into."""
-    parallel.double().float()
-    backward(parallel, 0)
-    optimizer.step()
-
-
-def forgotten_by_hand(parallel: DataParallel, optimizer: torch.optim.Optimizer) -> None:
-    """Of one parameter, so that the step leave it as it is."""
-    next(parallel.parameters()).grad = None
     optimizer.step()
 
 
@@ -123,11 +104,6 @@ def borrowed(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
     parallel(inputs(0))
 
 
-def compiled(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
-    """A model that is compiled."""
-    parallel.compile()
-
-
 class OfRank(nn.Module):
     """Layers that are alike, of which every rank leaves out another one."""
 
@@ -150,14 +126,20 @@ def wrapped(model: type[nn.Module], parallel: DataParallel, _: torch.optim.Optim
 
 # After a backward pass: what is done, and with which strategies.
 MISUSES: list[tuple[Use, tuple[str, ...]]] = [
-    (own_optimizer, ("zero1", "zero2", "zero3", "fsdp", "diloco")),
+    (
+        lambda parallel, _: (parallel.unshard(), SGD(parallel.parameters()).step()),
+        ("zero1", "zero2", "zero3", "fsdp", "diloco"),
+    ),
     (made_before, ("zero1", "fsdp")),
     (by_hand, ("zero1", BUCKETS)),
-    (own_clipping, ("zero1", "zero3", "fsdp")),
+    # By torch's function, of what has left the parameters; those of fsdp are whole, and the optimizer has rows.
+    (
+        lambda parallel, _: (parallel.unshard(), nn.utils.clip_grad_norm_(parallel.parameters(), 1e-3)),
+        ("zero1", "zero3", "fsdp"),
+    ),
     (never_synchronised, ("zero1", "zero3", "fsdp")),
-    (added, ("zero1", "zero3")),
-    (moved, ("zero1",)),
-    (forgotten_by_hand, (BUCKETS,)),
+    (lambda parallel, _: parallel.double().float(), ("zero1",)),
+    (lambda parallel, optimizer: (setattr(next(parallel.parameters()), "grad", None), optimizer.step()), (BUCKETS,)),
     (from_before_a_step, (BUCKETS, "zero3")),
     (retried, ("fsdp",)),
     (assigned, ("fsdp",)),
@@ -168,7 +150,7 @@ MISUSES: list[tuple[Use, tuple[str, ...]]] = [
     (lambda parallel, _: nn.init.ones_(parallel.model[2].bias), ("zero3",)),  # type: ignore[index, arg-type]
     (lambda parallel, _: copy.deepcopy(parallel.module), ("zero3",)),
     (borrowed, ("zero3",)),
-    (compiled, ("zero3", "fsdp")),
+    (lambda parallel, _: parallel.compile(), ("zero3", "fsdp")),
     (partial(wrapped, Tied), ("fsdp",)),
     (partial(wrapped, OfRank), ("zero3",)),
     (lambda parallel, _: parallel.optimizer(lambda some: SGD(list(some)[3:])), ("local_sgd",)),
