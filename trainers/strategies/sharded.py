@@ -90,17 +90,25 @@ def check_shardable(
                 f"{kind}: has parameter groups with different options: {name} needs the same options for all "
                 f"parameters; use one group, or another strategy"
             )
-        if {*map(id, parameters_of(optimizer))} != {*map(id, given)}:
-            raise ValueError(
-                f"{kind}: must be made of exactly the parameters that the function is passed, which with {name} are "
-                f"this rank's shards: write model.optimizer(lambda parameters: {kind}(parameters, ...)), and freeze "
-                f"others with requires_grad_(False)"
-            )
+        require_exactly(optimizer, given, name, ValueError)
     if not _is_elementwise(make, {parameter.dim() for parameter in parameters}):
         raise ValueError(
             f"{kind}: its update of an element depends on others, such as a norm over a whole parameter, or on the "
             f"parameter's shape: with {name} a rank sees only its shard of the elements, flattened; use SGD, Adam or "
             f"AdamW, or another strategy"
+        )
+
+
+def require_exactly(
+    optimizer: torch.optim.Optimizer, given: Sequence[nn.Parameter], name: str, error: type[Exception]
+) -> None:
+    """Raise the error unless the optimizer steps exactly these parameters. name: that of the strategy."""
+    if {*map(id, parameters_of(optimizer))} != {*map(id, given)}:
+        kind = type(optimizer).__name__
+        raise error(
+            f"{kind}: must be made of exactly the parameters that the function is passed, which with {name} are this "
+            f"rank's shards: write model.optimizer(lambda parameters: {kind}(parameters, ...)), and freeze others with "
+            f"requires_grad_(False)"
         )
 
 

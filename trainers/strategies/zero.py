@@ -20,6 +20,7 @@ from trainers.strategies.sharded import (
     check_shardable,
     clear_withheld,
     own_gradient,
+    require_exactly,
     without_values,
 )
 
@@ -161,6 +162,7 @@ class Zero1(Sharded):
             lambda share, part: of_share[id(share)].whole(part),
             lambda share, whole: of_share[id(share)].own_of_whole(whole),
         )
+        self._made = optimizer, shares
         optimizer.zero_grad = self.zero_grad
         return optimizer  # type: ignore[no-any-return]
 
@@ -191,6 +193,7 @@ class Zero1(Sharded):
             raise ShardingError(MOVED)
 
     def check_gradients(self) -> None:
+        require_exactly(*self._made, self.name, ShardingError)  # a group may have been added since
         for weights in self.weights:
             if any(own_gradient(parameter) is not None for parameter in weights.parameters):
                 raise ShardingError(

@@ -57,6 +57,12 @@ def never_synchronised(parallel: DataParallel, optimizer: torch.optim.Optimizer)
     optimizer.step()
 
 
+def added(_: DataParallel, optimizer: torch.optim.Optimizer) -> None:
+    """A group of parameters that the strategy does not know."""
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+    optimizer.step()
+
+
 def from_before_a_step(parallel: DataParallel, optimizer: torch.optim.Optimizer) -> None:
     """A backward pass through a forward pass with other parameters."""
     loss = parallel(inputs(0)).sum()
@@ -138,6 +144,7 @@ MISUSES: list[tuple[Use, tuple[str, ...]]] = [
         ("zero1", "zero3", "fsdp"),
     ),
     (never_synchronised, ("zero1", "zero3", "fsdp")),
+    (added, ("zero1", "zero3")),
     (lambda parallel, _: parallel.double().float(), ("zero1",)),
     (lambda parallel, optimizer: (setattr(next(parallel.parameters()), "grad", None), optimizer.step()), (BUCKETS,)),
     (from_before_a_step, (BUCKETS, "zero3")),
