@@ -80,8 +80,12 @@ def test_what_files_say_is_text() -> None:
     contents.simulated[HOSTILE] = run
     step = PredictedDdpStep(2, 2**20, None, None, None, 1.0)
     contents.predicted[HOSTILE] = DdpPrediction(step, None, (), (), HOSTILE)
-    text = report_page(judge(contents), HOSTILE)
+    verdict = judge(contents)
+    reasons = "use `ring`: x`y.json", *verdict.findings[0].reasons
+    vars(verdict)["findings"] = (replace(verdict.findings[0], reasons=reasons), *verdict.findings[1:])
+    text = report_page(verdict, HOSTILE)
     assert HOSTILE not in text
+    assert "<li>use <code>ring</code>: x`y.json" in text  # one backtick alone is part of a name
     assert (column(text, "refused", 0), column(text, "refused", 1)) == ([HOSTILE], [HOSTILE])
     assert column(text, "simulated", 5) == column(text, "ddp", 4) == ["never finishes"]
 
