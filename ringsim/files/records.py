@@ -65,12 +65,27 @@ def decode(kind: Callable[..., _Record], data: Any, place: str = "") -> _Record:
 def parsed(kind: Any, value: Any, place: str = "") -> Any:
     """Return a value converted to this annotation. Raises ValueError with place, value and rule."""
     try:
-        return msgspec.convert(value, kind, dec_hook=lambda by, given: by.parse(given))
+        return _converted(value, kind)
     except msgspec.ValidationError as error:
         _refuse(error, kind, value, place)
-    except UnicodeEncodeError as error:  # of one half of a pair of surrogates, which an escape of JSON may be
-        text = error.object.encode(errors="backslashreplace").decode()
-        raise ValueError(f"{place}: {quoted(text)}: must be Unicode text".removeprefix(": ")) from None
+    except UnicodeEncodeError:  # JSON may have one half of a pair of surrogates, which msgspec cannot compare
+        try:
+            return _converted(_without_surrogates(value), kind)
+        except msgspec.ValidationError as error:
+            _refuse(error, kind, value, place)
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    return msgspec.convert(value, kind, dec_hook=lambda by, given: by.parse(given))
+
+
+def _without_surrogates(value: Any) -> Any:
+    """Return a value of JSON with escapes in place of surrogates."""
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_surrogates(inner) for inner in value]
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _refuse(error: msgspec.ValidationError, kind: Any, value: Any, place: str) -> NoReturn:
@@ -202,4 +217,7 @@ def _inside(place: str, name: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    return shortened(json.dumps(value, ensure_ascii=False, default=str))
+    try:
+        return shortened(json.dumps(value, ensure_ascii=False, default=str))
+    except RecursionError:  # of hundreds of lists in each other
+        return "{...}" if isinstance(value, dict) else "[...]"

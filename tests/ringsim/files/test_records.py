@@ -65,7 +65,7 @@ def test_what_is_written_is_read() -> None:
     assert (encode(MODEL)["late_s"], encode(MODEL)["colour"]) == (None, "red")
     assert decode(Model, {**DATA, "start": "10us", "unit": "ms"}).start == 1e-5
     assert json.dumps(encode({"torch": type("Version", (str,), {})("2.6")})) == '{"torch": "2.6"}'
-    assert decode(Batch, {"size": 2, "other": [3]}) == Batch(2)
+    assert decode(Batch, {"size": 2, "other": [3], "\ud800": ["\ud800", {"\ud800": 3.0}]}) == Batch(2)
 
 
 def test_what_a_file_cannot_hold_is_not_written() -> None:
@@ -98,6 +98,15 @@ def test_the_first_that_is_wrong_is_named(snapshot: SnapshotAssertion) -> None:
     said = [said_by(ValueError, decode, Model, data) for data in ([1], without, *(DATA | wrong for wrong in WRONG))]
     assert not [message for message in said if "\n" in message]
     assert said == snapshot
+
+
+def test_the_value_may_be_nested_deeply() -> None:
+    """More deeply than it can be shown."""
+    nested: Any = []
+    for _ in range(2000):
+        nested = [nested]
+    assert said_by(ValueError, decode, Model, DATA | {"num_ranks": nested}).startswith("num_ranks = [...]: must be a ")
+    assert said_by(ValueError, decode, Layer, {"width": {"a": nested}}).startswith("width = {...}: must be a ")
 
 
 def test_a_format_has_a_name_and_versions(snapshot: SnapshotAssertion) -> None:
