@@ -214,9 +214,8 @@ def check_calls(group: dist.ProcessGroup | None = None, check: CallCheck = CallC
     that makes no call is named by all others after the group's timeout. A comparison takes as long as a small
     collective.
 
-    With NEW, ranks that mix up known calls raise CollectiveError, after the group's timeout at the latest, which says
-    which
-    calls they have made: see docs/collectives.md.
+    With NEW, ranks that mix up known calls raise CollectiveError, after the group's timeout at the latest; it lists the
+    calls that they have made: see docs/collectives.md.
 
     Raises ValueError if there is no such group.
 

@@ -2,9 +2,12 @@
 
 import json
 import math
+import os
+import pty
 import re
 import signal
 import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +24,7 @@ from ringsim.verdict import read_directory
 from tests.processes import TIMEOUT_S, run_python
 from tests.ranks import run_forked_programs
 from tests.refusals import refusals_in
+from tests.trainers.commands import ranks_by_hand, read_until
 from trainers.checkpoints.checkpoint import load_checkpoint
 from trainers.cli.group import main
 from trainers.comparison import ONE_PROCESS
@@ -171,3 +175,19 @@ def test_a_bad_loss_or_a_dead_rank_ends_the_job(tmp_path: Path, option: str, cod
     assert [rank.returncode for rank in ranks] == codes
     assert len(re.findall(f"^{said}", "".join(rank.stderr for rank in ranks), re.MULTILINE)) == 1, ranks[0].stderr
     assert not (tmp_path / "report.json").exists()
+
+
+@pytest.mark.slow
+def test_a_rank_that_stalls_is_named_within_the_timeout() -> None:
+    """On a terminal a bar shows the progress; when the other rank stops, rank 0 says what it was doing, and ends."""
+    terminal, stderr = pty.openpty()
+    command = [sys.executable, str(SCRIPT), *SMALL.split(), "--steps", "1000000", "--timeout", "3"]
+    with ranks_by_hand(command, stderr) as ranks:
+        os.close(stderr)
+        seen = read_until(terminal, "training") + read_until(terminal, " left")
+        assert seen.index("starting 2 ranks") < seen.index("probing") < seen.index("training") < len(seen)
+        ranks[1].send_signal(signal.SIGSTOP)
+        rest = read_until(terminal)
+        assert ranks[0].wait(TIMEOUT_S) == 1
+    os.close(terminal)
+    assert re.search(r"rank 0: (recording|training) step \d+, (strategy [a-z0-9_]+|one_process): ", rest), rest
