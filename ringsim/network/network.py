@@ -127,6 +127,7 @@ class Network:
     calibration: the timings that it was fitted to; None if it was not.
 
     Raises ValueError for a spec with a time that is not finite or is negative, or a rate that is not greater than 0.
+    Raises TypeError for costs in place of a spec.
 
         >>> from ringsim import load_network
         >>> load_network("gbe").topology(4).num_ranks
@@ -182,6 +183,11 @@ class Network:
         return f"Network({self.name}: {self.description})" if self.description else f"Network({self.name})"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.spec, Spec):
+            raise TypeError(
+                f"spec {self.spec!r}: must be a Spec; "
+                "Network.uniform(latency_s, bandwidth_bytes_per_s) makes a network from costs"
+            )
         with naming_place(self.place):
             require_quantities(self.spec)
 

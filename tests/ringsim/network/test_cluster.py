@@ -177,3 +177,8 @@ NOT_NUMBERS = (
 def test_a_network_is_made_of_numbers(snapshot: SnapshotAssertion) -> None:
     """Also one that no file has described, such as one that was fitted."""
     assert [said_by(ValueError, Network, "mine", spec) for spec in NOT_NUMBERS] == snapshot
+
+
+def test_costs_are_no_spec() -> None:
+    """Latency and bandwidth by their places are not taken for a name and a spec."""
+    assert "Network.uniform(latency_s, bandwidth_bytes_per_s)" in said_by(TypeError, Network, 1e-5, 1e9)
