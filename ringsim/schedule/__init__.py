@@ -1,4 +1,4 @@
-"""Schedules: what a collective is, the steps that carry it out, its proof and its replay."""
+"""Schedules: collectives, their steps, the proof and the replay."""
 
 from ringsim.schedule.collective import Collective, Counts, held_at_end, held_at_start, initial_counts, required
 from ringsim.schedule.combinators import merge, on_channel, on_groups, permute_ranks, pipeline, split, then

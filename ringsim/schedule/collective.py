@@ -1,7 +1,6 @@
-"""`Collective`: the contract that a schedule must keep, as contribution counts.
+"""`Collective`: the contract of a schedule, as contribution counts.
 
-What a rank holds of a chunk is described by one count per rank: how often that rank's original data is in
-it. Counts, not sets: a set cannot see that a contribution was added twice.
+A set of contributors could not show that a contribution was added twice.
 """
 
 from enum import Enum
@@ -17,7 +16,7 @@ Counts = npt.NDArray[np.int32]
 
 
 class Collective(Enum):
-    """The operations, named as in torch.distributed; the root of a rooted one is rank 0."""
+    """The collectives, named as in torch.distributed; the root is always rank 0."""
 
     ALL_REDUCE = "all_reduce"
     REDUCE_SCATTER = "reduce_scatter"
@@ -38,30 +37,28 @@ class Collective(Enum):
 
     @property
     def reduces(self) -> bool:
-        """Whether the result sums contributions of several ranks."""
         return self in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE)
 
     @property
     def has_root(self) -> bool:
-        """Whether all data starts at one rank, or ends there."""
         return _ROOT in _PLACES[self]
 
     @property
     def is_whole(self) -> bool:
-        """Whether every rank holds all chunks, at the start or at the end; else each only has its own, there and then.
+        """Whether every rank holds all chunks, at the start or at the end.
 
-        An executor then needs no more memory on a rank than for these and for what it passes on.
+        Otherwise an executor needs memory only for a rank's own chunks and for the chunks that it forwards.
         """
         return _EVERYWHERE in _PLACES[self]
 
     def num_shares(self, num_ranks: int) -> int:
-        """Return into how many shares, runs of equally many chunks, the data is cut (see `owners`); 1 if it is not."""
+        """Return the number of shares into which the data is cut (see `owners`); 1 if it is not cut."""
         if self is Collective.ALL_TO_ALL:
             return num_ranks**2
         return num_ranks if _OWNER in _PLACES[self] else 1
 
     def num_tensors(self, num_ranks: int) -> int:
-        """Return how many tensors the chunks make up together: all ranks hold parts of one, or each has its own."""
+        """Return the number of tensors that the chunks make up: one over all ranks, or one per rank."""
         return num_ranks if self is Collective.ALL_TO_ALL else 1
 
 
@@ -81,7 +78,6 @@ _PLACES = {  # at the start, and at the end
 
 
 def _held(place: str, num_ranks: int, num_chunks: int) -> npt.NDArray[np.bool_]:
-    """Return which rank has which chunk where the data is in that place, shape (rank, chunk)."""
     if place == _EVERYWHERE:
         return np.ones((num_ranks, num_chunks), dtype=np.bool_)
     if place == _ROOT:
@@ -95,10 +91,10 @@ def _held(place: str, num_ranks: int, num_chunks: int) -> npt.NDArray[np.bool_]:
 
 
 def owners(num_shares: int, num_chunks: int) -> npt.NDArray[np.int64]:
-    """Return the share that each chunk belongs to, shape (num_chunks,).
+    """Return the share to which each chunk belongs, shape (num_chunks,).
 
-    Share r is the r-th run of `num_chunks / num_shares` neighbouring chunks. It is that of rank r; in an all_to_all of
-    n ranks share `n * s + d` is what rank s has for rank d.
+    Share r is the r-th run of `num_chunks / num_shares` chunks and belongs to rank r. In an all_to_all of n ranks,
+    share `n * s + d` is the block of rank s for rank d.
     """
     return np.arange(num_chunks) * num_shares // num_chunks
 
@@ -114,7 +110,7 @@ def held_at_end(collective: Collective, num_ranks: int, num_chunks: int) -> npt.
 
 
 def initial_counts(collective: Collective, num_ranks: int, num_chunks: int) -> Counts:
-    """Return the counts that ranks begin with, shape (rank, chunk, contributor); all zero means that it has no data."""
+    """Return the counts before the first step, shape (rank, chunk, contributor); a rank without data has only zeros."""
     counts = np.zeros((num_ranks, num_chunks, num_ranks), dtype=np.int32)
     for rank, holds in enumerate(held_at_start(collective, num_ranks, num_chunks)):
         counts[rank, :, rank] = holds
@@ -122,10 +118,10 @@ def initial_counts(collective: Collective, num_ranks: int, num_chunks: int) -> C
 
 
 def required(collective: Collective, num_ranks: int, num_chunks: int) -> tuple[Counts, npt.NDArray[np.bool_]]:
-    """Return what each rank must hold at the end.
+    """Return the result that the collective requires.
 
-    The counts of each finished chunk, shape (chunk, contributor), and which rank must hold which chunk, shape (rank,
-    chunk); what the others hold is not looked at.
+    Returns the counts of each finished chunk, shape (chunk, contributor), and which rank must hold which chunk, shape
+    (rank, chunk). Other chunks may have any content.
     """
     counts = held_at_start(collective, num_ranks, num_chunks).T.astype(np.int32)
     return counts, held_at_end(collective, num_ranks, num_chunks)

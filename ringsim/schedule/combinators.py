@@ -1,7 +1,6 @@
-"""Combinators: schedules made of schedules, as operations on the columns of their tables.
+"""Combinators: operations on schedules that return schedules.
 
-`then` puts one after another, `merge` side by side; `on_groups` lets groups of ranks do the same, `permute_ranks` and
-`on_channel` rename, and `split` and `pipeline` cut chunks into segments. Rings stay relays where they can.
+A result is a `Relay` wherever that is possible.
 """
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
@@ -25,17 +24,16 @@ _Rows = TypeVar("_Rows", TransferTable, Relay)
 
 
 def _require_schedules(combinator: str, *operands: object) -> None:
-    """Raise ValueError, which names the combinator, unless all of them are."""
     for operand in operands:
         if not isinstance(operand, Schedule):
             raise ValueError(f"{combinator}: {quoted(operand)} is no Schedule")
 
 
 def then(first: Schedule, second: Schedule, collective: Collective, algorithm: str) -> Schedule:
-    """Run `first`, and after it `second`, on the same ranks and chunks.
+    """Run `first`, and then `second`, on the same ranks and chunks.
 
-    A transfer of `second` waits only for what `first` wrote into its chunk, and for what it sent of it. Raises
-    ScheduleError if the two do not have the same ranks and chunks.
+    A transfer of `second` waits only for the transfers of `first` that write or send its chunk. Raises ScheduleError if
+    ranks or chunks differ.
 
         >>> from ringsim import Collective, ring_all_gather, ring_reduce_scatter, then
         >>> then(ring_reduce_scatter(4), ring_all_gather(4), Collective.ALL_REDUCE, "mine")
@@ -65,9 +63,9 @@ def _one_after_another(first: Steps, second: Steps) -> Steps:
 def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> Schedule:
     """Run schedules of the same collective, ranks and chunks at once, each on its own share of the data.
 
-    Chunk c of the i-th of k becomes chunk `k * c + i`, so that a rank owns what it owned, and channels likewise. Steps
-    alternate, and the schedules do not wait for each other.
-    algorithm: the name of the result; by default that of the first.
+    Chunk c of the i-th of k schedules becomes chunk `k * c + i`, and keeps its owner; channels are numbered likewise.
+    Steps alternate, and the schedules do not wait for each other. The result is named `algorithm`, by default like the
+    first schedule.
 
     Raises ScheduleError if the schedules do not fit.
 
@@ -92,7 +90,7 @@ def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> S
 
 
 def _side_by_side(parts: list[Steps]) -> Steps:
-    """Return the steps of several schedules, alternating: step 0 of each, then step 1 of each that has one, ..."""
+    """Return the steps of several schedules, interleaved: step 0 of each, then step 1 of each, ..."""
     relays, count = [steps.relay for steps in parts if steps.relay], len(parts)
     is_small = sum(len(relay.src) for relay in relays) <= MOST_HOPS
     if len(relays) == count and is_small and len({(relay.reduces, relay.num_turns) for relay in relays}) == 1:
@@ -115,12 +113,11 @@ def _side_by_side(parts: list[Steps]) -> Steps:
 
 
 def _numbered(rows: _Rows, count: int, part: int) -> _Rows:
-    """Return the rows of one of `count` schedules that are merged with the numbers of its chunks and channels there."""
     return replace(rows, chunk=_scaled(rows.chunk, count, part), channel=_scaled(rows.channel, count, part))
 
 
 def _copies(parts: list[Steps]) -> Copies | None:
-    """Return the copies of each schedule that is merged several times, each time with its ranks in another order."""
+    """Return the copies if all parts are permuted schedules and some have the same original; else None."""
     families: dict[int, list[int]] = {}
     moved = [steps.moved for steps in parts if steps.moved]
     for number, (original, _) in enumerate(moved):
@@ -143,10 +140,10 @@ def on_groups(
     collective: Collective,
     first_chunk: Sequence[int] | Ints | None = None,
 ) -> Schedule:
-    """Let every group of ranks do `schedule` in the same steps, within a schedule of more ranks and chunks.
+    """Let every group of ranks run `schedule` in the same steps, within a schedule of more ranks and chunks.
 
-    groups: (num_groups, schedule.num_ranks), the rank that does in each group what rank i does; no rank
-    twice. The chunks of group g are a run from `first_chunk[g]` on; from 0 without it.
+    groups: (num_groups, schedule.num_ranks); in group g, rank `groups[g, i]` takes the place of rank i. No rank is in
+    two groups. The chunks of group g are a run that starts at `first_chunk[g]`; by default at 0.
 
     Raises ScheduleError if the groups overlap or do not fit into `num_ranks` and `num_chunks`.
 
@@ -185,12 +182,12 @@ def _renamed(rows: _Rows, ranks: Any, first_chunk: int) -> _Rows:
 
 
 def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.integer]) -> Schedule:
-    """Let rank `order[i]` do what rank i does in `schedule`; so a ring goes order[0], order[1], ...
+    """Let rank `order[i]` take the place of rank i in `schedule`; a ring then goes order[0], order[1], ...
 
-    Where shares of the data belong to ranks or to pairs of them, they move with their ranks, so that the contract still
-    holds. In other collectives chunks keep their numbers.
+    Shares that belong to ranks or to pairs of ranks move with their ranks, so that the contract still holds. In other
+    collectives chunks keep their numbers.
 
-    Raises ValueError if `order` is not a permutation of the ranks, or moves the root, and ScheduleError if ranks own
+    Raises ValueError if `order` is not a permutation of the ranks or moves the root, and ScheduleError if ranks own
     different numbers of chunks.
 
         >>> from ringsim import permute_ranks, ring_all_reduce
@@ -215,7 +212,6 @@ def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.inte
 
 
 def _permuted_shares(collective: Collective, new_rank: Ints) -> Ints:
-    """Return the number that each share of the data has once the ranks are permuted."""
     if collective is Collective.ALL_TO_ALL:
         return (len(new_rank) * new_rank[:, np.newaxis] + new_rank).ravel()
     return new_rank if collective.num_shares(2) > 1 else np.zeros(1, np.int64)
@@ -234,7 +230,7 @@ def _permuted(steps: Steps, new_rank: Ints, new_chunk: Ints) -> Steps:
 
 
 def on_channel(schedule: Schedule, channel: int) -> Schedule:
-    """Move what is on channel c to channel `c + channel`, independent of schedules on lower channels.
+    """Move the transfers on channel c to channel `c + channel`, independent of schedules on lower channels.
 
     Raises ValueError for a negative number.
 
@@ -260,9 +256,9 @@ def on_channel(schedule: Schedule, channel: int) -> Schedule:
 def split(schedule: Schedule, segments: int) -> Schedule:
     """Cut each chunk into `segments` neighbouring chunks, and each step into as many steps.
 
-    Segment j of chunk c is chunk `c * segments + j` and goes in step `step * segments + j`: a segment goes on while the
-    next one arrives. For schedules in which a rank takes part in steps far apart, see `pipeline`. Raises ValueError for
-    less than one segment.
+    Segment j of chunk c is chunk `c * segments + j` and is sent in step `step * segments + j`: a segment is forwarded
+    while the next one arrives. Use `pipeline` if the steps of a rank lie far apart. Raises ValueError for less than one
+    segment.
 
         >>> from ringsim import ring_all_reduce, split
         >>> split(ring_all_reduce(4), 2)
@@ -289,11 +285,11 @@ def split(schedule: Schedule, segments: int) -> Schedule:
 
 
 def pipeline(schedule: Schedule, segments: int) -> Schedule:
-    """Cut each chunk into `segments` neighbouring chunks, each of which starts one step after the one before it.
+    """Cut each chunk into `segments` neighbouring chunks, which start one step after the other.
 
-    Segment j of chunk c is chunk `c * segments + j`, and does in `step + j` what the whole did in `step`: a wave,
-    `num_steps + segments - 1` steps long. Executed in order, `split` would let the later segments on their way up a
-    tree delay the first on its way down. Raises ValueError for less than one segment.
+    Segment j of chunk c is chunk `c * segments + j`; the transfer of `step` becomes one in `step + j`. The result has
+    `num_steps + segments - 1` steps. With `split` and execution in order, later segments on their way up a tree would
+    delay the first segment on its way down. Raises ValueError for less than one segment.
 
         >>> from ringsim import algorithm, pipeline
         >>> pipeline(algorithm("binomial_tree", 8, "broadcast"), 4)
@@ -314,7 +310,7 @@ def pipeline(schedule: Schedule, segments: int) -> Schedule:
 
 
 def _is_whole(combinator: str, schedule: Schedule, segments: int) -> bool:
-    """Return whether there is but one segment. Raises ValueError, which names the combinator, for wrong arguments."""
+    """Return whether there is only one segment; check the arguments."""
     _require_schedules(combinator, schedule)
     require_count("segments", segments)
     return segments == 1
@@ -325,7 +321,7 @@ def _segment(rows: _Rows, segments: int, j: int) -> _Rows:
 
 
 def _scaled(numbers: Any, factor: int, offset: int) -> Any:
-    """Return `factor` times chunks or channels, and `offset` more; ScheduleError for what a table cannot hold."""
+    """Return `factor * numbers + offset`. Raises ScheduleError for numbers too large for a table."""
     largest = int(numbers.max(initial=0)) * factor + int(offset)
     if largest > MAX_CHUNKS:
         raise ScheduleError(f"a chunk or channel would have the number {largest}: must be at most {MAX_CHUNKS}")

@@ -1,8 +1,7 @@
-"""`Flow`: the data flow of a schedule: which version of a chunk each transfer reads, and which one it replaces.
+"""`Flow`: the data flow of a schedule: the version of a chunk that each transfer reads, and the one that it replaces.
 
-A rank's chunk has a new version whenever a transfer writes to it, so a version has the number of the transfer that
-wrote it. From these two columns follow the waits of the rule of execution (`Dependencies`), what is copied between
-ranks that share memory (`MemoryPasses`), and what one rank does (`RankProgram`).
+A transfer that writes a chunk makes a new version of it. `Dependencies`, `MemoryPasses` and `RankProgram` follow from
+these two columns.
 """
 
 from collections.abc import Iterator
@@ -21,8 +20,6 @@ BYTES_MADE = 100  # of memory for each transfer, while it or the arrows between 
 
 
 class FlowRow(NamedTuple):
-    """One row of a `Flow`, in Python's numbers."""
-
     step: int
     src: int
     dst: int
@@ -37,8 +34,8 @@ class FlowRow(NamedTuple):
 class Flow(TransferTable):
     """All transfers of a schedule with the versions of the chunks; each column of shape (num_transfers,).
 
-    reads: the row that wrote what is sent; NO_ROW if `src` has held it from the start.
-    replaces: the row that wrote what `dst` held of the chunk until then; NO_ROW if it has held that from the start.
+    reads: the row that wrote the version that is sent; NO_ROW if `src` holds it from the start.
+    replaces: the row that wrote the version that `dst` held; NO_ROW if `dst` holds it from the start.
     """
 
     reads: Rows
@@ -46,16 +43,15 @@ class Flow(TransferTable):
 
     @cached_property
     def is_read(self) -> Bools:
-        """Whether a later transfer sends what this one has written."""
+        """Whether a later transfer sends the version that this one writes."""
         return self._named_in(self.reads)
 
     @cached_property
     def is_replaced(self) -> Bools:
-        """Whether a later transfer writes to the chunk that this one has written."""
+        """Whether a later transfer overwrites, or adds to, the version that this one writes."""
         return self._named_in(self.replaces)
 
     def listed(self) -> "list[FlowRow]":
-        """Return the rows one by one."""
         columns = (getattr(self, name).tolist() for name in FlowRow._fields)
         return list(map(FlowRow._make, zip(*columns, strict=True)))
 
@@ -66,17 +62,17 @@ class Flow(TransferTable):
 
 
 def flow(schedule: Schedule) -> Flow:
-    """Return the data flow of `schedule`. Raises ValueError if there is no memory for it."""
+    """Return the data flow. Raises ValueError if there is no memory for it."""
     num_transfers = schedule.num_transfers
     require_memory(f"{schedule}: the data flow of its {num_transfers:,} transfers", num_transfers * BYTES_MADE)
     return _flow(schedule, schedule.steps.table)
 
 
 def flow_of_rank(schedule: Schedule, rank: int) -> Flow:
-    """Return the data flow of all that `rank` sends and receives, without listing what others do.
+    """Return the data flow of the transfers of `rank`, without listing the other transfers.
 
-    `reads` is known of what it sends, `replaces` of what it receives; of the other ends they stay NO_ROW or name the
-    last row that is there.
+    `reads` is valid for its sends, and `replaces` for its receives. For the other ends they are NO_ROW or the last row
+    listed.
     """
     return _flow(schedule, schedule.steps.table_of(rank))
 
@@ -90,9 +86,9 @@ def _flow(schedule: Schedule, rows: TransferTable) -> Flow:
 
 
 class Occurrences:
-    """Find the rows with some key, in step order.
+    """Find the rows with a given key, in step order.
 
-    key: (num_rows,), from 0. step: (num_rows,), of each row, never falling.
+    key: (num_rows,), from 0. step: (num_rows,), never falling.
     """
 
     def __init__(self, key: AnyInts, step: Rows) -> None:
@@ -100,7 +96,7 @@ class Occurrences:
         self._order = stable_order(key)  # within a key the rows stay in step order
 
     def previous(self) -> Rows:
-        """Return for each row the one before it with the same key, or NO_ROW."""
+        """Return for each row the previous row with the same key, or NO_ROW."""
         key, order = self._key, self._order
         same = key[order[1:]] == key[order[:-1]]
         previous = np.full(len(key), NO_ROW, dtype=np.int32)
@@ -108,7 +104,7 @@ class Occurrences:
         return previous
 
     def last_until(self, key: AnyInts, step: AnyInts) -> Rows:
-        """Return for each pair of a key and a step the last row with that key in a step up to that, or NO_ROW.
+        """Return the last row with each key in a step up to `step`, or NO_ROW.
 
         A step below 0 is before all rows.
         """
@@ -126,7 +122,7 @@ class Occurrences:
 
 
 def pair(first: AnyInts, second: AnyInts, num_first: int, num_second: int) -> AnyInts:
-    """Return one number for each pair of numbers, which no other pair has; of 32 bits if that is enough."""
+    """Encode two numbers as one, in 32 bits if they suffice."""
     if num_first * num_second <= np.iinfo(np.int32).max:
         return first.astype(np.int32) * np.int32(num_second) + second.astype(np.int32)
     return first.astype(np.int64) * num_second + second.astype(np.int64)
@@ -134,12 +130,12 @@ def pair(first: AnyInts, second: AnyInts, num_first: int, num_second: int) -> An
 
 @dataclass(frozen=True, eq=False)
 class Dependencies(TransferTable):
-    """The transfers that each transfer waits for, as numbers of rows; each column of shape (num_transfers,).
+    """The transfers for which each transfer waits, as numbers of rows; each column of shape (num_transfers,).
 
-    The rows are the transfers in step order, as in a `Flow` and in a `Timeline`. A transfer starts when
+    The rows are the transfers in step order, as in `Flow` and `Timeline`; NO_ROW means no wait. A transfer starts when
     `data_dependency` has been applied (rule 1) and `before_on_channel` has left (rule 2). It is applied when it has
-    arrived, `before_on_connection` and `before_in_chunk` have been applied (rule 3), and `buffer_dependency` and all
-    that its rank sent of the chunk before, which `sent_before` leads to, have left (rule 4). NO_ROW: it need not wait.
+    arrived, when `before_on_connection` and `before_in_chunk` have been applied (rule 3), and when `buffer_dependency`
+    and the rank's earlier sends of the chunk, linked by `sent_before`, have left (rule 4).
     """
 
     data_dependency: Rows
@@ -154,11 +150,11 @@ BYTES_PER_TRANSFER = 45  # of the columns above
 
 
 def dependencies(schedule: Schedule, *, in_order: bool = False) -> Dependencies:
-    """Return all transfers of `schedule`, with what each waits for.
+    """Return all transfers of `schedule` with their waits.
 
-    in_order: as a rank waits that can wait for one thing at a time, which is how `collectives` executes schedules on
-    Gloo. It applies all that it receives in step order, and before it sends to another peer than before on a channel it
-    has applied everything that it receives in earlier steps.
+    in_order: wait like a rank that can wait for one thing at a time, as `collectives` does on Gloo. The rank applies
+    all that it receives in step order. Before it changes the peer of a channel, it has applied everything that it
+    receives in earlier steps.
 
     Raises ValueError if there is no memory for them.
     """
@@ -195,13 +191,13 @@ def dependencies(schedule: Schedule, *, in_order: bool = False) -> Dependencies:
 
 
 def _received_before(step: Rows, src: Rows, dst: Rows, before_on_channel: Rows) -> Rows:
-    """Return, for what goes to another peer than the one before on its channel, the last that its sender received."""
+    """Return the sender's last receive before each transfer that changes the peer of its channel."""
     changes_peer = (before_on_channel != NO_ROW) & (dst[before_on_channel] != dst)
     return Occurrences(dst, step).last_until(src, np.where(changes_peer, step - 1, -1))
 
 
 class RankOperation(NamedTuple):
-    """The part of one rank in a transfer, by its row: it sends it, or it receives and applies it."""
+    """The part of one rank in a transfer: the send, or the receive and its application. `row` is the transfer."""
 
     is_send: bool
     row: int
@@ -210,9 +206,9 @@ class RankOperation(NamedTuple):
 def operations_of_ranks(
     waits: Dependencies, num_ranks: int
 ) -> Iterator[list[tuple[RankOperation, list[RankOperation]]]]:
-    """Yield the operations of each rank in step order, in a step the sends first, for which writes may wait.
+    """Yield the operations of each rank in step order, and within a step the sends first, since writes may wait for sends.
 
-    Each has the operations of the rank that it waits for, except those of its channel or connection.
+    Each operation comes with the rank's operations for which it waits, except those on its own channel or connection.
     """
     rank, num_rows = np.concatenate([waits.src, waits.dst]), max(len(waits), 1)
     order = stable_order(rank)

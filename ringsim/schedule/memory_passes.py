@@ -1,9 +1,8 @@
-"""`MemoryPasses`: what ranks copy when they read from each other's memory what they receive.
+"""`MemoryPasses`: the copies of ranks that read received chunks from each other's memory.
 
-A rank that sends a chunk publishes it: it copies what it has held from the beginning to where the other ranks of its
-host read it. A sum that is sent on is formed there, and a chunk that is passed on stays where it was published first. A
-tensor in memory that ranks share is *lent*: a chunk is published where it is, unless it could be overwritten before all
-have read it.
+A sender publishes a chunk: it copies its original data to where the other ranks of its host can read it. A sum that is
+sent on is formed there, and a forwarded chunk stays where it was first published. A *lent* tensor lies in shared
+memory: its chunks are published in place, unless one could be overwritten before all have read it.
 """
 
 from collections import Counter
@@ -19,12 +18,12 @@ from ringsim.schedule.table import Bools
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryPasses:
-    """The copies that each transfer needs beside its addition, the rows in step order, each (num_transfers,).
+    """The copies of each transfer besides its addition; rows in step order, shape (num_transfers,).
 
-    published: whether the sender copies the chunk to where others read it.
-    taken: whether the receiver copies it to where it belongs: what is final there, unless it was added there.
-    apart: whether the sum is formed elsewhere than where its first operand is, so that three places take part.
-    most_published: how many chunks a rank has in its published memory in the end, at most.
+    published: whether the sender copies the chunk to published memory.
+    taken: whether the receiver copies the chunk to its tensor: the final value, unless it was added there.
+    apart: whether the sum is formed in a third place, not where its first operand lies.
+    most_published: the largest number of chunks in the published memory of a rank.
     """
 
     published: Bools
@@ -36,8 +35,8 @@ class MemoryPasses:
 def memory_passes(schedule: Schedule, *, in_place: bool = False, is_lent: bool = False) -> MemoryPasses:
     """Return the copies of all transfers of `schedule`, whose ranks all share memory.
 
-    in_place: whether a rank's output is a part of its input, if the collective does not leave it all chunks.
-    is_lent: whether the input lies in memory that ranks share, and, where it is the same tensor, the output.
+    in_place: whether a rank's output is a part of its input, if the rank does not end with all chunks.
+    is_lent: whether the input lies in shared memory, and also the output if both are the same tensor.
     """
     rows = flow(schedule)
     wanted = held_at_end(schedule.collective, schedule.num_ranks, schedule.num_chunks)
@@ -60,10 +59,10 @@ def memory_passes(schedule: Schedule, *, in_place: bool = False, is_lent: bool =
 
 
 def most_published(schedule: Schedule, rows: Flow, on_one_host: bool = True) -> int:
-    """Return how many chunks a rank publishes in one execution, at most.
+    """Return the largest number of chunks that a rank publishes in one execution.
 
-    rows: the flow of `schedule`. on_one_host: whether all ranks share memory, so that a chunk that is passed on as it
-    is stays where it was published first.
+    rows: the flow of `schedule`. on_one_host: whether all ranks share memory; an unchanged chunk that is forwarded then
+    stays where it was first published.
     """
     is_passed_on = (rows.reads != NO_ROW) & ~rows.reduce[rows.reads] & on_one_host
     publishes = _is_first(schedule, rows) & ~is_passed_on
@@ -73,8 +72,8 @@ def most_published(schedule: Schedule, rows: Flow, on_one_host: bool = True) -> 
 def stays_until_read(schedule: Schedule, rows: Flow, rank: int) -> Bools:
     """Return for each chunk whether others can read it in the tensor of `rank` itself, (num_chunks,).
 
-    They can if all that is ever written over a version of it there was made, directly or not, from what its readers
-    made of that version. A rank that is only passed the chunk reads it there, too, when it passes it on or adds to it.
+    They can if every version that overwrites another was made, directly or not, from the results of that version's
+    readers. A rank to which the chunk was forwarded is also a reader, if it forwards the chunk or adds to it.
 
     rows: the flow of `schedule`.
     """
@@ -87,11 +86,11 @@ def stays_until_read(schedule: Schedule, rows: Flow, rank: int) -> Bools:
 
 
 class _Reading:
-    """Who reads the chunks of a rank where they lie, gathered row by row. A number's bits are a set of a chunk's rows.
+    """The readers of the chunks of a rank, collected row by row. The bits of a number are a set of a chunk's rows.
 
-    made_from: of each row: the rows of its chunk from which that version was made, itself included.
-    origin: of each row that copies a version of the rank, at first hand or not: the row that wrote that version.
-    readers: of each version of the rank: who reads it.
+    made_from: for each row, the rows of its chunk from which its version was made, itself included.
+    origin: for each row that copies a version of the rank, directly or not, the row that wrote that version.
+    readers: for each version of the rank, its readers.
     """
 
     def __init__(self, rank: int) -> None:
@@ -103,7 +102,7 @@ class _Reading:
         self._overwritten: list[tuple[int, tuple[int, int]]] = []
 
     def add(self, index: int, row: FlowRow) -> None:
-        """Take the next row, whose number is `index`."""
+        """Add the next row, with number `index`."""
         own = 1 << self._bits[row.chunk]
         self._bits[row.chunk] += 1
         self._made_from.append(own | self._made(row.reads) | self._made(row.replaces))
@@ -118,7 +117,7 @@ class _Reading:
             self._overwritten.append((index, (row.chunk, row.replaces)))
 
     def overwritten_too_early(self) -> list[int]:
-        """Return the chunks of which a version is overwritten by what was not made from what all its readers made."""
+        """Return the chunks with a version whose overwriting does not depend on all of its readers."""
         return [version[0] for index, version in self._overwritten if self._readers[version] & ~self._made_from[index]]
 
     def _made(self, row: int) -> int:
@@ -126,7 +125,7 @@ class _Reading:
 
 
 def _is_first(schedule: Schedule, rows: Flow) -> Bools:
-    """Return whether no earlier transfer sends the same version of the chunk."""
+    """Return whether each transfer is the first that sends its version of the chunk."""
     from_start = pair(rows.src, rows.chunk, schedule.num_ranks, schedule.num_chunks)
     version = np.where(
         rows.reads == NO_ROW, from_start, schedule.num_ranks * schedule.num_chunks + rows.reads.astype(np.int64)

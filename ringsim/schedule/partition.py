@@ -1,4 +1,4 @@
-"""How a tensor is cut into chunks: functions for `Schedule.partition`, the one place where sizes meet a schedule."""
+"""Functions for `Schedule.partition`, which cut a tensor into chunks."""
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
 
@@ -15,10 +15,10 @@ PartitionFunction = Callable[[int, int], npt.NDArray[np.int64]]  # what the func
 def partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
     """Return the bounds of the chunks: chunk `i` holds the elements `bounds[i]` to `bounds[i + 1]`; (num_chunks + 1,).
 
-    Chunk sizes differ by at most one element. Bound `i` is `i * num_elements // num_chunks`, so that cutting each chunk
-    into k more keeps every old bound: the share of a rank does not move when a schedule is pipelined.
+    Chunk sizes differ by at most one element. Bound `i` is `i * num_elements // num_chunks`. Cutting each chunk further
+    keeps every old bound: pipelining does not move the share of a rank.
 
-    Raises ValueError for a negative number of elements, less than one chunk, or more than 64 bits can count.
+    Raises ValueError for a negative number of elements, less than one chunk, or more elements than 64 bits can count.
 
         >>> from ringsim import partition
         >>> partition(10, 4)
@@ -34,10 +34,11 @@ def partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
 
 
 def gloo_partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
-    """Return bounds as Gloo's all_reduce has them: chunks of `num_elements / num_chunks` rounded up while any are left.
+    """Return the bounds of Gloo's all_reduce: chunks of `num_elements / num_chunks` elements, rounded up, while any are
+    left.
 
-    The chunk of an element determines in which order its contributions are added, and so the last bits of the sum.
-    Raises ValueError as `partition` does.
+    The chunk of an element determines the order of its additions, and therefore the last bits of the sum. Raises
+    ValueError as `partition` does.
     """
     length = -(-num_elements // num_chunks) if num_chunks > 0 else 0
     return np.minimum(partition(num_chunks * length, num_chunks), num_elements)
@@ -45,10 +46,9 @@ def gloo_partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class UnevenShares:
-    """Cut a tensor into shares of given lengths, and each of these into equally many chunks as `partition` does.
+    """Cut a tensor into shares of given lengths, and each share into equally many chunks, as `partition` does.
 
-    lengths: elements of each share. A tensor of another length has shares in the same proportions, so that bytes are
-    cut where elements are.
+    lengths: elements of each share. A tensor of another length has shares in the same proportions.
 
         >>> from ringsim import UnevenShares
         >>> UnevenShares((3, 0, 5))(8, 6)

@@ -1,4 +1,4 @@
-"""`RankProgram`: what one rank does when a schedule is executed, in an order that the rule permits."""
+"""`RankProgram`: the operations of one rank, in an order that the rule of execution permits."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -12,7 +12,7 @@ from ringsim.schedule.table import NEVER
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One chunk to `peer`; `channel` as in `Transfer`."""
+    """Send one chunk to `peer`; `channel` as in `Transfer`."""
 
     step: int
     peer: int
@@ -22,14 +22,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """One chunk from `peer`, and what its arrival has to do with the rank's other transfers.
+    """Receive one chunk from `peer`, and apply it.
 
-    `after_send_step`: the rank's sends of the chunk up to this step, NEVER if there is none, must have left before the
-    write (rule 4).
-    `needs_staging`: what arrives needs its own place: to be added, or because the chunk is also sent, or
-    written by an earlier row, in this very step. Otherwise it may land in the chunk directly, once
-    `after_receive` receives are applied (after which no earlier transfer of this rank is yet to touch the chunk).
-    `unlocks`: the sends that become possible once this receive is applied, in the order to issue them.
+    `after_send_step`: the rank's sends of the chunk up to this step must have left before the write (rule 4); NEVER if
+    there are none.
+    `needs_staging`: whether the message needs a staging buffer, because it is added, or because the same step also
+    sends the chunk or writes it in an earlier row. Otherwise it may land in the chunk once `after_receive` receives are
+    applied.
+    `unlocks`: the sends that become possible once this receive is applied, in the order of issue.
     """
 
     step: int
@@ -44,19 +44,19 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class RankProgram:
-    """The sends possible from the start, then the receives in the order in which they are applied."""
+    """The sends possible from the start, and the receives in the order of application."""
 
     first_sends: tuple[Send, ...]
     receives: tuple[Receive, ...]
 
     @property
     def sends(self) -> list[Send]:
-        """All sends, in the order in which they are issued."""
+        """All sends, in the order of issue."""
         return [*self.first_sends, *(send for receive in self.receives for send in receive.unlocks)]
 
 
 def rank_program(schedule: Schedule, rank: int) -> RankProgram:
-    """Return the part of `rank` in `schedule`, every send as early as rules 1 and 2 and one thread allow.
+    """Return the program of `rank` in `schedule`, with every send as early as rules 1 and 2 and one thread allow.
 
     Raises ValueError for a rank that the schedule does not have.
     """
@@ -95,11 +95,11 @@ def rank_program(schedule: Schedule, rank: int) -> RankProgram:
 def _group_sends(rows: Sequence[FlowRow], rank: int, number: Mapping[int, int]) -> dict[int, int]:
     """Return the group of each row that `rank` sends: 0 at the start, i once receive number i is applied.
 
-    A rank waits for one thing at a time. So a send that may have to wait until one to another peer has left (rule 2) is
-    put off until all receives of earlier steps are applied. Sends to one peer are issued in step order on all channels,
-    since their messages are told apart by that.
+    A rank waits for one thing at a time. Therefore a send that may have to wait for a send to another peer (rule 2) is
+    delayed until all receives of earlier steps are applied. Sends to one peer are issued in step order on all channels,
+    since the order identifies the messages.
 
-    number: of each row that the rank receives, from 1; 0 of NO_ROW.
+    number: the number of each row that the rank receives, from 1; 0 for NO_ROW.
     """
     steps_of_receives = [row.step for row in rows if row.dst == rank]
     group_of: dict[int, int] = {}

@@ -1,6 +1,6 @@
-"""`run`: the interpreter of schedules, step by step on any state; `replay`: on arrays in one process.
+"""`run`: the interpreter of schedules, step by step on any state; `replay`: `run` on arrays in one process.
 
-What an execution must have as its result, whatever its order in time, is what `run` gives.
+Every execution must have the result of `run`.
 """
 
 import copy
@@ -13,17 +13,17 @@ from ringsim.schedule.table import Step, Transfer
 
 
 class State(Protocol):
-    """The chunks of all ranks, as `run` changes them: numbers, or something that is counted instead."""
+    """The chunks of all ranks, as `run` changes them: numbers, or counts of contributions."""
 
     def read(self, step: int, transfer: Transfer, /) -> Any:
-        """Return what is sent, which later writes must not change."""
+        """Return the data that is sent, which later writes must not change."""
 
     def write(self, step: int, transfer: Transfer, sent: Any, /) -> None:
-        """Let the receiver add what was sent, or overwrite its chunk with it."""
+        """Add `sent` to the receiver's chunk, or overwrite the chunk with it."""
 
 
 def run(schedule: Schedule, state: State) -> Iterator[tuple[int, Step]]:
-    """Carry out the steps one after the other, and yield each when it is done."""
+    """Run the steps one after the other, and yield each step after it."""
     for index, step in enumerate(schedule.steps):
         transfers = list(step)
         # Everything is read before anything is written: rules 1 and 4.
@@ -42,14 +42,12 @@ def replay(
 ) -> None:
     """Run `schedule` on one buffer per rank, in place.
 
-    buffers: num_ranks one-dimensional arrays of equal length and dtype; NumPy arrays and torch tensors both
-    will do, since only slicing, copying and `+=` are asked of them. The additions happen in the order that
-    the rule of execution fixes, so a real run on the same data must give the same bits.
+    buffers: num_ranks one-dimensional arrays of equal length and dtype, as NumPy arrays or torch tensors. A real run on
+    the same data must give the same bits.
+    sent: changes a chunk that is sent, for example by rounding; its sender continues with the changed chunk.
+    combine: called with a chunk and the received data, to change the chunk in place.
 
-    sent: what being sent does to a chunk, such as rounding it; its sender goes on with the same.
-    combine: called with a chunk and what arrived for it, to change the chunk in place.
-
-    Raises ValueError if there is not one buffer of the same length per rank.
+    Raises ValueError unless there is one buffer of the same length per rank.
 
         >>> import numpy as np
         >>> from ringsim import replay, ring_all_reduce
@@ -69,8 +67,6 @@ def replay(
 
 
 class _Buffers:
-    """The buffers of the ranks; see `replay`."""
-
     def __init__(
         self,
         buffers: Sequence[Any],

@@ -1,32 +1,32 @@
 """`Schedule`: a collective algorithm as data, and the one rule by which everything executes it.
 
-A schedule is a sequence of steps; a step is a set of transfers; a transfer names the rank that sends, the
-rank that receives, the chunk, whether the receiver adds it (REDUCE) or overwrites with it (COPY), and the channel
-on which it is sent. It holds no bytes, no times and no tensors.
+A schedule is a sequence of steps; a step is a set of transfers. A transfer names the sending rank, the receiving rank,
+the chunk, whether the receiver adds (REDUCE) or overwrites (COPY), and the channel. A schedule holds no bytes, times or
+tensors.
 
 The rule of execution
 ---------------------
 Steps are an order, not a barrier. Within a step the order of the rows counts.
 
-1. A transfer may start when `src` has applied what earlier steps wrote into its chunk there. So what is sent is
-   what the chunk held before this step.
-2. Transfers of one rank on one channel leave in step order, each after the one before it has left. Channels are
-   independent of each other.
-3. A rank applies what it receives for one chunk in step order: REDUCE adds into the chunk, COPY overwrites it. This
-   fixes the order of the additions: every run gives bit-identical results. Chunks received on one connection, which is
-   one channel of one sender, are also applied in step order, one after the other.
+1. A transfer may start when `src` has applied all writes of earlier steps to the chunk. It therefore sends the content
+that the chunk had before this step.
+2. Transfers of one rank on one channel leave in step order, one after the other. Channels are independent of each
+other.
+3. A rank applies all writes to one chunk in step order: REDUCE adds to the chunk, COPY overwrites it. This fixes the
+order of the additions: every run gives bit-identical results. Chunks received on one connection, which is one channel
+of one sender, are also applied in step order, one after the other.
 4. A write to a chunk waits until the rank's own earlier sends of that chunk, this step's included, have left.
 
-Every wait points to an earlier step or row, or from a write to a send of the same step, so a schedule cannot
-deadlock. And since the waits make each send read what it would read if the steps ran one after the other,
-`replay`, which does run them one after the other, gives the result of any execution.
+Every wait points to an earlier step or row, or from a write to a send of the same step. Therefore a schedule cannot
+deadlock. The waits also make every send read the same data as if the steps ran one after the other. `replay` runs them
+in that way and gives the result of any execution.
 
-An executor may wait for more. Those of `collectives` wait for one thing at a time: on Gloo a rank applies all that it
-receives in step order, and before it sends to another peer than before on a channel it has applied everything that it
-receives in earlier steps. `simulate` can be asked for that execution (`in_order`).
+An executor may wait for more. On Gloo a rank of `collectives` waits for one thing at a time: it applies all that it
+receives in step order, and before it changes the peer of a channel it has applied everything that it receives in
+earlier steps. `simulate` can simulate that execution (`in_order`).
 
-Executors: `verify` (symbolic), `simulate` (virtual time), `replay` (arrays in one process) and
-`collectives.execute` (tensors in many processes).
+Executors: `verify` (symbolic), `simulate` (virtual time), `replay` (arrays in one process) and `collectives.execute`
+(tensors in many processes).
 """
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
@@ -52,8 +52,8 @@ Columns = tuple[npt.ArrayLike, ...]  # src, dst, chunk, reduce and, if it is not
 class Schedule:
     """One algorithm for one number of ranks: a collective, its chunks and its steps.
 
-    partition: where the bounds of the chunks lie, for a number of elements and of chunks: a function as `partition` is.
-    Simulation and execution both cut tensors by it, so that they move the same bytes.
+    partition: a function like `partition`, which returns the bounds of the chunks. Simulation and execution both cut
+    tensors by it and therefore move the same bytes.
 
         >>> from ringsim import Collective, Schedule, Transfer
         >>> steps = [[Transfer(src=0, dst=1, chunk=0, reduce=False)], [Transfer(1, 2, 0, False)]]
@@ -89,7 +89,7 @@ class Schedule:
         num_chunks: int,
         steps: Iterable[Iterable[Transfer]],
     ) -> Schedule:
-        """Make a schedule from lists: one iterable of transfers a step.
+        """Make a schedule from lists: one iterable of transfers per step.
 
         Raises ScheduleError for a rank or chunk out of range.
         """
@@ -101,9 +101,7 @@ class Schedule:
     ) -> Schedule:
         """Make a schedule from arrays: src, dst, chunk, reduce and channel of each step, broadcast against one another.
 
-        The channel may be left out; it is 0 then.
-
-        Raises ScheduleError for a rank or chunk out of range.
+        The channel is optional; its default is 0. Raises ScheduleError for a rank or chunk out of range.
         """
         require_count("num_ranks", num_ranks)
         require_count("num_chunks", num_chunks)
@@ -116,24 +114,22 @@ class Schedule:
 
     @property
     def num_transfers(self) -> int:
-        """Number of transfers of all steps together."""
+        """Number of transfers in all steps."""
         return self.steps.num_transfers
 
     def bounds(self, num_elements: int) -> Ints:
         """Return (num_chunks + 1,) bounds: chunk `i` of a tensor holds the elements `bounds[i]` to `bounds[i + 1]`.
 
-        In an all_to_all the elements are those of all ranks' tensors, one after the other.
-
-        Raises ValueError for a negative number of elements.
+        In an all_to_all, `num_elements` counts the tensors of all ranks, one after the other. Raises ValueError for a
+        negative number.
         """
         return self.partition(num_elements, self.num_chunks)
 
     def chunk_bytes(self, size_bytes: int, element_bytes: int = 1) -> Ints:
         """Return the bytes of each chunk, (num_chunks,), of a tensor of `size_bytes` with elements of `element_bytes`.
 
-        In an all_to_all each rank has a tensor of that size, and the chunks are those of all of them.
-
-        Raises ValueError for a size that is negative or not whole elements.
+        In an all_to_all each rank has a tensor of that size, and the chunks are those of all ranks. Raises ValueError
+        for a size that is negative or not whole elements.
         """
         if element_bytes < 1 or size_bytes % element_bytes:
             raise ValueError(f"size {size_bytes} bytes: must be a multiple of the element size, {element_bytes} bytes")

@@ -1,6 +1,6 @@
-"""`Steps`: the steps of a schedule: one table of transfers, or a `Relay`, the rule of a ring, from which it follows.
+"""`Steps`: the steps of a schedule: a table of transfers, or a `Relay`, a rule for rings from which the table follows.
 
-A ring of 65,536 ranks has 8.6 billion transfers, and no table of it can exist.
+A ring of 65,536 ranks has 8.6 billion transfers, too many for a table.
 """
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
@@ -18,14 +18,15 @@ from ringsim.schedule.table import BYTES_LISTED, AnyInts, Bools, Ints, Step, Tra
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Relay:
-    """Rounds of transfers: in each one chunk goes over every hop, and in the next round on over the next hop.
+    """Rounds of transfers: every hop carries one chunk per round; a received chunk is forwarded in the next round.
 
-    No chunk is on two hops of the same ranks at once. The first round sends what ranks hold from the start. So what is
-    sent has come in the round before, and a rank's own sends of a chunk have arrived before the chunk comes back.
+    No chunk is on two hops of the same ranks at once. The first round sends chunks that ranks hold from the start.
+    Every later round sends the chunks received in the previous round. A rank's own sends of a chunk have arrived before
+    the chunk returns.
 
-    src, dst, channel: (num_hops,), of every round; `dst` of one hop has one hop that passes on what comes.
-    chunk: (num_hops,), in the first round. after: (num_hops,), the hop that brings what this one passes on.
-    turn: (num_hops,), the step of the round, never falling; a round has `num_turns` steps.
+    src, dst, channel: (num_hops,), the same in every round; each hop is followed by one hop, which starts at its `dst`.
+    chunk: (num_hops,), in the first round. after: (num_hops,), the hop that brings the chunk that this one forwards.
+    turn: (num_hops,), the step within the round, never falling; a round has `num_turns` steps.
     reduces: (num_rounds,), whether the receivers of the round add.
     """
 
@@ -40,7 +41,7 @@ class Relay:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return relays of the same rounds side by side: in each turn the hops of one part after those of another."""
+        """Return relays of the same rounds side by side, in each turn one part after the other."""
         first = np.cumsum([0, *(len(part.src) for part in parts)])
         columns = {
             name: np.concatenate([getattr(part, name) for part in parts])
@@ -52,7 +53,7 @@ class Relay:
         return replace(parts[0], **rest, after=np.argsort(order)[after[order]])
 
     def followed_by(self, other: Self) -> Self | None:
-        """Return the rounds of both, one after the other; None if the other does not pass on what came last."""
+        """Return the rounds of both; None if `other` does not start with the chunks received last."""
         columns = ((getattr(self, name), getattr(other, name)) for name in ("src", "dst", "channel", "turn", "after"))
         same_hops = all(np.array_equal(*pair) for pair in columns) and self.num_turns == other.num_turns
         if not same_hops or not np.array_equal(self.chunks(len(self.reduces)), other.chunk):
@@ -60,7 +61,7 @@ class Relay:
         return replace(self, reduces=self.reduces + other.reduces)
 
     def chunks(self, number: int) -> Ints:
-        """Return the chunk on each hop in round `number`: (num_hops,)."""
+        """Return the chunk on each hop in round `number`, (num_hops,)."""
         place, ahead = np.arange(len(self.after)), self.after
         while number:  # binary powers of a permutation
             if number % 2:
@@ -69,11 +70,9 @@ class Relay:
         return self.chunk[place]
 
     def hops_of(self, turn: int) -> slice:
-        """Return the hops of a turn."""
         return slice(*np.searchsorted(self.turn, [turn, turn + 1]).tolist())
 
     def step(self, index: int) -> Step:
-        """Return a step by its number."""
         number, turn = divmod(index, self.num_turns)
         return self._step(self.hops_of(turn), self.chunks(number), self.reduces[number])
 
@@ -85,7 +84,7 @@ class Relay:
             chunk = chunk[self.after]
 
     def table(self, hops: Ints | None = None) -> TransferTable:
-        """Return all transfers; hops: only those over these, in rising order."""
+        """Return all transfers; with `hops`, in rising order, only the transfers on these hops."""
         hops = np.arange(len(self.src)) if hops is None else hops
         shape, places = (len(self.reduces), len(hops)), hops
         columns = {name: np.empty(shape, np.int32) for name in ("step", "src", "dst", "chunk", "channel")}
@@ -105,11 +104,11 @@ class Relay:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Copies:
-    """Steps of which several sets of ranks do the same side by side, on chunks and channels that no others have.
+    """The same steps executed by several disjoint groups of ranks, each group with its own chunks and channels.
 
     steps: the first copy of each part alone; channel c of the i-th of k parts is channel `k * c + i`.
-    numbers: of each part, the numbers of its copies among all of them, (num_copies,), which tell channels likewise.
-    ranks: of each part, (num_copies, num_ranks), which rank does in each copy what each rank does in `steps`.
+    numbers: for each part, the numbers of its copies among all copies, (num_copies,); they also number the channels.
+    ranks: for each part, (num_copies, num_ranks), the rank of a copy in the place of each rank of `steps`.
     """
 
     steps: Steps
@@ -117,7 +116,7 @@ class Copies:
     ranks: tuple[Ints, ...]
 
     def of_connections(self, src: AnyInts, dst: AnyInts, channel: AnyInts) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return src, dst and channel of all copies of connections of `steps`, and which one each is a copy of."""
+        """Return src, dst and channel of all copies of connections of `steps`, and the connection that each one copies."""
         num_copies = sum(map(len, self.numbers))
         of_part, part = np.divmod(channel, len(self.numbers))
         columns = []
@@ -131,12 +130,12 @@ class Copies:
 
 
 class Steps(Sequence[Step]):
-    """The steps of a schedule. Their table is made when it is first asked for, as not all that is known needs it.
+    """The steps of a schedule. The table of transfers is made on first access.
 
     num_steps, num_transfers: of the table that `make` returns.
-    relay: the rule by which the transfers follow, if they are those of rings.
-    copies: the parts that several sets of ranks do side by side, if they are known.
-    moved: the steps that these are with other ranks in their places, and the rank that does what each did there.
+    relay: the rule from which the transfers follow, if they form rings.
+    copies: the parts that several groups of ranks execute side by side, if known.
+    moved: the original steps of permuted steps, and the rank in the place of each original rank.
     """
 
     def __init__(
@@ -154,14 +153,12 @@ class Steps(Sequence[Step]):
 
     @classmethod
     def listed(cls, num_steps: int, table: TransferTable) -> Steps:
-        """Return the steps that have this table."""
         steps = cls(num_steps, len(table), None)
         steps.table = table
         return steps
 
     @classmethod
     def relayed(cls, relay: Relay) -> Steps:
-        """Return the steps of a relay."""
         num_rounds = len(relay.reduces)
         return cls(num_rounds * relay.num_turns, num_rounds * len(relay.src), relay.table, relay=relay)
 
@@ -176,11 +173,10 @@ class Steps(Sequence[Step]):
         return table
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the attributes for pickle, which cannot take the function that makes a table: have it made."""
+        """Return the attributes for pickle. Pickle cannot store the function `make`, so the table is made first."""
         return vars(self) if self.relay else vars(self) | {"table": self.table, "_make": None}
 
     def table_of(self, rank: int) -> TransferTable:
-        """Return all that a rank sends and receives."""
         rows = self.relay or self.table
         own = np.flatnonzero((rows.src == rank) | (rows.dst == rank))
         return self.relay.table(own) if self.relay else self.table.rows(own)

@@ -1,4 +1,4 @@
-"""`TransferTable`: the transfers of a schedule as columns, a row each, in step order; `Step`: the rows of one step."""
+"""`TransferTable`: the transfers of a schedule as columns, in step order; `Step`: the rows of one step."""
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
 
@@ -22,9 +22,9 @@ class ScheduleError(Exception):
 
 
 class Transfer(NamedTuple):
-    """One sending of one chunk; it names both ends, so a send without its receive cannot be written.
+    """One chunk sent from `src` to `dst`. A send without its receive cannot be written.
 
-    channel: what `src` sends on one channel leaves one after the other; 0 or more.
+    channel: 0 or more; transfers of `src` on one channel leave one after the other.
     """
 
     src: int
@@ -70,7 +70,7 @@ class TransferTable:
 
     @classmethod
     def of_steps(cls, steps: Sequence[Sequence[npt.ArrayLike]]) -> TransferTable:
-        """Return the table of the columns of each step, which are broadcast against one another, read row by row."""
+        """Return the table of steps of columns, which are broadcast against one another and read row by row."""
         parts = [[np.ravel(column) for column in np.broadcast_arrays(*columns)] for columns in steps]
         types = (np.int32, np.int32, np.int32, np.bool_, np.int32)
         columns = (
@@ -82,13 +82,12 @@ class TransferTable:
 
     @classmethod
     def joined(cls, parts: Sequence[TransferTable]) -> TransferTable:
-        """Return the rows of all parts, those of each step in the order of the parts."""
+        """Return the rows of all parts, and within a step in the order of the parts."""
         columns = [np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)]
         table = cls(*columns)
         return table if (np.diff(table.step) >= 0).all() else table.rows(stable_order(table.step))
 
     def rows(self, chosen: AnyInts) -> TransferTable:
-        """Return these of the rows."""
         return TransferTable(*(getattr(self, field.name)[chosen] for field in fields(TransferTable)))
 
     def __len__(self) -> int:
@@ -96,9 +95,9 @@ class TransferTable:
 
 
 def stable_order(key: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """Return `np.argsort(key, kind="stable")` for keys from 0, several times as fast.
+    """Return `np.argsort(key, kind="stable")` for keys from 0, several times faster.
 
-    NumPy sorts 16-bit numbers by their digits; so the lower half of a key is sorted first, then the upper.
+    NumPy uses radix sort for 16-bit numbers. Therefore the lower half of a key is sorted first, then the upper half.
     """
     order = np.argsort((key & 0xFFFF).astype(np.uint16), kind="stable")
     while key.max(initial=0) > 0xFFFF:

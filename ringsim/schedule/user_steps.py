@@ -1,7 +1,4 @@
-"""Steps and numbers of a user: read, or refused in one line that says what they must be.
-
-NumPy would refuse much of it without naming the step, and would take 0.5 for chunk 0.
-"""
+"""Check the steps and numbers of a user. NumPy's errors do not name the step, and NumPy would accept 0.5 for chunk 0."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -23,7 +20,7 @@ LARGE_STEP = 2**16  # transfers; smaller ones come one by one, and memory is not
 
 
 def require_count(name: str, value: object, least: int = 1) -> None:
-    """Raise ValueError unless `value` is a whole number that is not less than `least`."""
+    """Raise ValueError unless `value` is a whole number of at least `least`."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise ValueError(f"{name} {quoted(value)}: must be a whole number")
     if value < least:
@@ -31,7 +28,7 @@ def require_count(name: str, value: object, least: int = 1) -> None:
 
 
 def whole_numbers(name: str, values: object) -> npt.NDArray[np.int64]:
-    """Return them as an array. Raises ValueError for fractions, text, ragged lists, and what is no list."""
+    """Return the values as an array. Raises ValueError for fractions, text, ragged lists and non-lists."""
     array = _as_whole(values)
     if array is None:
         raise ValueError(f"{name} {quoted(values)}: must be whole numbers, in a list or an array")
@@ -39,7 +36,7 @@ def whole_numbers(name: str, values: object) -> npt.NDArray[np.int64]:
 
 
 def listed_steps(num_ranks: int, num_chunks: int, steps: Iterable[ArrayColumns]) -> Steps:
-    """Return steps by the columns of each, which are broadcast against one another and read row by row.
+    """Return steps from the columns of each step, which are broadcast against one another and read row by row.
 
     Raises ScheduleError for a rank, chunk or channel out of range, and ValueError if there is no memory for a step.
     """
@@ -48,9 +45,9 @@ def listed_steps(num_ranks: int, num_chunks: int, steps: Iterable[ArrayColumns])
 
 
 def _in_range(step: int, columns: ArrayColumns, num_ranks: int, num_chunks: int) -> list[npt.NDArray[Any]]:
-    """Return the columns row by row, in numbers of 64 bits.
+    """Return the columns row by row, as 64-bit numbers.
 
-    Raises ScheduleError for the first transfer that names what there is not, or one rank twice.
+    Raises ScheduleError for the first transfer that is out of range or goes from a rank to itself.
     """
     same_length = np.broadcast_arrays(*columns)
     if (num_transfers := same_length[0].size) > LARGE_STEP:
@@ -73,7 +70,7 @@ def _in_range(step: int, columns: ArrayColumns, num_ranks: int, num_chunks: int)
 def transfers_by_step(steps: Any) -> Iterator[ArrayColumns]:
     """Return the transfers of each step as columns.
 
-    Raises ValueError for what is no list of transfers, and ScheduleError for what is no transfer.
+    Raises ValueError for anything but a list of transfers, and ScheduleError for anything but a transfer in it.
     """
     for index, rows in enumerate(_each(steps)):
         if isinstance(rows, tuple) and hasattr(rows, "_fields"):
@@ -109,9 +106,9 @@ def _transfer(step: int, row: Any) -> Transfer:
 
 
 def columns_by_step(steps: Any) -> Iterator[ArrayColumns]:
-    """Return the columns of each step, the last of which may be left out, as arrays that go together.
+    """Return the columns of each step as arrays of matching shapes; the last column may be left out.
 
-    Raises ScheduleError for another number of columns, and ValueError for anything else.
+    Raises ScheduleError for a wrong number of columns, and ValueError for anything else.
     """
     names = Transfer._fields
     for index, columns in enumerate(_each(steps)):
@@ -143,7 +140,7 @@ def _column(step: int, name: str, values: object) -> npt.NDArray[np.integer | np
 
 
 def _as_whole(values: object) -> npt.NDArray[np.integer | np.bool_] | None:
-    """Return the values as an array; None if not all are whole numbers of at most 64 bits."""
+    """Return an array; None unless all values are whole numbers of at most 64 bits."""
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, OverflowError):  # such as lists of different lengths
@@ -160,5 +157,4 @@ def _each(steps: Any) -> Iterator[Any]:
 
 
 def _is_list(value: object) -> bool:
-    """Return whether it can be gone through in an order that means something."""
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | dict | set)

@@ -1,13 +1,10 @@
-"""`verify`: proves that a schedule keeps its collective's contract, by counting contributions.
+"""`verify`: prove that a schedule keeps its collective's contract, by counting contributions.
 
-It runs the steps one after the other on counts instead of numbers: for each rank and chunk, how often each
-rank's original data is in it. What any execution waits for follows from the transfers (see `flow`), so that every
-execution has this result.
+The proof runs the steps one after the other and counts, for each rank and chunk, how often each rank's original data is
+in it. By the rule of execution every execution has this result.
 
-Memory: an array of ranks x chunks x ranks 32-bit integers, and as much again to compare it; refused if the array is
-above `MAX_BYTES`, or all is more than what is free.
-
-A fault is shown in a grid: steps downwards, ranks across, and what each rank receives in each step.
+Memory: two arrays of ranks x chunks x ranks 32-bit integers; refused if one array is above `MAX_BYTES`, or both are
+larger than the free memory.
 """
 
 from collections.abc import Callable
@@ -31,10 +28,10 @@ MANY = 2**29  # counts stop here: that is wrong as it is, and must not wrap roun
 
 
 class Proof(NamedTuple):
-    """The result of `verify`: how much it has gone through.
+    """The result of `verify`.
 
-    num_redundant: of the transfers those that bring nothing new: copies of what the receiver holds already.
-    first_redundant: the step of the first of them, and the transfer itself.
+    num_redundant: the number of transfers that copy data that the receiver already holds.
+    first_redundant: the step of the first redundant transfer, and the transfer.
     """
 
     num_steps: int
@@ -48,14 +45,14 @@ class Proof(NamedTuple):
 
 
 def verify(schedule: Schedule, on_progress: Callable[[int], object] = lambda _: None) -> Proof:
-    """Prove that every rank ends with what the collective requires, each contribution counted once.
+    """Prove that every rank ends with the data that the collective requires, each contribution counted once.
 
-    Also checks that `partition` covers tensors of some lengths, few elements and many, each element once.
+    Also checks that `partition` covers tensors of several lengths, each element once.
 
-    on_progress: is told how many steps have been gone through since it was last told.
+    on_progress: called with the number of steps since its last call.
 
-    Raises ScheduleError with the place, the rule and the rank x step grid with the fault marked in it, and
-    ValueError if the proof would not fit into memory.
+    Raises ScheduleError with the place, the rule and the rank x step grid with the fault marked in it, and ValueError
+    if the proof would not fit into memory.
 
         >>> from ringsim import Collective, Schedule, Transfer, verify
         >>> swap = [[Transfer(0, 1, 0, True), Transfer(1, 0, 0, True)]]
@@ -79,7 +76,7 @@ def verify(schedule: Schedule, on_progress: Callable[[int], object] = lambda _: 
 
 
 def require_equal_shares(schedule: Schedule) -> None:
-    """Raise ScheduleError unless all shares of its collective have equally many chunks."""
+    """Raise ScheduleError unless all shares of the collective have equally many chunks."""
     collective, num_ranks = schedule.collective, schedule.num_ranks
     if schedule.num_chunks % collective.num_shares(num_ranks):
         count = "square of the number" if collective is Collective.ALL_TO_ALL else "number"
@@ -90,7 +87,6 @@ def require_equal_shares(schedule: Schedule) -> None:
 
 
 def _check_partition(schedule: Schedule) -> None:
-    """Raise ScheduleError unless its chunks cover a tensor, in shares that are equal where they can be."""
     num_ranks, num_chunks = schedule.num_ranks, schedule.num_chunks
     num_shares, place = schedule.collective.num_shares(num_ranks), f"{schedule}: partition"
     for num_elements in (0, 1, num_ranks, 5 * num_ranks, num_chunks - 1, num_chunks, 3 * num_chunks + 1):
@@ -108,7 +104,7 @@ def _check_partition(schedule: Schedule) -> None:
 
 
 def _bounds(schedule: Schedule, num_elements: int) -> Ints:
-    """Return the bounds that `partition` gives. Raises ScheduleError if it fails, as a function of a user may."""
+    """Return the bounds. Raises ScheduleError if a user's function fails."""
     place = f"{schedule}: partition: for {num_elements} elements in {plural(schedule.num_chunks, 'chunk')}"
     try:
         bounds = schedule.bounds(num_elements)
@@ -121,7 +117,7 @@ def _bounds(schedule: Schedule, num_elements: int) -> Ints:
 
 
 class _Counts:
-    """The state of `run` that counts contributions, shape (rank, chunk, contributor), and knows where each step is."""
+    """A state for `run` that counts contributions, shape (rank, chunk, contributor)."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -132,7 +128,7 @@ class _Counts:
         self.first_redundant: tuple[int, Transfer] | None = None
 
     def read(self, step: int, transfer: Transfer) -> Counts:
-        """Return the counts that are sent. Raises ScheduleError for what there is not, or is not held."""
+        """Return the counts that are sent. Raises ScheduleError for a chunk that is out of range or not held."""
         self._check_range(step, transfer)
         src, dst, chunk, *_ = transfer
         counts: Counts = self._counts[src, chunk].copy()
@@ -142,7 +138,7 @@ class _Counts:
         return counts
 
     def write(self, step: int, transfer: Transfer, counts: Counts) -> None:
-        """Apply counts. Raises ScheduleError if they are added to nothing."""
+        """Apply counts. Raises ScheduleError if they are added to an empty chunk."""
         _, dst, chunk, reduce, _ = transfer
         held = self._counts[dst, chunk]
         if reduce:
@@ -169,7 +165,6 @@ class _Counts:
             self._fail(step, transfer.src, f"chunk {transfer.chunk} is sent to the rank itself")
 
     def check_contract(self) -> None:
-        """Raise ScheduleError unless every rank holds what the collective requires."""
         counts, must_hold = required(self._schedule.collective, self._schedule.num_ranks, self._schedule.num_chunks)
         wrong = (self._counts != counts).any(axis=2) & must_hold
         if not wrong.any():
@@ -201,7 +196,7 @@ WIDTH = 80  # columns of a terminal
 
 
 def draw_grid(schedule: Schedule, marked_step: int, marked_rank: int | None) -> str:
-    """Return the steps x ranks around one cell, which is marked with `>`; as many ranks as fit into 80 columns.
+    """Return the steps x ranks around one cell, marked with `>`; as many ranks as fit into 80 columns.
 
     `c3+r1` in a rank's column: chunk 3 arrives from rank 1 and is added; `c3=r1`: it overwrites.
     """
@@ -224,7 +219,7 @@ def _window(centre: int, length: int, reach: int) -> range:
 
 
 def received_chunks(step: Step, blank: str = "") -> dict[int, list[str]]:
-    """Return what each rank receives in a step, such as c3+r1; blank: what stands around the sign."""
+    """Return the chunks that each rank receives in a step, such as c3+r1; blank: the text around the sign."""
     cells: dict[int, list[str]] = {}
     for src, dst, chunk, reduce, _ in step:
         cells.setdefault(dst, []).append(f"c{chunk}{blank}{'+' if reduce else '='}{blank}r{src}")
