@@ -1,4 +1,4 @@
-"""The algorithms: pure functions from a number of ranks to a `Schedule`."""
+"""The algorithms: functions from a number of ranks to a `Schedule`."""
 
 from ringsim.algorithms.direct import direct_all_gather
 from ringsim.algorithms.hierarchical import hierarchical_all_reduce, hosts_of, split_into_hosts, torus_of

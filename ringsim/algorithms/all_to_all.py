@@ -1,11 +1,11 @@
-"""All-to-all: every rank has a block for every rank. Straight to where it is needed, or through other ranks.
+"""All-to-all: every rank has a block for every rank, sent directly or through other ranks.
 
-Block `n * s + d` is what rank s has for rank d. Bruck's algorithm exchanges with log2(n) ranks only, but sends a block
-once for each bit of the distance (d - s) mod n that it goes (Bruck et al. 1997). In two levels, ranks of a host first
-collect what goes to ranks with the same place on the other hosts.
+Block `n * s + d` is the block of rank s for rank d. Bruck's algorithm exchanges with only log2(n) ranks, but sends a
+block once for each bit of the distance (d - s) mod n that is set (Bruck et al. 1997).
 
-Every block is a message, also where several go to one rank in a step, which Bruck et al. and MPI pack into one: n/2
-log2(n) messages a rank with Bruck, if n is a power of two, and (m - 1) h + (h - 1) m on h hosts of m ranks.
+Every block is a message. Bruck et al. and MPI pack the blocks that a rank sends to another in one step into one
+message; here Bruck sends n/2 log2(n) messages a rank, if n is a power of two, and two levels send (m - 1) h + (h - 1) m
+on h hosts of m ranks.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ from ringsim.schedule import Collective, Columns, Ints, Schedule, Steps, Transfe
 def pairwise_all_to_all(num_ranks: int) -> Schedule:
     """In step k every rank sends straight to the k-th rank after it: n - 1 steps, (n - 1)/n of the data sent.
 
-    Each rank receives from one other rank in a step, so that none is flooded (Thakur, Rabenseifner and Gropp 2005).
+    Each rank receives from only one rank in a step (Thakur, Rabenseifner and Gropp 2005).
     """
     return _straight("pairwise", num_ranks, [np.array([distance]) for distance in range(1, num_ranks)])
 
@@ -61,7 +61,7 @@ def hierarchical_all_to_all(num_ranks: int, ranks_per_host: int | None = None) -
 
 
 def _straight(algorithm: str, num_ranks: int, distances: list[Ints]) -> Schedule:
-    """Let every rank send blocks to the ranks at these distances after it in each step, each on its own channel."""
+    """In each step, send blocks to the ranks at these distances, each block on its own channel."""
     require_count("num_ranks", num_ranks)
     num_transfers = num_ranks * sum(map(len, distances))
     steps = Steps(

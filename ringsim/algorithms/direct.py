@@ -1,4 +1,4 @@
-"""Everything straight to where it is needed, in one step or two; for each peer on its own channel, so at once."""
+"""Direct algorithms: every message goes to its final rank, in one or two steps, with a channel for each peer."""
 
 import numpy as np
 
@@ -21,8 +21,8 @@ def direct_all_gather(num_ranks: int) -> Schedule:
 def direct_all_reduce(num_ranks: int) -> Schedule:
     """Every rank sends all it has to every other ("one-shot"): 1 step, n - 1 times the data sent.
 
-    The quickest for a few bytes. Each rank adds the others to its own, so that the last bits of floating-point sums
-    differ from rank to rank.
+    The fastest for a few bytes. Each rank adds the other contributions to its own, so that the last bits of
+    floating-point sums differ between ranks.
     """
     src, dst = _pairs(num_ranks)
     return _one_step(Collective.ALL_REDUCE, num_ranks, 1, (src, dst, 0, True, dst))
@@ -67,7 +67,7 @@ def _one_step(collective: Collective, num_ranks: int, num_chunks: int, columns: 
 
 
 def _pairs(num_ranks: int) -> tuple[Ints, Ints]:
-    """Return all (src, dst) with src != dst, by src: so a rank adds in the order of the ranks."""
+    """Return all (src, dst) with src != dst, by src: every rank adds in the order of the ranks."""
     num_pairs = num_ranks * (num_ranks - 1)
     require_memory(f"all {num_pairs:,} pairs of {num_ranks:,} ranks", num_pairs * (2 * 8 + BYTES_LISTED))
     src, dst = np.nonzero(~np.eye(num_ranks, dtype=np.bool_))

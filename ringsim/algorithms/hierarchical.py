@@ -1,8 +1,7 @@
 """Two levels: within hosts and across them, or along the rows of a torus and its columns.
 
-Reduce-scatter within each host leaves every rank with one share summed over its host; the ranks with the same place in
-their hosts all-reduce their share; all-gather within each host spreads the shares. Only 1/m of the data crosses the
-network for each of the m ranks of a host.
+Reduce-scatter within each host, all-reduce of each share across the hosts, all-gather within each host. Only 1/m of the
+data crosses the network for each of the m ranks of a host.
 """
 
 from math import isqrt
@@ -26,20 +25,20 @@ def hierarchical_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -
 def torus_all_reduce(num_ranks: int) -> Schedule:
     """Rings along the rows of a two-dimensional torus, then along its columns, then the rows again.
 
-    2(rows - 1) + 2(columns - 1) rounds, 2(n - 1)/n of the data sent (Mikami et al. 2018). The torus is as square as can
-    be, with no fewer columns than rows.
+    2(rows - 1) + 2(columns - 1) rounds, 2(n - 1)/n of the data sent (Mikami et al. 2018). The torus is the squarest
+    possible one with at least as many columns as rows.
     """
     return _two_levels("torus", *torus_of(num_ranks))
 
 
 def hosts_of(num_ranks: int) -> tuple[int, int]:
-    """Return how many hosts there are by default, and ranks on each."""
+    """Return the default number of hosts, and of ranks on each."""
     ranks_per_host = largest_divisor(num_ranks, 8)
     return num_ranks // ranks_per_host, ranks_per_host
 
 
 def split_into_hosts(num_ranks: int, ranks_per_host: int | None) -> tuple[int, int]:
-    """Return how many hosts there are, and ranks on each; None: as `hosts_of` says.
+    """Return the number of hosts, and of ranks on each; None: as `hosts_of`.
 
     Raises ValueError if the ranks do not fill their hosts.
     """
@@ -51,18 +50,18 @@ def split_into_hosts(num_ranks: int, ranks_per_host: int | None) -> tuple[int, i
 
 
 def torus_of(num_ranks: int) -> tuple[int, int]:
-    """Return how many rows there are, and columns."""
+    """Return the number of rows, and of columns."""
     rows = largest_divisor(num_ranks, isqrt(num_ranks))
     return rows, num_ranks // rows
 
 
 def largest_divisor(number: int, limit: int) -> int:
-    """Return the largest divisor of `number` that is not above `limit`."""
+    """Return the largest divisor of `number` up to `limit`."""
     return max(divisor for divisor in range(1, limit + 1) if number % divisor == 0)
 
 
 def _two_levels(algorithm: str, num_groups: int, group_size: int) -> Schedule:
-    """Chunk `i * num_groups + j` is the part of the share of place i that group j sees to across the groups."""
+    """Build both levels. Chunk `i * num_groups + j` is the part of share i that group j reduces across the groups."""
     num_ranks = num_groups * group_size
     ranks = np.arange(num_ranks).reshape(num_groups, group_size)
     scatter = split(ring_reduce_scatter(group_size), num_groups)

@@ -1,11 +1,11 @@
 """NCCL's algorithms for hosts with several NICs: its rings, its trees, and NVLS, its reduction in the switch of a host.
 
 Ranks are counted host by host, m on each of h hosts, and every rank has its own NIC. The NICs in the same place of all
-hosts are a *rail*. Rings and trees use every rail: there are m of them side by side, each on its own channels and for
-its share of the data. Where hosts have different numbers of ranks, m is the smallest (the minimum over all ranks in
+hosts are a *rail*. There are m rings or trees side by side, one for each rail, each with its own channels and share of
+the data. If hosts have different numbers of ranks, m is the smallest (the minimum over all ranks in
 `initTransportsRank`, src/init.cc), and each ring or tree still goes through all ranks of a host.
 
-ranks_per_host, of all functions: of every host, the last of which has what is left; or a list, one for each host; by
+ranks_per_host, of all functions: a number for all hosts, of which the last has the rest; or a list, one per host; by
 default 8.
 """
 
@@ -29,7 +29,7 @@ RanksPerHost = int | Sequence[int] | None
 def fill_hosts(num_ranks: int, ranks_per_host: RanksPerHost = None) -> list[int]:
     """Return the number of ranks of each host.
 
-    Raises ValueError for a list that has other than `num_ranks` ranks, or a host without ranks.
+    Raises ValueError for a list that does not sum to `num_ranks`, or a host without ranks.
 
     >>> fill_hosts(20)
     [8, 8, 4]
@@ -49,7 +49,7 @@ def fill_hosts(num_ranks: int, ranks_per_host: RanksPerHost = None) -> list[int]
 def nccl_ring_all_reduce(num_ranks: int, ranks_per_host: RanksPerHost = None) -> Schedule:
     """NCCL's rings: m at once, each on 1/m of the data and its own rails; 2(n - 1) steps each, 2(n - 1)/n sent.
 
-    Every ring goes through all ranks of a host before it leaves it (see `rail_orders`).
+    Every ring goes through all ranks of a host before it leaves the host (see `rail_orders`).
     """
     return _along_rails(ring_all_reduce(num_ranks), ranks_per_host)
 
@@ -65,13 +65,14 @@ def nccl_ring_all_gather(num_ranks: int, ranks_per_host: RanksPerHost = None) ->
 
 
 def rail_orders(hosts: Sequence[int]) -> Ints:
-    """(m, num_ranks): the order in which each of NCCL's rings goes through all ranks of hosts of these sizes.
+    """Return the order in which each of NCCL's rings goes through all ranks of these hosts, (m, num_ranks).
 
-    On two hosts of 4 the first two rings are 0 3 2 1 | 5 6 7 4 and 1 2 3 0 | 4 7 6 5: the first enters host 0 on rail 0
-    and leaves it on rail 1, on which it enters host 1; the second goes the other way on the same two rails. In every
-    second host a ring takes the way of its neighbour, so that it never changes rails between hosts (ncclTopoPostset in
-    src/graph/connect.cc; such channels are printed in github.com/NVIDIA/nccl/issues/1671). An odd number of rings all
-    go the same way round, and change rails. Either way at most one ring enters by each NIC, and one leaves by it.
+    On two hosts of 4 the first two rings are 0 3 2 1 | 5 6 7 4 and 1 2 3 0 | 4 7 6 5. The first enters host 0 on rail
+    0, leaves it on rail 1, and enters host 1 on rail 1; the second uses the same two rails in the other direction. In
+    every second host a ring takes the path of its neighbour and therefore never changes rails between hosts
+    (ncclTopoPostset in src/graph/connect.cc; such channels are printed in github.com/NVIDIA/nccl/issues/1671). An odd
+    number of rings all go the same way round and change rails. In both cases at most one ring enters and one leaves by
+    each NIC.
     """
     rings, first = min(hosts), np.cumsum([0, *hosts]).tolist()
     is_even = rings % 2 == 0
@@ -88,10 +89,10 @@ def rail_orders(hosts: Sequence[int]) -> Ints:
 def nccl_tree_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host: RanksPerHost = None) -> Schedule:
     """NCCL's trees: on each rail two binary trees over the hosts, in which a chain joins the ranks of each host.
 
-    A segment goes along the chain of every host to the rank on the rail, up a tree over these, and back the same way:
-    2(m - 1) + 2 ceil(log2(h)) hops. NCCL since 2.4 (Sanders, Speck and Traeff 2009).
+    A segment goes along the chain of each host to the rank on the rail, up a tree over these ranks, and back: 2(m - 1)
+    + 2 ceil(log2(h)) hops. NCCL since 2.4 (Sanders, Speck and Traeff 2009).
 
-    segments: of each of the 2 m trees; by default 4 for each hop from the furthest rank to the root.
+    segments: of each of the 2 m trees; by default 4 per hop from the furthest rank to the root.
     """
     hosts = fill_hosts(num_ranks, ranks_per_host)
     count = _tree_segments(hosts) if segments is None else segments
@@ -103,7 +104,7 @@ def _tree_segments(hosts: Sequence[int]) -> int:
 
 
 def nccl_tree_segments(num_ranks: int, size_bytes: int, ranks_per_host: RanksPerHost = None) -> int:
-    """Into how many segments `nccl_tree` cuts the share of each tree: of 64 KiB, but no more than its default.
+    """Return the number of segments of the share of each tree: of 64 KiB, but at most the default.
 
     NCCL cuts by the size of its buffers and by a number of steps that grows with the data (src/enqueue.cc).
     """
@@ -114,10 +115,10 @@ def nccl_tree_segments(num_ranks: int, size_bytes: int, ranks_per_host: RanksPer
 def nvls_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host: RanksPerHost = None) -> Schedule:
     """NVLS, and on several hosts NCCL's NVLSTree: two-shot within each host, and on every rail two trees in between.
 
-    The owner of a share reads the sum of its host's shares from the switch, and writes the result to all ranks of its
-    host at once. Where the switch of a network adds up and copies (see `InSwitch`), a link carries (1 + 1/m) of the
-    data in each direction; elsewhere (m - 1)/m there and back. 2 + 2 ceil(log2(h)) + k - 1 steps for each of two trees
-    on each of m rails, and k + 1 for each rail on one host.
+    The owner of a share reads the sum over its host from the switch, and writes the result to all ranks of its host at
+    once. If the switch adds and copies (see `InSwitch`), a link carries (1 + 1/m) of the data in each direction;
+    otherwise (m - 1)/m in each phase. 2 + 2 ceil(log2(h)) + k - 1 steps for each of two trees on each of m rails, and k
+    + 1 for each rail on one host.
 
     segments: of the share of each rank in a tree; by default 32, so that filling and emptying the pipeline is short.
     """
@@ -128,7 +129,7 @@ def nvls_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host:
 
 
 def nvls_segments(num_ranks: int, size_bytes: int, ranks_per_host: RanksPerHost = None) -> int:
-    """Into how many segments `nvls` cuts the share of a rank in a tree: of 64 KiB, but no more than its default."""
+    """Return the number of segments of a rank's share in a tree: of 64 KiB, but at most the default."""
     hosts = fill_hosts(num_ranks, ranks_per_host)
     num_shares = min(hosts) * (2 if len(hosts) > 1 else 1)
     return max(1, min(NVLS_SEGMENTS, -(-size_bytes // (num_shares * SEGMENT_BYTES))))
@@ -147,7 +148,7 @@ def _straight(collective: Collective, size: int) -> Schedule:
 
 
 def _on_rails(half: _Half, trees: Sequence[Schedule], hosts: Sequence[int], segments: int, algorithm: str) -> Schedule:
-    """Return, on each rail, each of the trees over the hosts, between the two halves within all hosts."""
+    """Return the trees over the hosts on each rail, between the two halves within all hosts."""
     first_rail = [pipeline(_across_hosts(half, tree, hosts, algorithm), segments) for tree in trees]
     places = list(zip(_first_ranks(hosts), hosts, strict=True))
     rails = [
@@ -162,11 +163,11 @@ def _first_ranks(hosts: Sequence[int]) -> Ints:
 
 
 def _across_hosts(half: _Half, tree: Schedule, hosts: Sequence[int], algorithm: str) -> Schedule:
-    """Go to the first rank of each host, along a tree between these, and from them to all, in one segment."""
+    """Send to the first rank of each host, along a tree over these ranks, and back to all ranks, in one segment."""
     first, num_ranks = _first_ranks(hosts), sum(hosts)
 
     def within(collective: Collective, channel: int) -> Schedule:
-        """Return the half in all hosts at once: those of one size first, as steps are an order and not a barrier."""
+        """Return the half in all hosts, one size of hosts after the other; steps are an order and not a barrier."""
         groups = {size: first[np.equal(hosts, size), None] + np.arange(size) for size in sorted(set(hosts))}
         parts = [on_groups(half(collective, size), ranks, num_ranks, 1, collective) for size, ranks in groups.items()]
         return on_channel(reduce(lambda done, part: then(done, part, collective, algorithm), parts), channel)

@@ -1,11 +1,11 @@
 """Recursive doubling and halving: exchanges with the ranks at distances 1, 2, 4, ... (`rank ^ distance`).
 
-Exchanging the whole sum each time takes log2(n) steps (recursive doubling). Sending half of what is left, first 1/2 of
-the data, then 1/4, ..., scatters the sum (recursive halving), and the same backwards gathers it: 2 log2(n) steps and no
-more bytes than a ring (Thakur, Rabenseifner and Gropp 2005). The largest halves go to the nearest ranks.
+Recursive doubling exchanges the whole sum in each of log2(n) steps. Recursive halving sends 1/2 of the data, then 1/4,
+..., and scatters the sum; the same steps backwards gather it: 2 log2(n) steps and no more bytes than a ring (Thakur,
+Rabenseifner and Gropp 2005). The largest halves go to the nearest ranks.
 
-Where n is not a power of two, p is the largest below it and the first 2(n - p) ranks fold: of each pair the second
-gives all it has to the first before, takes no part, and is given its result after.
+If n is not a power of two, p is the largest power below it, and the first 2(n - p) ranks fold in pairs: the second rank
+gives all its data to the first, takes no part, and receives its result at the end.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ def recursive_doubling_all_reduce(num_ranks: int) -> Schedule:
 def halving_doubling_all_reduce(num_ranks: int) -> Schedule:
     """Recursive halving, then doubling: 2 log2(n) steps, 2(n - 1)/n of the data sent.
 
-    If folded, 2 steps more, and the ranks that stand for two send all the data once more than the 2(p - 1)/p of it.
+    If folded, 2 steps more. The first rank of each pair then sends all the data once, in addition to 2(p - 1)/p.
     """
     fold = _Fold(num_ranks)
     bounds = np.arange(fold.num_left + 1)
@@ -41,7 +41,7 @@ def halving_doubling_all_reduce(num_ranks: int) -> Schedule:
 def halving_doubling_reduce_scatter(num_ranks: int) -> Schedule:
     """Recursive halving: log2(n) steps, (n - 1)/n of the data sent; rank r ends with chunk r of n.
 
-    If folded, 2 steps more, in the first of which the second of each pair sends all the data.
+    If folded, 2 steps more; in the first the second rank of each pair sends all the data.
     """
     fold = _Fold(num_ranks)
     everything, own = np.arange(num_ranks), fold.folded[:, None]
@@ -57,7 +57,7 @@ def halving_doubling_all_gather(num_ranks: int) -> Schedule:
 def recursive_doubling_all_gather(num_ranks: int) -> Schedule:
     """Exchange of all that one has, which doubles it: log2(n) steps, (n - 1)/n of the data sent.
 
-    If folded, 2 steps more, in the last of which the first of each pair sends all the data to the second.
+    If folded, 2 steps more; in the last the first rank of each pair sends all the data to the second.
     """
     return _doubling_all_gather(num_ranks, "recursive_doubling")
 
@@ -72,9 +72,9 @@ def _doubling_all_gather(num_ranks: int, algorithm: str) -> Schedule:
 
 
 def _halving(bounds: Ints) -> Iterable[Columns]:
-    """Send each partner the chunks of its side; chunks `bounds[i]` to `bounds[i + 1]` are rank i's.
+    """Send each partner the chunks of its side; chunks `bounds[i]` to `bounds[i + 1]` belong to rank i.
 
-    On the partner's side are the ranks whose lowest bits, up to the one that the two differ in, are the partner's.
+    A rank is on the partner's side if it has the partner's lowest bits, up to the bit in which the two partners differ.
     """
     rank = np.arange(len(bounds) - 1)
     for distance in _powers_below(len(rank)):
@@ -89,7 +89,7 @@ def _doubling(bounds: Ints) -> Iterable[Columns]:
 
 
 def _exchange(src: Ints, dst: Ints, bounds: Ints, side: Ints, distance: int, *, reduce: bool) -> Columns:
-    """Send each dst the chunks of the ranks whose bits up to that of `distance` are those of `side`."""
+    """Send each dst the chunks of the ranks that have the lowest bits of `side`, up to the bit of `distance`."""
     owner = side[:, None] % (2 * distance) + np.arange(0, len(src), 2 * distance)
     first, count = bounds[owner].ravel(), (bounds[owner + 1] - bounds[owner]).ravel()
     start_row = np.cumsum(count) - count
@@ -103,7 +103,7 @@ def _powers_below(limit: int) -> list[int]:
 
 
 class _Fold:
-    """The ranks that are left when their number is brought down to a power of two, and who stands for whom."""
+    """The folding of ranks to a power of two."""
 
     def __init__(self, num_ranks: int) -> None:
         self.num_ranks = num_ranks
@@ -122,9 +122,9 @@ class _Fold:
         chunk_in: npt.ArrayLike,
         chunk_out: npt.ArrayLike,
     ) -> Schedule:
-        """Return `steps` of the ranks left (numbered anew), and before and after them the exchange with the folded.
+        """Return `steps` of the remaining ranks (renumbered), between the exchanges with the folded ranks.
 
-        chunk_in, chunk_out: what each of the folded gives and is given, (num_folded or 1, any number).
+        chunk_in, chunk_out: the chunks that each folded rank gives and receives, (num_folded or 1, any number).
         """
         # Nearly every rank sends nearly every chunk; asked for here, since the steps are long in the making.
         purpose = f"{algorithm} of {self.num_ranks:,} ranks in {num_chunks:,} chunks"

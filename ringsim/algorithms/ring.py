@@ -8,9 +8,9 @@ Reduce-scatter over n = 4 ranks, and which chunk each rank *sends* in each step 
     step 2   chunk 1   chunk 2   chunk 3   chunk 0
     holds    chunk 0   chunk 1   chunk 2   chunk 3     <- the sum over all four ranks
 
-All-gather goes on from there, every rank passing on what it received last, for another n - 1 steps. In each of the 2(n
-- 1) steps each rank sends 1/n of the data: 2(n - 1)/n of it in all, which no algorithm can beat (Patarasuk and Yuan
-2009). This is the only file with ring arithmetic.
+All-gather continues from there: every rank forwards the chunk that it received last, for another n - 1 steps. In each
+of the 2(n - 1) steps each rank sends 1/n of the data: 2(n - 1)/n in total, the minimum for any algorithm (Patarasuk and
+Yuan 2009). This is the only file with ring arithmetic.
 """
 
 import numpy as np
@@ -38,9 +38,9 @@ def ring_all_reduce(num_ranks: int, direction: int = 1) -> Schedule:
 
 
 def stride_orders(num_ranks: int, num_orders: int) -> list[Ints]:
-    """Ways round all ranks in equal strides; no hop in two of them, as long as there are enough strides.
+    """Return orders of all ranks in equal strides; no two orders share a hop while there are enough strides.
 
-    A stride comes round to every rank if it has no divisor in common with their number.
+    A stride reaches every rank if it has no common divisor with their number.
     """
     ranks = np.arange(num_ranks, dtype=np.int64)
     strides = np.flatnonzero(np.gcd(ranks, num_ranks) == 1) if num_ranks > 1 else np.array([1])
@@ -50,8 +50,8 @@ def stride_orders(num_ranks: int, num_orders: int) -> list[Ints]:
 def _half(collective: Collective, num_ranks: int, direction: int) -> Schedule:
     """Return one half of a ring.
 
-    In step k a rank sends the chunk that lies `1 + k` places behind it (reduce-scatter) or `k` places behind it
-    (all-gather), "behind" being against the direction of travel.
+    In step k a rank sends the chunk `1 + k` places behind it (reduce-scatter) or `k` places behind it (all-gather),
+    against the direction of travel.
     """
     require_count("num_ranks", num_ranks)
     ranks, zeros = np.arange(num_ranks), np.zeros(num_ranks, np.int64)

@@ -15,7 +15,7 @@ Ring = Callable[[int, int], Schedule]  # of a number of ranks and a direction
 def gloo_ring_all_reduce(num_ranks: int, segments_per_rank: int = 2) -> Schedule:
     """Gloo's own all_reduce: a ring that runs to the left, each chunk in `segments_per_rank` segments.
 
-    2(n - 1) steps a segment, 2(n - 1)/n of the data sent. The default holds up to 2 MiB a rank; for more see
+    2(n - 1) steps a segment, 2(n - 1)/n of the data sent. The default is valid up to 2 MiB a rank; for more see
     `gloo_segments_per_rank`. Gloo's limit of two segments in flight is not modelled. Source: gloo/allreduce.cc.
     """
     ring = split(ring_all_reduce(num_ranks, direction=-1), segments_per_rank)
@@ -23,7 +23,7 @@ def gloo_ring_all_reduce(num_ranks: int, segments_per_rank: int = 2) -> Schedule
 
 
 def gloo_segments_per_rank(num_ranks: int, size_bytes: int) -> int:
-    """Into how many segments Gloo's all_reduce cuts each rank's share: at least 2, each of at most 1 MiB."""
+    """Return the number of segments of each rank's share in Gloo's all_reduce: at least 2, each of at most 1 MiB."""
     segments = max(-(-size_bytes // GLOO_SEGMENT_BYTES), 2 * num_ranks)
     return -(-segments // num_ranks)
 
@@ -36,7 +36,7 @@ def gloo_ring_all_gather(num_ranks: int) -> Schedule:
 def bidirectional_ring_all_reduce(num_ranks: int) -> Schedule:
     """Return a ring to the right for one half of the data, its mirror for the other: 2(n - 1) steps each.
 
-    Sends what a ring sends, but to two neighbours: twice as fast where each link has its own bandwidth.
+    Twice as fast as a ring where each link has its own bandwidth.
     """
     return _both_ways(ring_all_reduce, num_ranks)
 
@@ -54,8 +54,8 @@ def bidirectional_ring_all_gather(num_ranks: int) -> Schedule:
 def multi_ring_all_reduce(num_ranks: int, num_rings: int = 2) -> Schedule:
     """Rings in different orders, `num_rings` of them, each with its share of the data, as NCCL's channels.
 
-    2(n - 1) steps each, 2(n - 1)/n of the data sent. The orders go round in equal strides, so that no two use the same
-    link while there are enough of them. Raises ValueError for less than one ring.
+    2(n - 1) steps each, 2(n - 1)/n of the data sent. The orders have different strides; no two share a link while there
+    are enough strides. Raises ValueError for less than one ring.
     """
     # The halves apart, as relabelling moves the chunks of each with their owners, alike in both.
     halves = multi_ring_reduce_scatter(num_ranks, num_rings), multi_ring_all_gather(num_ranks, num_rings)
@@ -75,8 +75,8 @@ def multi_ring_all_gather(num_ranks: int, num_rings: int = 2) -> Schedule:
 def ring_broadcast(num_ranks: int, segments: int | None = None) -> Schedule:
     """Broadcast along a chain from rank 0, in k segments one behind another: n + k - 2 steps.
 
-    Every rank but the last sends the data once. segments: by default 4 for each rank, with which a large broadcast
-    takes up to 1.25 times what sending the data once does.
+    Every rank but the last sends the data once. segments: by default 4 per rank; a large broadcast then takes up to
+    1.25 times the time of sending the data once.
     """
     return pipeline(chain(Collective.BROADCAST, num_ranks), 4 * num_ranks if segments is None else segments)
 
@@ -89,14 +89,14 @@ def ring_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
 def naive_ring_all_reduce(num_ranks: int) -> Schedule:
     """Return the whole tensor from rank to rank, each adding its own, and the result back: 2(n - 1) steps.
 
-    A rank sends the data at most twice, hardly more than in a ring, but all others wait meanwhile: n times as slow.
+    A rank sends the data at most twice, but all others wait meanwhile: n times slower than a ring.
     """
     halves = chain(Collective.REDUCE, num_ranks), chain(Collective.BROADCAST, num_ranks)
     return then(*halves, Collective.ALL_REDUCE, "naive_ring")
 
 
 def chain(collective: Collective, num_ranks: int) -> Schedule:
-    """Return the whole data from rank to rank, away from rank 0 or for a reduction towards it: n - 1 steps."""
+    """Return the whole data from rank to rank, from rank 0 or, for a reduction, to rank 0: n - 1 steps."""
     near = np.arange(num_ranks - 1)
     hops: list[Columns] = (
         [(rank + 1, rank, 0, True) for rank in near[::-1]]

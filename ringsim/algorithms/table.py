@@ -1,4 +1,4 @@
-"""`ALGORITHMS`: every built-in algorithm, by its collective and its name."""
+"""`ALGORITHMS`: all built-in algorithms, by collective and name."""
 
 from collections.abc import Callable
 

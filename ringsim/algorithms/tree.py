@@ -1,16 +1,16 @@
 """Trees with rank 0 as their root: binomial, and two binary ones on a half of the data each.
 
-In a binary tree only every second rank passes anything on. The double binary tree (Sanders, Speck and Traeff 2009; NCCL
-since 2.4) has two trees over the ranks 1 to n - 1, each for one half of the data, and a rank that passes on in one is a
-leaf in the other; rank 0 feeds both. For n = 8:
+In a binary tree only every second rank forwards. The double binary tree (Sanders, Speck and Traeff 2009; NCCL since
+2.4) has two trees over the ranks 1 to n - 1, each for one half of the data. A rank that forwards in one tree is a leaf
+in the other; rank 0 feeds both. For n = 8:
 
     first half        0              second half        0
                       4                                 5
                   2       6                         3       7
                 1   3   5   7                     2   4   6   1
 
-The first is numbered in order from left to right; the second is the same one place on, or, with an even number of ranks
-below rank 0, the mirror of the first.
+The first tree is numbered in order from left to right. The second is shifted by one rank or, if the number of ranks
+below rank 0 is even, mirrored.
 """
 
 import numpy as np
@@ -43,7 +43,7 @@ def binomial_tree_all_reduce(num_ranks: int) -> Schedule:
 def binomial_tree_gather(num_ranks: int) -> Schedule:
     """In each step half of the ranks that are left send all they have: ceil(log2(n)) steps, up to half the data sent.
 
-    Most shares are sent several times on their way.
+    Most shares are sent several times.
     """
     steps: list[Columns] = [(src, dst, share, False) for dst, src, share in _subtrees(num_ranks)]
     return Schedule.from_columns(Collective.GATHER, "binomial_tree", num_ranks, num_ranks, steps)
@@ -58,7 +58,7 @@ def binomial_tree_scatter(num_ranks: int) -> Schedule:
 def double_binary_tree_broadcast(num_ranks: int, segments: int | None = None) -> Schedule:
     """Down two binary trees, k segments in each: up to ceil(log2(n)) + k - 1 steps a tree.
 
-    No rank sends more than the data once. segments: by default 4 for each level of the tree.
+    No rank sends more than the data once. segments: by default 4 per level of the tree.
     """
     return _double(Collective.BROADCAST, num_ranks, segments)
 
@@ -72,19 +72,19 @@ def double_binary_tree_all_reduce(num_ranks: int, segments: int | None = None) -
     """Up two binary trees and down again, k segments in each: up to 2 ceil(log2(n)) + k - 1 steps a tree.
 
     No rank sends more than twice the data. Executed in order (see `simulate`), each step takes at least the latency:
-    for small data take fewer segments, down to 1.
+    use fewer segments for small data, down to 1.
     """
     return _double(Collective.ALL_REDUCE, num_ranks, segments)
 
 
 def _distances(num_ranks: int) -> list[tuple[int, Ints]]:
-    """Return the distances 1, 2, 4, ... in a binomial tree, and the ranks that receive over each in a reduction."""
+    """Return the distances 1, 2, 4, ... in a binomial tree, and the receivers over each in a reduction."""
     distances = [1 << bit for bit in range((num_ranks - 1).bit_length())]
     return [(distance, np.arange(0, num_ranks - distance, 2 * distance)) for distance in distances]
 
 
 def _subtrees(num_ranks: int) -> list[tuple[Ints, ...]]:
-    """Return for each distance in a binomial tree every parent, its child there, and each share below the child."""
+    """Return for each distance in a binomial tree all parents, their children, and the shares below each child."""
     levels = []
     for distance, parent in _distances(num_ranks):
         child = (parent + distance)[:, np.newaxis]
@@ -111,7 +111,7 @@ def _double(collective: Collective, num_ranks: int, segments: int | None) -> Sch
 def _binary_tree(collective: Collective, ranks: Ints) -> Schedule:
     """Return a tree over rank 0 and, in order from left to right below it, `ranks`.
 
-    A rank sends to its parent and to each of its children on its own channel: a segment goes to both at once.
+    A rank has a channel for its parent and for each child: a segment goes to both children at once.
     """
     rank = np.append(0, ranks)
     parent = _parents(len(ranks))
@@ -131,8 +131,8 @@ def _binary_tree(collective: Collective, ranks: Ints) -> Schedule:
 def _parents(num_nodes: int) -> Ints:
     """Return the parent of each node of a binary tree over 1 to `num_nodes`, numbered in order; 0 above the root.
 
-    The lowest bit of a node's number is its height. Where the parent would lie beyond the last node, the node hangs
-    from the next one above. Index 0 is 0.
+    The lowest bit of a node's number is its height. If the parent would lie beyond the last node, the nearest existing
+    ancestor takes its place. Index 0 is 0.
     """
     node = np.arange(num_nodes + 1)
     low = node & -node

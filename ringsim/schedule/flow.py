@@ -20,6 +20,8 @@ BYTES_MADE = 100  # of memory for each transfer, while it or the arrows between 
 
 
 class FlowRow(NamedTuple):
+    """One row of a `Flow`."""
+
     step: int
     src: int
     dst: int
@@ -206,7 +208,7 @@ class RankOperation(NamedTuple):
 def operations_of_ranks(
     waits: Dependencies, num_ranks: int
 ) -> Iterator[list[tuple[RankOperation, list[RankOperation]]]]:
-    """Yield the operations of each rank in step order, and within a step the sends first, since writes may wait for sends.
+    """Yield the operations of each rank in step order, and within a step the sends first, for which writes may wait.
 
     Each operation comes with the rank's operations for which it waits, except those on its own channel or connection.
     """

@@ -34,11 +34,10 @@ def partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
 
 
 def gloo_partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
-    """Return the bounds of Gloo's all_reduce: chunks of `num_elements / num_chunks` elements, rounded up, while any are
-    left.
+    """Return the bounds of Gloo's all_reduce: every chunk has `num_elements / num_chunks` elements, rounded up.
 
-    The chunk of an element determines the order of its additions, and therefore the last bits of the sum. Raises
-    ValueError as `partition` does.
+    The last chunks are shorter or empty. The chunk of an element determines the order of its additions, and therefore
+    the last bits of the sum. Raises ValueError as `partition` does.
     """
     length = -(-num_elements // num_chunks) if num_chunks > 0 else 0
     return np.minimum(partition(num_chunks * length, num_chunks), num_elements)

@@ -116,7 +116,7 @@ class Copies:
     ranks: tuple[Ints, ...]
 
     def of_connections(self, src: AnyInts, dst: AnyInts, channel: AnyInts) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return src, dst and channel of all copies of connections of `steps`, and the connection that each one copies."""
+        """Return src, dst and channel of all copies of connections of `steps`, and the original of each copy."""
         num_copies = sum(map(len, self.numbers))
         of_part, part = np.divmod(channel, len(self.numbers))
         columns = []

@@ -1,4 +1,7 @@
-"""Check the steps and numbers of a user. NumPy's errors do not name the step, and NumPy would accept 0.5 for chunk 0."""
+"""Check the steps and numbers of a user.
+
+NumPy's errors do not name the step, and NumPy would accept 0.5 for chunk 0.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""When each transfer of a schedule happens on a network, and how long a schedule takes."""
+"""Simulation: the time of each transfer of a schedule on a network."""
 
 from ringsim.simulation.closed_form import closed_form_of, closed_form_s
 from ringsim.simulation.rates import fair_rates

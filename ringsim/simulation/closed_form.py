@@ -1,11 +1,11 @@
-"""`closed_form_s`: the time of an algorithm as a formula, to hold the simulator against.
+"""`closed_form_s`: the time of an algorithm as a formula, as a check of the simulator.
 
-The formulas give what the rule of execution (see `schedule`) gives on a `Network`: a rank sends on several channels at
-once, which share its port, and applies what comes on several connections at once; steps are no barrier. Where a round
-is one message to one rank that is the textbook's formula, with alpha = latency + both overheads, beta = 1/bandwidth and
-gamma = 1/reduce rate; elsewhere the docstring says what differs.
+The formulas give the time by the rule of execution (see `schedule`) on a `Network`: a rank sends on several channels at
+once, which share its port, and applies messages of several connections at once; steps are no barrier. If a round is one
+message to one rank, this is the textbook's formula, with alpha = latency + both overheads, beta = 1/bandwidth and gamma
+= 1/reduce rate; otherwise the docstring names the difference.
 
-There is none where messages meet at a port at times that depend on latency and overheads: for double trees, for two
+There is no formula if messages meet at a port at times that depend on latency and overheads: for double trees, for two
 levels, and for most exchanges and trees on a number of ranks that is not a power of two. Executed in order some
 algorithms have other formulas, or have one only then.
 
@@ -33,7 +33,7 @@ from ringsim.simulation.simulate import RULE, Runtime
 
 
 class _Hop(NamedTuple):
-    """One chunk from rank to rank: overhead and bytes of sending, and `apply_s` of the receiver when it has come."""
+    """The costs of one chunk from rank to rank, in seconds; `apply_s` is the receiver's time after arrival."""
 
     overhead_s: float
     bytes_s: float
@@ -42,21 +42,20 @@ class _Hop(NamedTuple):
 
     @property
     def send_s(self) -> float:
-        """The seconds of sending if nothing else is sent."""
         return self.overhead_s + self.bytes_s
 
     def together_s(self, num_messages: int) -> float:
-        """Return the time of this many that leave one rank, or reach one, at once on several channels."""
+        """Return the time of messages that leave, or reach, one rank at once on several channels."""
         return self.overhead_s + self.bytes_s * num_messages
 
     @property
     def whole_s(self) -> float:
-        """The seconds from start to applied."""
+        """Time from start to applied."""
         return self.send_s + self.latency_s + self.apply_s
 
     @property
     def gap_s(self) -> float:
-        """The seconds of every further chunk in a train: the slower one of link and receiver sets the pace."""
+        """Time per following chunk of a train: the slower of link and receiver."""
         return max(self.send_s, self.apply_s)
 
 
@@ -66,7 +65,7 @@ _TwoKinds = Callable[[int, _Hop, _Hop], float | None]  # likewise, the hop where
 
 
 class _Formula(NamedTuple):
-    """A time, and into how many chunks a rank the data is cut; 0: it is left whole."""
+    """A time, and the number of chunks per rank; 0 chunks: the data is not cut."""
 
     chunks_per_rank: int
     time_s: _TwoKinds
@@ -83,8 +82,8 @@ def closed_form_s(
 ) -> float | None:
     """Return the seconds of an algorithm, as `algorithm` makes it, on a uniform network; None if there is no formula.
 
-    Exact where the number of chunks divides the size; otherwise between the values at the next smaller and the next
-    larger size that it divides, unless chunks of unlike sizes meet at a port.
+    Exact if the number of chunks divides the size. Otherwise the time lies between the times of the nearest sizes that
+    it divides, unless chunks of unequal sizes meet at a port.
 
         >>> from ringsim import Collective, Network, closed_form_s
         >>> network = Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
@@ -106,10 +105,10 @@ def closed_form_s(
 
 
 def closed_form_of(schedule: Schedule, network: Network, size_bytes: float, *, runtime: Runtime = RULE) -> float | None:
-    """Return `closed_form_s` of the schedule's algorithm; None too if it is not as `build` makes it.
+    """Return `closed_form_s` of the schedule's algorithm; None if the schedule differs from the one of `build`.
 
-    None as well on a network whose pairs of ranks are not all alike. A schedule is told by its numbers of chunks and
-    steps, and by its first step, since anyone may name one `ring`.
+    Also None if the pairs of ranks of the network are not all alike. Since users may name any schedule `ring`, the
+    numbers of chunks and steps and the first step are compared.
     """
     key = schedule.collective, schedule.algorithm
     if network.message_costs is None or key not in _IN_ORDER:
@@ -130,7 +129,6 @@ def _copying(time_s: _OneKind) -> _TwoKinds:
 
 
 def _one_after_the_other(adding: _OneKind, copying: _OneKind) -> _TwoKinds:
-    """Return the sum of two halves, of which the second starts when the first has ended."""
     return lambda num_ranks, add, copy: adding(num_ranks, add) + copying(num_ranks, copy)
 
 
@@ -156,33 +154,32 @@ def _rounds(num_ranks: int, hop: _Hop) -> float:
 
 
 def _wave(num_ranks: int, hop: _Hop) -> float:
-    """Return the first chunk's n - 1 hops, and the gap for each of the k - 1 behind it; k = 4n, c = S/k.
+    """Time of a linear pipeline: n - 1 hops for the first chunk, and a gap for each of the k - 1 following chunks.
 
-    The linear pipeline that Sanders, Speck and Traeff 2009 compare their trees with. Here only the slower end of a hop
-    keeps the next chunk. Any n.
+    k = 4n, c = S/k; any n. Sanders, Speck and Traeff 2009 compare their trees with it. Here only the slower end of a
+    hop delays the next chunk.
     """
     return (num_ranks - 1) * hop.whole_s + (4 * num_ranks - 1) * hop.gap_s
 
 
 def _train(rounds: int, segments: int, hop: _Hop) -> float:
-    """Half a ring with each chunk in segments, all segments of a round before the next: `rounds` = n - 1.
+    """Time of half a ring with each chunk in segments, all segments of a round before the next; `rounds` = n - 1.
 
-    A segment goes on when it has been applied, and when the train before it has passed: so a round takes a hop, or the
-    gaps of a train if that is longer.
+    A segment is forwarded when it has been applied and the previous train has passed: a round takes a hop or, if
+    longer, the gaps of a train.
     """
     return hop.whole_s + (segments - 1) * hop.gap_s + (rounds - 1) * max(hop.whole_s, segments * hop.gap_s)
 
 
 def _two_pieces(num_ranks: int, hop: _Hop) -> float:
-    """Return a train of two segments; c = S/(2n). Any n."""
+    """Time of a train of two segments; c = S/(2n). Any n."""
     return _train(num_ranks - 1, 2, hop)
 
 
 def _gloo_all_reduce(num_ranks: int, add: _Hop, copy: _Hop) -> float:
-    """Two trains of two segments, c = S/(2n), the second behind the first. Any n.
+    """Time of two trains of two segments, one after the other; c = S/(2n). Any n.
 
-    Where the halves meet a path passes from one's slower end to the other's only by a whole hop, hence the two single
-    terms.
+    A path passes from the slower end of one half to that of the other only by a whole hop, hence the two single terms.
     """
     more = num_ranks - 2
     adding = add.gap_s + more * max(add.whole_s, 2 * add.gap_s) + max(add.whole_s, 2 * add.send_s)
@@ -190,7 +187,7 @@ def _gloo_all_reduce(num_ranks: int, add: _Hop, copy: _Hop) -> float:
 
 
 def _two_rings(num_ranks: int, hop: _Hop) -> float:
-    """Half of two rings at once: (n-1)(alpha + 2c beta), c = S/(2n), as two messages of each round share a port.
+    """Time of half of two rings at once: (n-1)(alpha + 2c beta), c = S/(2n); two messages of a round share a port.
 
     In order only if applying takes no time.
     """
@@ -198,16 +195,16 @@ def _two_rings(num_ranks: int, hop: _Hop) -> float:
 
 
 def _if_applied_at_once(collective: Collective, time_s: _TwoKinds) -> _TwoKinds:
-    """Return the formula for a network on which applying what the collective sends takes no time."""
+    """Restrict the formula to networks on which applying takes no time."""
     applied = 0 if collective.reduces else 1  # in which of the two kinds of hops
     return lambda num_ranks, *hops: None if hops[applied].apply_s else time_s(num_ranks, *hops)
 
 
 def _exchange(num_ranks: int, hop: _Hop) -> float:
-    """Recursive halving or doubling, log2(n) rounds of 1, 2, 4, ... n/2 chunks of c = S/n bytes; n a power of two.
+    """Time of recursive halving or doubling: log2(n) rounds of 1, 2, 4, ... n/2 chunks, c = S/n; n a power of two.
 
     log2(n) alpha + (n-1) c beta [+ (n-1) c gamma] if each round were one message (Thakur, Rabenseifner and Gropp 2005,
-    sections 4.1 and 4.2). Here it is a train of chunks, with an overhead for each.
+    sections 4.1 and 4.2). Here a round is a train of chunks, with an overhead for each.
     """
     rounds = num_ranks.bit_length() - 1
     return rounds * hop.whole_s + (num_ranks - 1 - rounds) * hop.gap_s
@@ -222,10 +219,10 @@ def _whole_rounds(num_ranks: int, hop: _Hop) -> float:
 
 
 def _tree_down(num_ranks: int, hop: _Hop) -> float:
-    """ceil(log2(n)) hops of all the data, c = S, if n is a power of two (Thakur, Rabenseifner and Gropp 2005, 4.4).
+    """Time of ceil(log2(n)) hops, c = S, if n is a power of two (Thakur, Rabenseifner and Gropp 2005, 4.4).
 
-    The root sends to the rank half of that power of two away, whose tree has the ranks from there on, and then goes on
-    in the full tree of the ranks before it; the longer of the two counts. Any n.
+    The root sends to the rank at half that power of two, whose tree has the ranks from there on. Then the root
+    continues in the full tree of the ranks below. The longer of the two counts. Any n.
     """
     if num_ranks == 1:
         return 0.0
@@ -235,20 +232,20 @@ def _tree_down(num_ranks: int, hop: _Hop) -> float:
 
 
 def _at_once(num_ranks: int, hop: _Hop) -> float:
-    """All n - 1 messages to a rank at once: alpha + (n-1) c beta, then gamma n - 1 times. Any n.
+    """Time of n - 1 messages to a rank at once: alpha + (n-1) c beta, then n - 1 times gamma. Any n.
 
-    c = S/n if ranks exchange shares, c = S if they exchange, or send to rank 0, all they have.
+    c = S/n if ranks exchange shares, c = S if they send all their data.
     """
     return hop.together_s(num_ranks - 1) + hop.latency_s + (num_ranks - 1) * hop.apply_s
 
 
 def _from_one(num_ranks: int, hop: _Hop) -> float:
-    """Return a rank to all the others at once: alpha + (n-1) c beta, c = S; all to all, c = S/n. Any n."""
+    """Time of one rank to all others at once: alpha + (n-1) c beta, c = S; all to all, c = S/n. Any n."""
     return hop.together_s(num_ranks - 1) + hop.latency_s + hop.apply_s
 
 
 def _in_turn(num_ranks: int, hop: _Hop) -> float:
-    """Return a rank to all the others, each message after the one before: alpha + (n-1) c beta, c = S/n. Any n."""
+    """Time of one rank to all others, one after the other: alpha + (n-1) c beta, c = S/n. Any n."""
     return (num_ranks - 1) * hop.send_s + hop.latency_s + hop.apply_s
 
 

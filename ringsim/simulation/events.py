@@ -1,28 +1,28 @@
-"""The event engine: a schedule in virtual time on a topology whose ranks share things.
+"""The event engine: a schedule in virtual time on a topology whose ranks share resources.
 
-A transfer goes through these states. The arrows of `Dependencies` say what it waits for; a time is known as soon as all
-times that it waits for are known.
+A transfer goes through these states. `Dependencies` names its waits; a time is known once all times before it are
+known.
 
     waiting to start      its chunk is being written on the sender (rule 1), or the channel is busy (rule 2)
       | start_s           `_start`: the channel is taken
     preparing             the sender's overhead, on a core of the host if cores are scarce
       |                   `_send`
-    sending               its bytes go over the connection, at a fair share of what they use
+    sending               its bytes go over the connection, at a fair share of the resources
       | sent_s            `_leave`: the channel is free, and the chunk on the sender may be overwritten (rule 4)
     travelling            the latency of the path
       | arrived_s
     waiting to be applied an earlier one on the connection or for the chunk is not applied yet (rule 3), or
-      |                   the receiver still sends what would be overwritten (rule 4)
+      |                   the receiver still sends the chunk to be overwritten (rule 4)
       | apply_s           `_apply`
     being applied         the receiver's overhead, and adding, on a core of the host if cores are scarce
       | applied_s         `_be_applied`: the next ones may start or be applied
 
-Bytes that share a resource, and work on scarce cores, take a time that depends on what else is going on. Such work is
-begun in a slot of `Slots`, and `Activities` says when the next work ends (`_end`). All other times are a maximum and a
-sum, known at once. What becomes known at one moment is dealt with in arrays: `_later` takes note of rows and what to do
-with them, `_settle` does it until nothing more follows, and `_run_clock` goes on to the next moment at which work ends.
+Only bytes that share a resource and work on scarce cores depend on other work. Such work begins in a slot of `Slots`,
+and `Activities` says which work ends next (`_end`). All other times are a maximum and a sum, known at once. Rows of one
+moment are handled in arrays: `_later` records rows and their next action, `_settle` runs the actions, and `_run_clock`
+advances to the next end of work.
 
-Rows behind the last one that shares anything (`_first_of_tail`) need no clock, and are dealt with when it has stopped.
+The rows behind the last one that shares a resource (`_first_of_tail`) need no clock and are handled at the end.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def run_events(
     on_progress: OnProgress = ignore_progress,
     copies: CopyCounts | None = None,
 ) -> Timeline:
-    """Return every transfer of a schedule with its times; infinite for what cannot happen because something failed.
+    """Return all transfers of a schedule with their times; infinite for transfers that a failure prevents.
 
     chunk_bytes: (num_chunks,). copies: see `TransferCosts`.
     """
@@ -57,7 +57,7 @@ def run_events(
 
 
 class EventRun:
-    """The state of every transfer. Rows are counted as in `Dependencies`; row -1 is before everything, at time 0.
+    """The state of every transfer. Rows are counted as in `Dependencies`; row -1 is before all rows, at time 0.
 
     num_timers: see `Slots`.
     """
@@ -77,7 +77,7 @@ class EventRun:
         self._todo: dict[Callable[[Ints], None], list[Ints]] = {}
 
     def finish(self, on_progress: OnProgress = ignore_progress) -> None:
-        """Run until nothing more can happen. on_progress: see `simulate`."""
+        """Run to the end. on_progress: see `simulate`."""
         self._on_progress = on_progress
         self._later(self._start, self._waits.startable(0, len(self._rows)))
         self._run_clock()
@@ -91,7 +91,6 @@ class EventRun:
         return float(self._applied_s[:-1].max(initial=0.0))
 
     def timeline(self, num_ranks: int, num_chunks: int) -> Timeline:
-        """Return what is known of every transfer."""
         rows = self._rows
         del self._waits  # which has served its time, to make room
         start_s, arrived_s, apply_s = (np.empty(len(rows)) for _ in range(3))
@@ -105,7 +104,6 @@ class EventRun:
         return Timeline(num_ranks, num_chunks, *columns, *times)
 
     def _run_clock(self) -> None:
-        """Go from one moment at which work ends to the next, until there is none."""
         self._settle()
         while True:
             slot, ends_s = self._slots.activities.next_ended()
@@ -115,7 +113,7 @@ class EventRun:
             self._settle()
 
     def _settle(self) -> None:
-        """Find out all that follows from what is known, as much of one kind at a time as there is."""
+        """Run all pending actions, each on as many rows at a time as possible."""
         while self._todo:
             action = next(iter(self._todo))
             rows = self._todo.pop(action)
@@ -126,7 +124,7 @@ class EventRun:
             self._todo.setdefault(action, []).append(rows)
 
     def _first_of_tail(self) -> int:
-        """Return the row from which on nothing is shared, nor can anything have to do with what is."""
+        """Return the row from which on no row shares a resource or affects one that does."""
         if self._slots.cores_are_scarce:
             return len(self._rows)
         shared = np.flatnonzero(self._slots.shares[self._connection])
@@ -154,7 +152,7 @@ class EventRun:
     # The states, of which one leads to the next.
 
     def _start(self, row: Ints) -> None:
-        """Let these take their channels: all that they waited for is known."""
+        """Let rows take their channels; all their waits are over."""
         late = row >= self._tail
         if np.count_nonzero(late):
             self._held.append(row[late])
@@ -166,7 +164,7 @@ class EventRun:
         self._send(row, start_s, overhead_s)
 
     def _send(self, row: Ints, from_s: Floats, lead_s: Floats) -> None:
-        """Let the bytes of these go, after a lead that shares nothing."""
+        """Send the bytes, after a lead that uses no shared resource."""
         connection, num_bytes = self._connection[row], self._costs.num_bytes(row)
         shares = self._slots.shares[connection]
         num_sharing = np.count_nonzero(shares)
@@ -182,13 +180,13 @@ class EventRun:
         self._later(self._leave, row)
 
     def _leave(self, row: Ints) -> None:
-        """Go on with what waited for these to have left."""
+        """Release the rows that waited for these sends."""
         may_start, may_apply = self._waits.after_send(row)
         self._later(self._start, may_start)
         self._later(self._apply, may_apply)
 
     def _apply(self, row: Ints) -> None:
-        """Apply these: they have arrived, it is their turn, and what they write to is free."""
+        """Apply rows that have arrived and may write."""
         begin_s, work_s = self._is_applied_from(row), self._costs.apply_s(row)
         if self._slots.cores_are_scarce:
             left = self._slots.begin_on_cores(self._connection[row], row, begin_s, work_s, is_applying=True)
@@ -197,14 +195,14 @@ class EventRun:
         self._later(self._be_applied, row)
 
     def _be_applied(self, row: Ints) -> None:
-        """Go on with what waited for these to have been applied."""
+        """Release the rows that waited for these applications."""
         self._on_progress(len(row))
         may_apply, may_start = self._waits.after_apply(row)
         self._later(self._apply, may_apply)
         self._later(self._start, may_start)
 
     def _end(self, slot: Ints, ends_s: Floats) -> None:
-        """End the work in these slots, to whose end the clock has come."""
+        """End the work in these slots at the clock's time."""
         if not self._slots.cores_are_scarce:  # then all work is sending
             row = self._slots.rows_of(slot)
             self._sent_s[row] = ends_s
@@ -220,10 +218,10 @@ class EventRun:
 
 
 class Slots:
-    """The places where work that shares something goes on.
+    """The slots of work on shared resources.
 
-    A slot for each connection; where cores are scarce also one for its overheads, and one for what is applied of it;
-    and the last `num_timers`, in which nothing is done but waiting for a moment.
+    Every connection has a slot for its bytes and, if cores are scarce, one for its overheads and one for applying. The
+    last `num_timers` slots only wait for a moment.
     """
 
     def __init__(self, connections: Connections, topology: Topology, num_timers: int = 0) -> None:
@@ -256,10 +254,10 @@ class Slots:
     def begin_on_cores(
         self, connection: Rows, row: Ints, from_s: Floats, work_s: Floats, *, is_applying: bool = False
     ) -> Bools:
-        """Begin what the rows do on cores that ranks share, and return which rows do nothing there, (num_rows,).
+        """Begin work on shared cores, and return which rows have no such work, (num_rows,).
 
-        is_applying: whether it is applying, on the receivers' cores; else the overheads of the senders.
-        connection, row, from_s, work_s: (num_rows,); from when, and for how many seconds of one core.
+        is_applying: whether receivers apply; otherwise senders have their overheads.
+        connection, row, from_s, work_s: (num_rows,); the start, and the seconds of one core.
         """
         end = self._num_connections * is_applying + connection
         rank = self._ends[end]
@@ -269,21 +267,20 @@ class Slots:
         return ~on_cores
 
     def begin_waiting(self, timer: int, until_s: float) -> None:
-        """Begin to wait in one of the timers, counted from 0, until that moment."""
         slot = np.array([self.first_timer + timer])
         self.activities.begin(slot, np.array([until_s]), 0.0, np.zeros(1))
 
     def begin_sending(self, slot: Rows, row: Ints, from_s: Floats, lead_s: Floats | float, amount: Floats) -> None:
-        """Begin to send over the connections of these slots, after a lead that shares nothing."""
+        """Begin to send over these connections, after a lead that uses no shared resource."""
         self._row[slot] = row
         self.activities.begin(slot, from_s, lead_s, amount)
 
     def rows_of(self, slot: Ints) -> Ints:
-        """Return the rows whose work is in these slots, or was there last."""
+        """Return the rows that are, or were last, in these slots."""
         rows: Ints = self._row[slot]
         return rows
 
     def ended(self, slot: Ints) -> tuple[Ints, Bools, Bools, Bools]:
-        """Return the rows whose work was in these slots, and which were sent, were overheads, were applied."""
+        """Return the rows in these slots, and whether each was sent, did an overhead, or was applied."""
         kind = slot // max(self._num_connections, 1)
         return self._row[slot], kind == 0, kind == 1, kind >= 2

@@ -1,13 +1,13 @@
-"""The fast path: the time of a schedule whose transfers follow from a rule, so that not all of them are listed.
+"""The fast path: the time of a schedule whose transfers follow from a rule, without listing all of them.
 
-`fast_path` says which way there is: the rounds of a ring that shares nothing, one after the other, as here, or a few
-transfers that stand for all (see `representatives`). All other schedules go through the event engine.
+`fast_path` chooses: the rounds of a ring that shares nothing, here, or a few transfers that represent all (see
+`representatives`). All other schedules go through the event engine.
 
-Where nothing is shared every time is a maximum of earlier times plus a cost, so a round is evaluated as a few NumPy
-operations over all its transfers. Each rank has one connection out and one in, and one transfer a step on each, so that
-a rank that executes in order does the same at the same times. Only the times of the last round are kept, so that a ring
-of 65,536 ranks needs little memory. What makes it fast: a cost that is the same for all transfers is one number, and an
-index that names neighbours in order is a slice.
+If nothing is shared, every time is a maximum of earlier times plus a cost, so that a round is a few NumPy operations
+over all its transfers. Each rank has one connection out and one in, with one transfer a step on each; execution in
+order therefore has the same times. Only the times of the last round are kept: a ring of 65,536 ranks needs little
+memory. Two things make it fast: a cost that is equal for all transfers is one number, and an index that names
+neighbours in order is a slice.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ Index = Ints | slice  # a slice where the numbers are neighbours, in order
 def fast_path(
     schedule: Schedule, topology: Topology, chunk_bytes: Ints, *, in_order: bool
 ) -> "PrivateRounds | Representatives | None":
-    """Return what gives the time of a schedule without listing all its transfers; None if they must be listed.
+    """Return an object that gives the time without listing all transfers; None if they must be listed.
 
     chunk_bytes: (num_chunks,). in_order: see `dependencies`.
     """
@@ -44,7 +44,7 @@ def fast_path(
 
 
 def may_be_alike(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> bool:
-    """Return whether representatives are worth looking for: neither sizes, chance nor failures tell ranks apart."""
+    """Return whether to look for representatives: neither sizes, jitter nor failures tell ranks apart."""
     if schedule.num_transfers < MIN_TRANSFERS or (chunk_bytes != chunk_bytes[0]).any():
         return False
     has_cores = bool((topology.processors.cores != NONE).any())
@@ -76,7 +76,7 @@ class RoundTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrivateRounds:
-    """A relay in virtual time, of whose hops each has a connection that it shares with no other rank."""
+    """A relay in virtual time whose hops share no connection with another rank."""
 
     schedule: Schedule
     relay: Relay
@@ -85,11 +85,10 @@ class PrivateRounds:
 
     @property
     def num_listed(self) -> int:
-        """How many transfers are in memory at a time."""
+        """Number of transfers in memory at a time."""
         return len(self.relay.src)
 
     def timeline(self, on_progress: OnProgress = ignore_progress) -> Timeline:
-        """Return every transfer with its times."""
         table, first = self.schedule.steps.table, 0
         columns = RoundTimes(*(np.empty(len(table)) for _ in RoundTimes._fields))
         for times in self._times():
@@ -109,7 +108,6 @@ class PrivateRounds:
         return last_s
 
     def _times(self) -> Iterator[RoundTimes]:
-        """Yield the times of each turn of each round."""
         relay, num_ranks, num_hops = self.relay, self.topology.num_ranks, len(self.relay.src)
         require_memory(f"{self.schedule}: the times of a round of {num_hops:,} transfers", BYTES_OF_HOP * num_hops)
         turns = [_Turn(relay, turn, self.topology, self.chunk_bytes) for turn in range(relay.num_turns)]
@@ -132,9 +130,10 @@ class PrivateRounds:
 
 
 class _Turn:
-    """The hops of one turn of all rounds, and what they cost.
+    """The hops of one turn of all rounds, and their costs.
 
-    by_chunk: if all hops are alike, the seconds of sending and of adding each chunk; one number if any chunk.
+    by_chunk: if all hops are alike, the seconds of sending and of adding each chunk; one number if the chunk does not
+    matter.
     """
 
     def __init__(self, relay: Relay, turn: int, topology: Topology, chunk_bytes: Ints) -> None:
@@ -156,11 +155,10 @@ class _Turn:
 
     @property
     def is_any_chunk(self) -> bool:
-        """Whether the cost of a transfer does not depend on its chunk."""
         return isinstance(self._bytes, float)
 
     def costs(self, step: int, chunk: Ints, reduces: bool) -> tuple[Cost, Cost, Cost]:
-        """Return the seconds of sending, of the way, and of applying. chunk: on all hops, in this round."""
+        """Return the seconds of sending, of the path, and of applying. chunk: on all hops, in this round."""
         own = chunk[self.hops]
         if self._topology.jitter is None and self._by_chunk is not None:
             send_s, add_s = self._by_chunk
@@ -174,17 +172,15 @@ class _Turn:
 
 
 def _seconds(cost: tuple[Cost, Floats | float], size: Cost) -> Cost:
-    """Return an overhead and what these bytes take at a rate."""
     return cost[0] + size / cost[1]
 
 
 def _of_chunk(values: Floats | float, chunk: Ints) -> Floats | float:
-    """Return the value of each of these chunks."""
     return values if isinstance(values, float) else values[chunk]
 
 
 def _one_if_same(values: Floats) -> Floats | float:
-    """Return the one value that they all have, as a number, which NumPy is faster with."""
+    """Return one number if all values are equal, since NumPy is faster with it."""
     return float(values[0]) if len(values) and (values == values[0]).all() else values
 
 

@@ -1,12 +1,12 @@
-"""Work that shares resources: how fast each piece goes, and when it ends.
+"""Work that shares resources: the rate of each piece, and its end.
 
-Rates are max-min fair, as in SimGrid: none can be raised except by lowering one that is no higher. They follow from
-the *level* of each resource, which is the rate of those of its users that nothing else holds back, and infinite while
-the resource is not used up. A piece of work goes at the lowest level of what it uses, or at its own limit.
+Rates are max-min fair, as in SimGrid: no rate can be raised without lowering one that is no higher. They follow from
+the *level* of each resource: the rate of users that no other resource limits; infinite if the resource is not used up.
+A piece of work has the lowest level of its resources as its rate, or its own limit.
 
-When a few pieces begin or end, `Levels` corrects the levels of the resources that they use, then those of resources
-whose users are held back more or less than before, until nothing changes (Charny, Clark and Jain 1995). When many
-do, all levels are computed anew in arrays. The two differ by rounding only.
+When a few pieces begin or end, `Levels` corrects the levels of their resources, and then of resources whose users
+changed, until nothing changes (Charny, Clark and Jain 1995). When many do, all levels are computed anew in arrays. The
+two differ by rounding only.
 """
 
 import math
@@ -32,13 +32,13 @@ NOTHING = 1e-9  # of a bucket, or of the rate at which it fills
 def fair_rates(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> Floats:
     """Return the max-min fair rates of these activities, (num_activities,).
 
-    resource: (width, num_activities), what each activity uses, nothing twice; where it uses less than `width`, the
-    number of a resource without limit.
-    use: (width, num_activities), of that resource's capacity for one unit of rate.
+    resource: (width, num_activities), the resources of each activity, without repetition; unused places have the number
+    of a resource without limit.
+    use: (width, num_activities), capacity of that resource used per unit of rate.
     most: (num_activities,), finite, the rate of each if nothing were shared.
-    capacity: (num_resources,), of each resource; infinite: without limit.
+    capacity: (num_resources,); infinite: without limit.
 
-    Raises ValueError where there are no such rates, because something is NaN.
+    Raises ValueError for NaN.
     """
     return _rates_at(fair_levels(resource, use, most, capacity), resource, most)
 
@@ -51,8 +51,8 @@ def _rates_at(level: Floats, resource: Ints, most: Floats) -> Floats:
 def fair_levels(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> Floats:
     """Return the level of each resource, (num_resources,), by progressive filling; for the arguments see `fair_rates`.
 
-    Bertsekas and Gallager 1992, section 6.5.2; but one round fixes the levels of all resources that are used up before
-    any other resource of their users, as no later round can change them.
+    Bertsekas and Gallager 1992, section 6.5.2. One round fixes the levels of all resources that are used up before any
+    other resource of their users, since no later round can change these levels.
     """
     levels = np.full(len(capacity), np.inf)
     left = capacity.copy()
@@ -100,18 +100,18 @@ class Levels:
         self._changed: list[int] = []
 
     def limit(self, resource: Ints, capacity: Floats | float) -> None:
-        """Let these resources have these capacities from the next update on."""
+        """Set the capacities of these resources from the next update on."""
         self._capacity[resource] = capacity
         self._changed += resource.tolist()
 
     def used(self, rate: Floats) -> Floats:
-        """Return what is used of each resource, (num_resources,), if work goes at these rates, (num_slots,)."""
+        """Return the use of each resource, (num_resources,), at these rates, (num_slots,)."""
         return _sum_by(self._resource, self._use * np.where(self._active, rate, 0.0), len(self._capacity))
 
     def update(self, left: Ints, joined: Ints) -> tuple[Ints, Floats]:
-        """Let the work in the slots `left` end, and work begin in the slots `joined`.
+        """End the work in the slots `left`, and begin the work in the slots `joined`.
 
-        Returns the slots that have joined and those whose rates may have changed, and their rates.
+        Returns the slots that joined or whose rates may have changed, and their rates.
         """
         self._active[left] = False
         self._active[joined] = True
@@ -128,7 +128,7 @@ class Levels:
         return slot, _rates_at(self._level, self._resource[:, slot], self._most[slot])
 
     def _correct(self, left: Iterable[int], joined: Iterable[int]) -> set[int] | None:
-        """Correct the levels; return the resources whose level has changed, or None if that takes too long."""
+        """Correct the levels; return the resources with a new level, or None if that takes too long."""
         # Work that follows work in a slot changes nothing for the others.
         ended, begun = set(left).difference(joined), set(joined).difference(left)
         for slot in ended:
@@ -142,7 +142,7 @@ class Levels:
         return self._spread(deque(dict.fromkeys((*self._changed, *waiting))))
 
     def _spread(self, waiting: deque[int]) -> set[int] | None:
-        """Correct the levels of the resources that wait, and let those wait that share a user with a changed one."""
+        """Correct the levels of waiting resources, and add the resources that share a user with a changed one."""
         touched, queued = set(), set(waiting)
         most_visits = FEW_CHANGES + np.count_nonzero(self._active) // 2  # then arrays are faster
         while waiting:
@@ -185,14 +185,14 @@ class Levels:
         return math.inf
 
     def _uses_of(self, slot: int) -> tuple[tuple[int, float], ...]:
-        """Return the resources that the work in a slot uses, and how much of each."""
+        """Return the resources of the work in a slot, and the use of each."""
         if slot not in self._uses:
             uses = zip(self._resource[:, slot].tolist(), self._use[:, slot].tolist(), strict=True)
             self._uses[slot] = tuple((number, use) for number, use in uses if use > 0)
         return self._uses[slot]
 
     def _users_of(self, number: int) -> dict[int, float]:
-        """Return the slots at work that use a resource, and how much of it."""
+        """Return the active slots that use a resource, and the use of each."""
         if number not in self._users:
             order, first = self._places()
             place = order[first[number] : first[number + 1]]
@@ -202,7 +202,7 @@ class Levels:
         return self._users[number]
 
     def _places(self) -> tuple[Ints, Ints]:
-        """Return all places of the table of resources in order of resource, and where those of each begin."""
+        """Return all places of the table of resources by resource, and the first place of each resource."""
         if self._by_resource is None:
             numbers = self._resource.ravel()
             order = np.argsort(numbers, kind="stable")
@@ -211,10 +211,10 @@ class Levels:
 
 
 class Buckets:
-    """The token buckets of resources: what each has saved up; (num_buckets,) each.
+    """The token buckets of resources; (num_buckets,) each.
 
-    A bucket fills at the rate of its resource's capacity, and what goes through the resource is taken out of it. Until
-    it is empty the resource gives AT_ONCE times its capacity.
+    A bucket fills at the rate of its resource's capacity, and data through the resource empties it. Until it is empty
+    the resource has AT_ONCE times its capacity.
     """
 
     def __init__(self, resources: Resources) -> None:
@@ -224,39 +224,39 @@ class Buckets:
         self._is_open = np.zeros(len(self.number), dtype=np.bool_)
 
     def fail(self, resource: Ints) -> None:
-        """Let these resources have nothing to give any more."""
+        """Set these resources to capacity 0."""
         failing = np.isin(self.number, resource)
         self._fills[failing] = self._size[failing] = self._saved[failing] = 0.0
 
     def use(self, used: Floats) -> None:
-        """Let so much be taken out a second from now on."""
+        """Set the amount taken out per second."""
         grows = self._fills - used
         self._grows = np.where(np.abs(grows) > NOTHING * self._fills, grows, 0.0)
 
     def empty_after_s(self) -> Floats:
-        """Return the seconds until each is empty; infinite where it is, or never will be."""
+        """Return the seconds until each is empty; infinite if it is empty already, or never will be."""
         empties = (self._grows < 0) & self._is_open
         after_s: Floats = np.divide(self._saved, -self._grows, out=np.full(len(empties), np.inf), where=empties)
         return after_s
 
     def let_pass(self, seconds: float, same_s: float) -> None:
-        """Let time pass. same_s: what is empty so soon after it is empty then."""
+        """Advance the time. same_s: a bucket that is empty this soon afterwards is empty now."""
         empty = self.empty_after_s() <= seconds + same_s
         self._saved = np.where(empty, 0.0, np.clip(self._saved + seconds * self._grows, 0.0, self._size))
 
     def changed(self) -> tuple[Ints, Floats]:
-        """Return the resources whose buckets have come to be empty, or no longer are, and their capacities."""
+        """Return the resources whose buckets have become empty or are no longer empty, and their capacities."""
         is_open = self._saved > NOTHING * self._size
         changed, self._is_open = is_open != self._is_open, is_open
         return self.number[changed], np.where(is_open, AT_ONCE, 1.0)[changed] * self._fills[changed]
 
 
 class Activities:
-    """A fixed number of slots, in each of which one activity at a time can be at work.
+    """A fixed number of slots, each with one activity at a time.
 
-    resource, use: (width, num_slots), and `most`: (num_slots,), of the work done in each slot: see `fair_rates`.
+    resource, use: (width, num_slots), and `most`: (num_slots,), of the work in each slot: see `fair_rates`.
 
-    As long as no other activity begins or ends, the end is worked out from the beginning in one go, so that work that
+    While no other activity begins or ends, the end is computed from the beginning in one operation. Therefore work that
     shares nothing takes exactly `amount / most`.
     """
 
@@ -279,9 +279,9 @@ class Activities:
         self._let_fail()
 
     def begin(self, slot: Ints, at_s: Floats, lead_s: Floats | float, amount: Floats) -> None:
-        """Begin work of `amount` in each of these free slots, after a lead that shares nothing.
+        """Begin work of `amount` in each of these free slots, after a lead that uses no shared resource.
 
-        Raises ValueError for a time or amount that is negative or NaN, with which the clock would stand still.
+        Raises ValueError for a negative or NaN time or amount, with which the clock would stand still.
         """
         good = (at_s >= 0) & (lead_s >= 0) & (amount >= 0)
         if not good.all():
@@ -298,9 +298,9 @@ class Activities:
         self._rate[slot] = 0.0
 
     def next_ended(self) -> tuple[Ints, Floats]:
-        """Return the slots in which work ends next, at the same moment, and when; none if no work will ever end.
+        """Return the slots in which work ends next, at the same moment, and that moment; none if no work will ever end.
 
-        Whatever begins at that moment must be begun before the next call.
+        The caller begins all work of that moment before the next call.
         """
         while True:
             self._let_join()
@@ -325,12 +325,12 @@ class Activities:
                 return self._ended, ends
 
     def _name(self, slot: int) -> str:
-        """Return the name of the work in a slot, with the resources that it uses, for messages."""
+        """Return the work in a slot, with its resources, for messages."""
         used = [self._names[number] for number in self._resource[:, slot].tolist() if number < len(self._names)]
         return f"work in slot {slot}" + (f", on {', '.join(used)}" if used else "")
 
     def _let_join(self) -> None:
-        """Let the work of this moment begin, and change the rates accordingly."""
+        """Start the work of this moment, and update the rates."""
         joining = np.flatnonzero(self._joins_s <= self._now_s * (1 + SAME_MOMENT))
         self._joins_s[joining] = np.inf
         self._levels.limit(*self._buckets.changed())
@@ -352,7 +352,7 @@ class Activities:
         self._next_failure_s = float(self._fails_at_s.min(initial=np.inf))
 
     def _account_for(self, slot: Ints) -> None:
-        """Take off what has been done until now, at the rate that ends now."""
+        """Subtract the work done until now, at the rate that ends now."""
         begun_s = self._since_s[slot] + self._lead_s[slot]
         now_s = np.maximum(begun_s, self._now_s)
         self._amount[slot] = np.maximum(self._amount[slot] - self._rate[slot] * (now_s - begun_s), 0.0)

@@ -1,18 +1,17 @@
-"""A few connections that stand for all, where a schedule says how it is made: so most transfers are never listed.
+"""A few connections that represent all, if the rule of a schedule is known: most transfers are never listed.
 
-Connections are of one class if nothing tells them apart: then they are busy at the same times, and one is simulated for
-all. Classes come from colour refinement, as in graph theory: two connections keep the same colour as long as they cost
-the same and share resources of one colour with connections of the same colours. The result is an equitable partition.
-Colours are 64-bit hashes. Which transfers go over the connections is known from the steps:
+Connections are of one class if nothing tells them apart. They are then busy at the same times, and one is simulated for
+all. Classes come from colour refinement, as in graph theory: two connections keep the same colour while they cost the
+same and share resources of one colour with connections of the same colours. The result is an equitable partition.
+Colours are 64-bit hashes. The steps give the transfers on the connections:
 
-- In a `Relay`, as NCCL's rings are, every round is like the one before. So connections of a class also follow on, and
-  are followed by, connections of one class. Of rings over hosts of m ranks m connections are left: one host stands for
-  all, however many there are.
-- Of `Copies`, as NCCL's trees are on each of its rails, one copy of each part stands for all if the copies of every
-  connection are of one class.
+- In a `Relay`, such as NCCL's rings, all rounds are alike. Therefore the connections before and after a class must also
+each be of one class. Of rings over hosts of m ranks m connections remain: one host represents all.
+- In `Copies`, such as NCCL's trees on each rail, one copy of each part represents all if the copies of every connection
+are of one class.
 
-The connection that stands for a class uses of a resource what the whole class uses of it, so that the fair rates are
-the same. It goes through all steps on the event engine.
+The connection that represents a class uses as much of a resource as the whole class, so that the fair rates are the
+same. It goes through all steps on the event engine.
 """
 
 from collections.abc import Callable
@@ -38,9 +37,9 @@ _FACTORS = np.random.default_rng(0).integers(2**63, 2**64, size=16, dtype=np.uin
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Representatives:
-    """The transfers that stand for all of a schedule whose chunks all have `chunk_bytes` bytes.
+    """The transfers that represent a schedule whose chunks all have `chunk_bytes` bytes.
 
-    num_listed: how many there are. listed: lists them, with the number of the connection of each, (num_listed,).
+    num_listed: their number. listed: lists them, with the number of the connection of each, (num_listed,).
     """
 
     schedule: Schedule
@@ -62,15 +61,15 @@ class Representatives:
 
 
 def may_have_representatives(schedule: Schedule) -> bool:
-    """Return whether it is worth looking: what its transfers follow from is known, and that is not too large."""
+    """Return whether to look for them: the rule of the transfers is known, and not too large."""
     copies = schedule.steps.copies
     return schedule.steps.relay is not None or (copies is not None and copies.steps.num_transfers <= MAX_COPY_ROWS)
 
 
 def representatives(schedule: Schedule, topology: Topology, chunk_bytes: int) -> Representatives | None:
-    """Return the representatives of a schedule whose ranks do not execute in order; None if not known, or too many.
+    """Return the representatives of a schedule that is not executed in order; None if not known, or too many.
 
-    For chunks of one size, and ranks that neither chance nor failures tell apart.
+    Chunks must have one size, and neither jitter nor failures may tell ranks apart.
     """
     if not may_have_representatives(schedule):
         return None
@@ -101,7 +100,7 @@ def _of_relay(relay: Relay, topology: Topology) -> _Few | None:
 
 
 def _rounds(relay: Relay) -> Dependencies:
-    """Return the transfers of all rounds, with what each waits for; `after` may name one hop twice."""
+    """Return the transfers of all rounds with their waits; `after` may name one hop twice."""
     table, width = relay.table(), len(relay.src)
     row = np.arange(len(table), dtype=np.int32).reshape(-1, width)
     none = np.full(len(table), NO_ROW, dtype=np.int32)
@@ -138,7 +137,7 @@ def _of_copies(schedule: Schedule, copies: Copies, topology: Topology) -> _Few |
 
 
 class _Partition(NamedTuple):
-    """Things by their colours: the first of each class, in order of first things, and the class of each thing."""
+    """The first member of each class, in order, and the class of each member."""
 
     first: Ints
     number: Ints
@@ -153,9 +152,9 @@ def _partition(colours: Colours) -> _Partition:
 
 
 class _Colouring:
-    """The colours so far of connections and resources, by each other.
+    """The current colours of connections and of resources, each refined by the other.
 
-    told_apart: (num_connections,), a number for each connection; those with different ones are never alike.
+    told_apart: (num_connections,); connections with different numbers are never alike.
     """
 
     def __init__(self, connections: Connections, topology: Topology, told_apart: Ints | int = 0) -> None:
@@ -165,9 +164,9 @@ class _Colouring:
         self._of_resource = _mixed(_bits(connections.resources.capacity) + burst)
 
     def classes(self, max_classes: int, *neighbours: Ints) -> tuple[_Partition, _Partition] | None:
-        """Return the classes of connections and of resources; None if there are more than that of connections.
+        """Return the classes of connections and of resources; None for more than `max_classes` of connections.
 
-        neighbours: (num_connections,) each, another connection, whose colours must be the same for those of one class.
+        neighbours: (num_connections,) each; the neighbours of one class must have the same colours.
         """
         known = (0, 0)
         while (counts := (self._num_colours(), len(np.unique(self._of_resource)))) != known:
@@ -196,7 +195,7 @@ class _Colouring:
 
 
 def _static(connections: Connections, topology: Topology) -> Colours:
-    """Return what tells connections apart before anything is sent on them: latency, rate, and their ends' costs."""
+    """Return the initial colours of connections: latency, rate, and the costs of their ends."""
     processors, src, dst = topology.processors, connections.src, connections.dst
     columns: list[Floats] = [
         connections.latency_s,
@@ -224,7 +223,7 @@ def _mixed(colours: Colours) -> Colours:
 
 
 def _connections_of(connections: Connections, classes: _Partition, of_resources: _Partition) -> Connections:
-    """Return the first connection of each class, with what all of its class use of the first resource of each class."""
+    """Return the first connection of each class, with the resource use of the whole class."""
     first, num_classes = classes.first, len(classes.first)
     column, user = np.nonzero(connections.use > 0)
     resource, use = connections.resource[column, user], connections.use[column, user]

@@ -1,7 +1,7 @@
-"""The connections that a schedule is sent on, what they share, and what of it switches add up or copy.
+"""The connections of a schedule, their shared resources, and in-network reduction.
 
-A connection is a pair of ranks and a channel. What several connections of different senders use is shared; the rest
-limits one message at a time, and is part of the connection's own rate.
+A connection is a pair of ranks and a channel. A resource is shared if connections of different senders use it. Other
+resources limit one message at a time, and are part of the connection's own rate.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from ringsim.schedule import Bools, Dependencies, Rows, Schedule, Steps
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Connections:
-    """The connections of a schedule, and what limits them; (num_connections,) unless said otherwise.
+    """The connections of a schedule, and their limits; (num_connections,) unless said otherwise.
 
-    most: bytes a second, where nothing is shared.
-    resource, use: (width, num_connections), of what is shared.
-    resources: those of the topology, and the links of the pairs of ranks that have several connections.
+    most: bytes per second if nothing is shared.
+    resource, use: (width, num_connections), of shared resources.
+    resources: those of the topology, and the links of pairs of ranks with several connections.
     """
 
     src: Ints
@@ -34,7 +34,7 @@ class Connections:
 
 
 class Ends(NamedTuple):
-    """The ends of connections, (num_connections,): ranks, a number that the sender's channel has alone, the channel."""
+    """The ends of connections, (num_connections,): ranks, a number for the sender and channel, the channel."""
 
     src: Ints
     dst: Ints
@@ -43,12 +43,12 @@ class Ends(NamedTuple):
 
     @classmethod
     def of(cls, keys: Ints, num_ranks: int) -> Self:
-        """Return the ends of the connections that have these keys."""
+        """Return the ends of the connections with these keys."""
         src, dst, channel = connection_ends(keys, num_ranks)
         return cls(src, dst, keys // num_ranks, channel)
 
     def of_workers(self, num_workers: int) -> "Ends":
-        """Return the connections of `num_workers` workers, each with separate ones between the same ranks."""
+        """Return separate connections for each of `num_workers` workers."""
         src, dst, channel = (np.tile(column, num_workers) for column in (self.src, self.dst, self.channel))
         num_senders = self.sender.max(initial=0) + 1
         sender = np.concatenate([self.sender + worker * num_senders for worker in range(num_workers)])
@@ -63,7 +63,7 @@ class RowConnections(NamedTuple):
 
 
 def connect(rows: Dependencies, topology: Topology, num_workers: int = 1) -> RowConnections:
-    """Return the connections of a schedule's rows, once for each worker; rows are on those of the first."""
+    """Return the connections of a schedule's rows, once for each worker; rows use the first worker's connections."""
     keys = connection_keys(rows.src, rows.dst, rows.channel, topology.num_ranks)
     known, number = np.unique(keys, return_inverse=True)
     ends = Ends.of(known, topology.num_ranks).of_workers(num_workers)
@@ -92,7 +92,7 @@ def connections_of(ends: Ends, topology: Topology) -> Connections:
 
 
 def _with_links_of_pairs(ends: Ends, topology: Topology) -> tuple[Paths, Resources]:
-    """Return the paths and resources, with a resource for each pair whose several channels share a rate limit."""
+    """Add a resource for each pair of ranks whose several channels share a rate limit."""
     paths, resources = topology.connection_paths(ends.src, ends.dst, ends.channel), topology.resources
     pair, number, count = np.unique(ends.src * topology.num_ranks + ends.dst, return_inverse=True, return_counts=True)
     several = (count[number] > 1) & np.isfinite(paths.bytes_per_s)
@@ -116,7 +116,7 @@ def _with_links_of_pairs(ends: Ends, topology: Topology) -> tuple[Paths, Resourc
 
 
 def _is_shared(ends: Ends, paths: Paths, resources: Resources, cores: Ints) -> Bools:
-    """Return, for each resource, whether several channels or ranks use it, or time does not treat it all alike."""
+    """Return whether several channels or ranks use each resource, or it fails or has a token bucket."""
     named = paths.resource != NONE
     sender = np.broadcast_to(ends.sender[:, None], named.shape)[named]
     num_senders = int(sender.max(initial=0)) + 1
@@ -127,29 +127,29 @@ def _is_shared(ends: Ends, paths: Paths, resources: Resources, cores: Ints) -> B
 
 
 def has_contention(schedule: Schedule, topology: Topology) -> bool:
-    """Return whether any two messages of a schedule can get in each other's way on a topology.
+    """Return whether two messages of a schedule can contend on a topology.
 
-    They cannot if every resource serves one channel of one rank at most, whose messages travel one after the other.
-    A ring in which every rank has its own port shares nothing, however many switches there are. What two channels
-    between the same two ranks share is what limits a message between these.
+    They cannot if every resource serves at most one channel of one rank, whose messages leave one after the other. A
+    ring in which every rank has its own port shares nothing, however many switches there are. Two channels between the
+    same two ranks share the limits of a message.
     """
     return have_contention(used_connections(schedule), topology)
 
 
 def have_contention(connections: Ends, topology: Topology) -> bool:
-    """Return whether messages on these connections can get in each other's way."""
+    """Return whether messages on these connections can contend."""
     if (topology.processors.cores != NONE).any():
         return True
     return bool((connections_of(connections, topology).use > 0).any())
 
 
 def used_connections(schedule: Schedule) -> Ends:
-    """Return the connections that some transfer is sent on, each once, in order."""
+    """Return the connections that some transfer uses, each once, in order."""
     return Ends.of(np.unique(_connection_keys(schedule.steps, schedule.num_ranks)), schedule.num_ranks)
 
 
 def _connection_keys(steps: Steps, num_ranks: int) -> Ints:
-    """Return the keys of all connections; those of a relay, and of copies, without listing all transfers."""
+    """Return the keys of all connections, without listing the transfers of a relay or of copies."""
     if steps.copies and not steps.relay:
         first = connection_ends(np.unique(_connection_keys(steps.copies.steps, num_ranks)), num_ranks)
         return connection_keys(*steps.copies.of_connections(*first)[:3], num_ranks)
@@ -158,10 +158,10 @@ def _connection_keys(steps: Steps, num_ranks: int) -> Ints:
 
 
 def with_in_network_reduction(schedules: Sequence[Schedule], topology: Topology) -> Topology:
-    """Return the topology, with those connections of the schedules whose messages its switches add up or copy.
+    """Return the topology with the connections whose messages its switches add or copy.
 
-    The messages of a step that a rank adds to one chunk are added up by the switch, and those with which a rank sends
-    one chunk to several ranks are copied by it, if all their ranks hang on it. This must hold of all messages of a
+    A switch adds the messages of a step that a rank adds to one chunk, and copies the messages with which a rank sends
+    one chunk to several ranks, if all their ranks are connected to it. This must be true of all messages of a
     connection.
     """
     if topology.switch_of_rank is None:
@@ -184,7 +184,7 @@ def with_in_network_reduction(schedules: Sequence[Schedule], topology: Topology)
 
 
 def _merged(schedule: Schedule, switch: Ints) -> tuple[Ints, Ints]:
-    """Return connections, and how many messages are added up with each one on it, or as a negative number copied.
+    """Return connections, and the number of messages on each that are added together or, as a negative number, copied.
 
     0: none, as in a relay, in which no rank sends or receives a chunk twice at a time.
     """

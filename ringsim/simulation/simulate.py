@@ -1,7 +1,7 @@
-"""`simulate`: when every transfer of a schedule happens on a network, and `predict_time`: when the last one has.
+"""`simulate`: the times of every transfer of a schedule on a network; `predict_time`: the end of the last one.
 
-`events` simulates any schedule, and `fast_path` gives the same times without listing all transfers where it can.
-Through shared memory a tensor may go in portions, of which each fits what a rank can publish at a time.
+`events` simulates any schedule; `fast_path` gives the same times without listing all transfers where it can. A tensor
+too large for shared memory goes in portions.
 """
 
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is ma
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """How the ranks that execute a collective wait, and what its messages go over.
+    """The way in which ranks wait, and the transport of their messages.
 
-    in_order: whether a rank waits for one thing at a time, as ranks on Gloo do (see `dependencies`). Otherwise all that
-    the rule of execution permits happens as early as it may.
-    num_workers: how many collectives a rank works on at once.
-    shares_memory: whether ranks of a host read from each other's memory where the network describes it, as those of
-    `collectives` do. touched_bytes: of memory, from one collective to the next, see `SharedMemoryTopology`.
+    in_order: whether a rank waits for one thing at a time, as on Gloo (see `dependencies`). Otherwise everything
+    happens as early as the rule of execution permits.
+    num_workers: the number of collectives on which a rank works at once.
+    shares_memory: whether ranks of a host read from each other's memory, as in `collectives`, if the network describes
+    it. touched_bytes: see `SharedMemoryTopology`.
     in_place: whether a reduce_scatter's output is a part of its input, as in the rows "in place" of a benchmark.
     is_lent: whether tensors lie in memory that the ranks of a host share, as those of `collectives.empty`.
 
@@ -48,11 +48,11 @@ class Runtime:
     is_lent: bool = False
 
     def shared_memory(self, network: Network) -> SharedMemory | None:
-        """Return the costs of messages through shared memory; None if they go over the links of the network."""
+        """Return the costs of shared memory; None if messages go over the links of the network."""
         return network.shared_memory if self.shares_memory else None
 
     def topology(self, network: Network, num_ranks: int) -> Topology:
-        """Return the topology that messages see, through shared memory if all ranks publish as much as they can."""
+        """Return the topology of the messages, through shared memory if all ranks publish as much as they can."""
         if self.shared_memory(network) is None:
             return network.topology(num_ranks)
         return network.memory_topology(num_ranks, touched_bytes=self.touched_bytes)
@@ -75,8 +75,8 @@ def simulate(
 
     size_bytes: of the whole tensor (for reduce_scatter the input, for all_gather the output), which
     `schedule.partition` cuts into chunks of whole elements.
-    runtime: who executes the schedule; by default all that the rule of execution permits happens as early as it may.
-    on_progress: is told how many transfers have been simulated since it was last told.
+    runtime: by default everything happens as early as the rule of execution permits.
+    on_progress: called with the number of transfers simulated since its last call.
 
     Raises ValueError for a size that is negative or not a multiple of `element_bytes`, for more transfers than there is
     memory for, and for a tensor that goes through shared memory in several portions.
@@ -114,9 +114,9 @@ def predict_time(
     runtime: Runtime = RULE,
     on_progress: OnProgress = ignore_progress,
 ) -> float:
-    """Return the seconds until the last rank has finished: `simulate(...).time_s`, without a timeline if it can.
+    """Return the seconds until the last rank has finished: `simulate(...).time_s`, without a timeline if possible.
 
-    Infinite if a failure keeps it from finishing. On the fast path sums may be rounded otherwise than in `simulate`.
+    Infinite if a failure prevents the end. On the fast path sums may be rounded differently.
 
         >>> from ringsim import load_network, predict_time, ring_all_reduce
         >>> round(predict_time(ring_all_reduce(64), load_network("dgx-h100-cluster"), 2**30), 3)
@@ -137,7 +137,7 @@ def predict_time(
 def lists_more_than(
     max_transfers: float, schedule: Schedule, network: Network, size_bytes: int, *, runtime: Runtime = RULE
 ) -> bool:
-    """Return whether `predict_time` has to simulate more than `max_transfers` transfers, one by one."""
+    """Return whether `predict_time` must simulate more than `max_transfers` transfers one by one."""
     if schedule.num_transfers <= max_transfers:
         return False
     if not may_have_representatives(schedule):
@@ -157,7 +157,7 @@ def predict_repeated(
 
 
 def _refill_s(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> float:
-    """Return the seconds in which the token buckets of all links gather what a schedule takes out of them."""
+    """Return the seconds in which the token buckets of all links regain the bytes of one execution."""
     capacity, has_burst = topology.resources.capacity, topology.resources.burst_bytes > 0
     if not has_burst.any():
         return 0.0
@@ -170,7 +170,7 @@ def _refill_s(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> floa
 
 
 def sound_topology(network: Network, num_ranks: int, runtime: Runtime = RULE) -> Topology:
-    """Return what the engines see of the network. Raises ValueError for costs with which time would not go on."""
+    """Return the network as the engines see it. Raises ValueError for costs with which time would not advance."""
     topology = runtime.topology(network, num_ranks)
     require_sound(topology)
     if runtime.shared_memory(network) is None:
@@ -186,7 +186,7 @@ _SCHEDULES_KEPT = 64
 
 
 class Portions(NamedTuple):
-    """The portions of a tensor that does not fit into shared memory: `number` runs of the schedule in turn.
+    """The portions of a tensor that does not fit into shared memory: `number` runs, one after the other.
 
     Each run takes an equal part of every chunk. chunk_bytes: (num_chunks,), of the largest portion.
     """
@@ -204,9 +204,9 @@ class Portions(NamedTuple):
 
 
 def portions_of(schedule: Schedule, network: Network, chunk_bytes: Ints, runtime: Runtime) -> Portions:
-    """Return as few portions as let all that a rank publishes at a time fit into its slot of shared memory.
+    """Return the fewest portions whose published chunks fit into a slot of shared memory.
 
-    network: whose ranks share memory. chunk_bytes: (num_chunks,), of the whole tensor.
+    chunk_bytes: (num_chunks,), of the whole tensor.
     """
     costs = network.shared_memory
     assert costs is not None
@@ -227,5 +227,5 @@ def portions_of(schedule: Schedule, network: Network, chunk_bytes: Ints, runtime
 
 @lru_cache(maxsize=_SCHEDULES_KEPT)
 def _passes(schedule: Schedule, in_place: bool, is_lent: bool) -> MemoryPasses:
-    """Return the passes of one schedule, which are asked for again for each size and network."""
+    """Cache the passes of a schedule over sizes and networks."""
     return memory_passes(schedule, in_place=in_place, is_lent=is_lent)

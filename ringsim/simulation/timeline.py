@@ -1,4 +1,4 @@
-"""`Timeline`: when each transfer started, left, arrived and was applied; and what each would take alone."""
+"""`Timeline`: the times at which each transfer started, left, arrived and was applied; `TransferCosts`: its costs."""
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
 
@@ -19,16 +19,15 @@ OnProgress = Callable[[int], object]
 
 
 def ignore_progress(_: int) -> None:
-    """Do nothing; what is told how far a simulation is where nobody wants to know."""
+    """Do nothing; the default of `on_progress`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
     """One run of a schedule, simulated or measured; a column per field, each of shape (num_transfers,).
 
-    Rows are in step order. Times are seconds from the start of the run: a transfer holds its link from
-    `start_s` to `sent_s`, has arrived at `arrived_s`, and occupies the receiving rank from `apply_s` to
-    `applied_s`.
+    Rows are in step order. Times are seconds from the start of the run. A transfer holds its link from `start_s` to
+    `sent_s`, arrives at `arrived_s`, and occupies the receiving rank from `apply_s` to `applied_s`.
     """
 
     num_ranks: int
@@ -58,27 +57,26 @@ class Timeline:
 
     @property
     def until_s(self) -> float:
-        """When the last thing happened that did happen; `time_s` where everything did."""
+        """When the last event happened; `time_s` if all transfers were applied."""
         columns = (self.start_s, self.sent_s, self.arrived_s, self.apply_s, self.applied_s)
         return max(float(column.max(initial=0.0, where=np.isfinite(column))) for column in columns)
 
     def applied_order(self, rank: int) -> list[tuple[int, int, int]]:
-        """Return what `rank` applied, as (step, src, chunk), in the order of time."""
+        """Return the transfers that `rank` applied, as (step, src, chunk), in order of time."""
         rows = np.flatnonzero(self.dst == rank)
         rows = rows[np.lexsort((rows, self.applied_s[rows], self.apply_s[rows]))]
         return [(int(self.step[i]), int(self.src[i]), int(self.chunk[i])) for i in rows]
 
     def columns(self) -> dict[str, list[float]]:
-        """Return all columns as plain lists, for JSON."""
         names = [field.name for field in fields(self)][2:]
         return {name: getattr(self, name).tolist() for name in names}
 
 
 class CopyCounts(NamedTuple):
-    """The copies of ranks that read in place what they receive; (num_rows,) each.
+    """The copies of ranks that read received chunks in place; (num_rows,) each.
 
     published: whether the sender copies the chunk to where the receiver reads it.
-    at_receiver: how many copies of the chunk take as long as what the receiver does beside adding.
+    at_receiver: the receiver's time besides adding, as a number of copies of the chunk.
     """
 
     published: Bools
@@ -86,7 +84,7 @@ class CopyCounts(NamedTuple):
 
 
 class TransferCosts:
-    """The costs of each row on a topology if nothing else is going on, jitter included; seconds of the rank's own core.
+    """The costs of each row alone on a topology, jitter included, in seconds of the rank's own core.
 
     rows: transfers in step order. chunk_bytes: (num_chunks,). copies: None if messages travel.
     """
@@ -101,28 +99,28 @@ class TransferCosts:
         self._applying_is_free &= not self._processors.receive_overhead_s.any() and copies is None
 
     def overhead_s(self, row: AnyInts) -> Floats:
-        """Return what the senders do before the bytes go."""
+        """Return the senders' time before the bytes go."""
         return self._of_compute(row, self._processors.send_overhead_s[self._rows.src[row]])
 
     def num_bytes(self, row: AnyInts) -> Floats:
-        """Return the bytes that go over the connections."""
+        """Return the bytes on the connections."""
         num_bytes = self._bytes[self._rows.chunk[row]]
         return num_bytes if self._copies is None else np.where(self._copies.published[row], num_bytes, 0.0)
 
     def latency_s(self, row: AnyInts, of_connection_s: Floats) -> Floats:
-        """Return the latencies of the rows. of_connection_s: those of their connections."""
+        """Return the latencies. of_connection_s: without jitter."""
         return of_connection_s if self._jitter is None else of_connection_s * self._jitter[0][row]
 
     def receive_overhead_s(self, row: AnyInts) -> Floats:
-        """Return what the receivers do for a message, however long."""
+        """Return the receivers' time per message, independent of its size."""
         return self._of_compute(row, self._processors.receive_overhead_s[self._rows.dst[row]])
 
     def reduce_s(self, row: AnyInts) -> Floats:
-        """Return what adding takes; 0 where nothing is added."""
+        """Return the time of adding; 0 for copies."""
         return self._of_compute(row, self._adding_s(row))
 
     def apply_s(self, row: AnyInts) -> Floats:
-        """Return all that the receivers do: overhead, adding and copying."""
+        """Return the receivers' time: overhead, adding and copying."""
         if self._applying_is_free:
             return np.zeros(len(row))
         dst = self._rows.dst[row]
@@ -141,14 +139,14 @@ class TransferCosts:
 
 
 def bytes_s(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Ints, channel: Rows) -> Floats:
-    """Return what their bytes alone take on their paths: (num_rows,). channel: (num_rows,), on which they are sent."""
+    """Return the time of the bytes alone on their paths, (num_rows,). channel: (num_rows,)."""
     src, dst = timeline.src[row].astype(np.int64), timeline.dst[row].astype(np.int64)
     paths = topology.connection_paths(src, dst, channel.astype(np.int64))
     return chunk_bytes[timeline.chunk[row]] / paths.alone_bytes_per_s(topology.resources)
 
 
 def _jitter_factors(topology: Topology, step: Rows) -> Floats | None:
-    """Return what to multiply latencies and computing with, if anything: (2, num_rows). step: (num_rows,), rising."""
+    """Return factors for latencies and for computation, (2, num_rows); None without jitter. step: (num_rows,), rising."""
     if topology.jitter is None or not len(step):
         return None
     factors = [topology.jitter.factors(number, size) for number, size in enumerate(np.bincount(step).tolist())]

@@ -1,7 +1,7 @@
-"""`Waits`: which transfers may start or be applied, as the arrows of `Dependencies` say, whenever others have.
+"""`Waits`: the transfers that may start or be applied after others, as `Dependencies` says.
 
-Rows are counted as in `Dependencies`, and NO_ROW is the row before everything: all columns have one element more, the
-last, for it. Rows that become ready at one moment are handled together, in arrays.
+NO_ROW is the row before all others, and the last element of every column. Rows that become ready at one moment are
+handled together, in arrays.
 """
 
 import numpy as np
@@ -16,12 +16,12 @@ FOR_EVER = 100  # more things to wait for than any row has
 
 
 class Waits:
-    """For how many things each row still waits, before it starts and before it is applied.
+    """The number of things for which each row still waits, before its start and before its application.
 
-    free_after: (num_rows,), the send whose end frees the chunk that a row writes to (rule 4), if the row waits for it.
-    free_s: (num_rows + 1,), of such a send, when it and those before it have left, filled in as that is known; None if
-    no row waits so.
-    sent_s: (num_rows + 1,), when each row has left, which the caller fills in.
+    free_after: (num_rows,), the send whose end frees the chunk that a row writes (rule 4), if the row waits for it.
+    free_s: (num_rows + 1,), when that send and all before it have left, filled in once known; None if no row waits for
+    one.
+    sent_s: (num_rows + 1,), when each row has left; the caller fills it in.
     """
 
     def __init__(self, rows: Dependencies, sent_s: Floats) -> None:
@@ -39,11 +39,11 @@ class Waits:
         self._next_in_chunk = following(rows.before_in_chunk)
 
     def startable(self, first: int, last: int) -> Ints:
-        """Return those of the rows from `first` to before `last` that wait for nothing before they start."""
+        """Return the rows from `first` to before `last` that wait for nothing before their start."""
         return first + np.flatnonzero(self._to_start[first:last] == 0)
 
     def after_send(self, row: Ints) -> tuple[Ints, Ints]:
-        """Return the rows that may start, and those that may be applied, now that these have left."""
+        """Return the rows that may now start, and the rows that may be applied, after these have left."""
         may_start = _count_down(self._to_start, self._next_on_channel[row])
         may_apply = _count_down(self._to_apply, row)
         if self._writers:
@@ -52,7 +52,7 @@ class Waits:
         return may_start, may_apply
 
     def after_apply(self, row: Ints) -> tuple[Ints, Ints]:
-        """Return the rows that may be applied, and those that may start, now that these have been applied."""
+        """Return the rows that may now be applied, and the rows that may start, after these have been applied."""
         may_apply = _count_down(self._to_apply, self._next_on_connection[row])
         in_chunk = self._next_in_chunk[row]
         if np.count_nonzero(in_chunk != NO_ROW):  # which seldom is, and looking is quicker
@@ -61,9 +61,9 @@ class Waits:
 
 
 def _is_free_anyway(rows: Dependencies) -> Bools:
-    """Return whether the chunk that a row writes to is free when the row arrives, so that it need not wait for that.
+    """Return whether the chunk that a row writes is free on arrival, so that no wait is needed.
 
-    It is if the receiver has sent the chunk only once, and to the sender, who had applied that before it sent the row.
+    It is free if the receiver has sent the chunk only once, and to the sender, who applied it before sending the row.
     """
     last_send = rows.buffer_dependency
     was_received = (rows.dst[last_send] == rows.src) & (last_send <= rows.data_dependency)
@@ -72,7 +72,7 @@ def _is_free_anyway(rows: Dependencies) -> Bools:
 
 
 class Successors:
-    """The rows that wait for a row, where many may wait for one."""
+    """The rows that wait for a row, if there may be many."""
 
     def __init__(self, waits_for: Rows) -> None:
         waiting = np.flatnonzero(waits_for != NO_ROW).astype(np.int32)
@@ -93,9 +93,9 @@ class Successors:
 
 
 class SendChains:
-    """When a row and all sends of its chunk that its rank made before have left, where chunks are sent several times.
+    """When a row and all earlier sends of its chunk by its rank have left, if chunks are sent several times.
 
-    all_sent_s: (num_rows + 1,), filled in as it is known.
+    all_sent_s: (num_rows + 1,), filled in once known.
     """
 
     def __init__(self, rows: Dependencies, sent_s: Floats) -> None:
@@ -106,7 +106,7 @@ class SendChains:
         self._waits[:-1] += 1  # it must have left itself
 
     def completed_by(self, row: Ints) -> Ints:
-        """Return the rows that have left, with all before them, now that these have left."""
+        """Return the rows that have left together with all earlier ones, after these have left."""
         completed = []
         self._waits[row] -= 1
         while len(row := row[self._waits[row] == 0]):
@@ -119,28 +119,28 @@ class SendChains:
 
 
 def unknown(num_rows: int) -> Floats:
-    """Return a time for each row, infinite until it is known, and 0 for the row before all others."""
+    """Return a time per row: infinite for unknown, and 0 for the row before all others."""
     times = np.full(num_rows + 1, np.inf)
     times[-1] = 0.0
     return times
 
 
 def following(before: Rows) -> Rows:
-    """Return the inverse of a column in which no row is named twice: (num_rows + 1,); the last element is of no use."""
+    """Return the inverse of a column without repetitions: (num_rows + 1,); the last element has no meaning."""
     after = np.full(len(before) + 1, NO_ROW, dtype=np.int32)
     after[before] = np.arange(len(before), dtype=np.int32)
     return after
 
 
 def _count(*columns: Rows) -> Ints:
-    """Return how many of the columns name a row: (num_rows + 1,); the last element never comes to 0."""
+    """Return how many of the columns name a row: (num_rows + 1,); the last element never reaches 0."""
     count = np.full(len(columns[0]) + 1, FOR_EVER, dtype=np.int8)
     np.sum([column != NO_ROW for column in columns], axis=0, dtype=np.int8, out=count[:-1])
     return count
 
 
 def _count_down(waits: Ints, row: Ints) -> Ints:
-    """Take one thing off what each of these (none twice but NO_ROW) waits for; return those that wait no more."""
+    """Reduce the waits of these rows (only NO_ROW may repeat) by one; return the rows without further waits."""
     waits[row] = left = waits[row] - 1
     waits[NO_ROW] = FOR_EVER
     ready: Ints = row[left == 0]

@@ -1,7 +1,7 @@
-"""`time_queue`: when each of several collectives begins and ends that wait in a queue for workers.
+"""`time_queue`: the begin and end of collectives that wait in a queue for workers.
 
-What is under way at once shares links and cores. `_QueueRun` is the event engine with two things more: a collective
-begins when a worker takes it, and the workers of a rank each have their own connections.
+Concurrent collectives share links and cores. `_QueueRun` extends the event engine: a collective begins when a worker
+takes it, and the workers of a rank each have their own connections.
 """
 
 import math
@@ -27,9 +27,9 @@ class QueuedCall(NamedTuple):
     """A collective that is called at `ready_s`.
 
     size_bytes: of the whole tensor, elements of `element_bytes` each.
-    call_s: what the call takes before its first message.
-    network: over which its messages go, in place of that of all calls; then it can share that with no other.
-    is_lent: as of `Runtime`.
+    call_s: the time of the call before its first message.
+    network: a separate network for its messages, which it shares with no other call.
+    is_lent: as in `Runtime`.
     """
 
     schedule: Schedule
@@ -42,20 +42,19 @@ class QueuedCall(NamedTuple):
 
 
 class Span(NamedTuple):
-    """When a collective begins, a worker having taken it, and ends; infinite if it never does."""
+    """The begin and end of a collective; infinite if it never begins or ends."""
 
     begin_s: float
     end_s: float
 
 
 def time_queue(calls: Sequence[QueuedCall], network: Network, runtime: Runtime) -> list[Span]:
-    """Return when each call begins and ends if the workers of every rank take them in their order.
+    """Return when each call begins and ends if the workers of every rank take the calls in order.
 
-    A worker takes the next call when its last one has ended on all ranks. One worker is a stream of NCCL's; Gloo has
-    two.
+    A worker takes the next call when its last one has ended on all ranks. A stream of NCCL is one worker; Gloo has two.
 
     Raises ValueError for a size that is not whole elements, calls of different numbers of ranks, a first call before 0,
-    no worker, or its own network for a call, which may share the network with others.
+    no worker, or a separate network for a call that may overlap another.
     """
     if runtime.num_workers < 1:
         raise ValueError(f"num_workers {runtime.num_workers}: must be at least 1")
@@ -84,13 +83,13 @@ def time_queue(calls: Sequence[QueuedCall], network: Network, runtime: Runtime) 
 
 
 def has_steady_times(topology: Topology) -> bool:
-    """Return whether a collective takes the same time whenever it begins: nothing fails, varies or saves up."""
+    """Return whether a collective takes the same time whenever it begins: no failures, jitter or token buckets."""
     resources = topology.resources
     return topology.jitter is None and not (np.isfinite(resources.fails_at_s) | (resources.burst_bytes > 0)).any()
 
 
 def _in_a_row(schedules: Sequence[Schedule], runtime: Runtime) -> tuple[Dependencies, Ints]:
-    """Return the rows of all schedules, one after the other, and where those of each begin, and the last end."""
+    """Return the rows of all schedules, one after the other, and the bounds of each."""
     by_id = {id(schedule): schedule for schedule in schedules}
     rows_of = {name: dependencies(schedule, in_order=runtime.in_order) for name, schedule in by_id.items()}
     parts = [rows_of[id(schedule)] for schedule in schedules]
@@ -111,10 +110,10 @@ def _joined(parts: Sequence[Dependencies], name: str, start: Ints | None) -> np.
 
 
 class _QueueRun(EventRun):
-    """The state of every transfer, and of every collective: when it begins and ends, infinite if it never does.
+    """The state of every transfer, and the begin and end of every collective; infinite if there is none.
 
     A worker is free when its collective has ended on all ranks. A row belongs to the first worker's connections until
-    it is known which worker takes it.
+    its worker is known.
     """
 
     def __init__(self, queue: Sequence[QueuedCall], topology: Topology, runtime: Runtime) -> None:
@@ -132,7 +131,7 @@ class _QueueRun(EventRun):
         super().__init__(rows, topology, TransferCosts(rows, topology, chunk_bytes), sent_on, self._num_workers)
 
     def take_all(self) -> None:
-        """Run until no worker has anything more to do."""
+        """Run until all workers are idle."""
         for worker in range(self._num_workers):
             self._take_next(worker, 0.0)
         self._run_clock()
@@ -145,7 +144,7 @@ class _QueueRun(EventRun):
         return starts_s
 
     def _take_next(self, worker: int, free_s: float) -> None:
-        """Let a worker that is free take the next collective, and wait for it if it is not ready."""
+        """Let a free worker take the next collective, and wait for it if it is not ready."""
         if self._next == len(self._queue):
             return
         taken, self._next = self._next, self._next + 1
@@ -167,7 +166,7 @@ class _QueueRun(EventRun):
             self._has_ended(call, float(self._applied_s[self._first_row[call] : self._first_row[call + 1]].max()))
 
     def _has_ended(self, collective: int, end_s: float) -> None:
-        """Its end may be known before the clock comes to it; only then is its worker free."""
+        """Free the worker when the clock reaches the end, which may be known earlier."""
         self.end_s[collective] = end_s
         self._slots.begin_waiting(int(self._worker_of[collective]), end_s)
 
