@@ -1,4 +1,4 @@
-"""The libraries that carry out collectives: which schedule, protocol and start for a call, and what a call costs."""
+"""Collective libraries: the schedule, protocol and cost of a call."""
 
 from ringsim.libraries.call import Call, CallColumns
 from ringsim.libraries.intervals import (

@@ -1,4 +1,4 @@
-"""`Call`: a collective whose time is asked for, and many of them as columns."""
+"""`Call`: a collective whose time is predicted; `CallColumns`: many of them as columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ _STREAM_BYTES = 2**20  # of a message
 
 
 class Call(NamedTuple):
-    """A collective (or one of MESSAGE_TESTS) whose time is to be predicted: its size, ranks and hosts.
+    """A collective (or one of MESSAGE_TESTS), its size, ranks and hosts.
 
-    settings: the algorithm, protocol and channels that NCCL's environment variables asked for.
-    on_each: the ranks of each host; empty where all have as many.
+    settings: algorithm, protocol and channels from NCCL's environment variables.
+    on_each: the ranks of each host; empty if all hosts have equally many.
     """
 
     collective: str
@@ -30,7 +30,7 @@ class Call(NamedTuple):
 
     @classmethod
     def on_hosts(cls, collective: str, size_bytes: int, hosts: Sequence[int]) -> "Call":
-        """Return the call about hosts with these numbers of ranks."""
+        """Return the call for hosts with these numbers of ranks."""
         on_each = tuple(hosts) if len(set(hosts)) > 1 else ()
         return cls(collective, size_bytes, sum(hosts), len(hosts), on_each=on_each)
 
@@ -38,21 +38,21 @@ class Call(NamedTuple):
     def on(
         cls, network: Network, collective: Collective, num_ranks: int, size_bytes: int, per_host: RanksPerHost = None
     ) -> "Call":
-        """Return the call about ranks that fill the hosts of a network.
+        """Return the call for ranks that fill the hosts of a network.
 
-        per_host: ranks that take part, on every host or on each; None: all that a host has.
+        per_host: participating ranks, on every host or on each; None: all ranks of a host.
         """
         most = per_host or min(network.spec.ranks_per_host or num_ranks, num_ranks)
         return cls.on_hosts(collective.value, size_bytes, fill_hosts(num_ranks, most))
 
     @property
     def ranks_per_host(self) -> int | tuple[int, ...]:
-        """The ranks of every host, or those of each."""
+        """The ranks of every host, or a tuple with the ranks of each."""
         return self.on_each or self.num_ranks // self.num_nodes
 
     @property
     def why_unknown(self) -> str:
-        """Why there is no formula for it; "" if there is one."""
+        """The reason why there is no formula; "" if there is one."""
         if self.collective == PT2PT_BANDWIDTH and self.size_bytes < _STREAM_BYTES:
             return "a stream of small messages: their number takes time, and not their bytes"
         return "" if self.collective in TESTS else f"there is no formula for it, only for {', '.join(TESTS)}"
@@ -60,7 +60,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallColumns:
-    """The calls as columns, (num_calls,) each."""
+    """Calls as columns, (num_calls,) each."""
 
     size: Floats
     ranks: Floats
@@ -77,7 +77,7 @@ class CallColumns:
 
     @property
     def senders(self) -> Floats:
-        """The ranks of a host that send to another host at once: one if it is a message, else as all hosts can."""
+        """Ranks of a host that send to another host at once: one for a message, else limited by the smallest host."""
         return self.groups * np.where(self.is_message, 1, self.fewest)
 
     @classmethod
@@ -98,7 +98,7 @@ class CallColumns:
         return cls(size, ranks, nodes, *kinds, settings, groups, fewest, most)
 
     def admit(self, algorithm: str, protocol: str) -> Bools:
-        """Return for which calls NCCL may take it; but for PAT, only an all_reduce has a choice of algorithms."""
+        """Return for which calls NCCL may use this candidate; except for PAT, only all_reduce has a choice of algorithms."""
         names = np.where((self.nodes > 1) & (algorithm == "nvls"), "nvlstree", algorithm).tolist()
         admitted = [
             settings.admits(name if reduces or name == "PAT" else "", protocol)

@@ -1,9 +1,8 @@
-"""`intervals`: between which times the true one lies with a probability of `INSIDE`, by the network file alone.
+"""`intervals`: the bounds of a time with probability `INSIDE`, from the network file alone.
 
-Three things keep a prediction from being right, and add up as independent errors of a logarithm do: the parameters are
-not known for certain (draws of them), times scatter about every formula and simulation (the residuals of the fit), and
-another collective, or other hosts, are not quite like those that were calibrated. Where the NICs of a host are a guess,
-an interval also reaches as far as they may be from it: see `guessed_from`.
+Three independent errors of the logarithm are combined: the parameters are uncertain (draws of them), times scatter
+about every formula and simulation (the residuals of the fit), and other collectives or hosts differ from the calibrated
+ones. If the NICs of a host are a guess, an interval also covers the error of that guess: see `guessed_from`.
 """
 
 import math
@@ -30,7 +29,7 @@ _BYTES_ELSEWHERE, _LATENCY_ELSEWHERE = 0.06, 0.3
 
 
 def draw_ratios(covariance: Floats) -> tuple[tuple[float, ...], ...]:
-    """Return draws from a posterior: how many times the mode each parameter is. They go in opposite pairs.
+    """Return draws from a posterior, as ratios of each parameter to its mode, in opposite pairs.
 
     covariance: of the logarithms, (num_parameters, num_parameters).
     """
@@ -41,7 +40,7 @@ def draw_ratios(covariance: Floats) -> tuple[tuple[float, ...], ...]:
 
 
 def rounded_ratios(logarithms: Floats) -> tuple[tuple[float, ...], ...]:
-    """Return draws, (num_draws, num_parameters), as a network file holds them."""
+    """Return draws, (num_draws, num_parameters), as in a network file."""
     drawn = np.exp(np.clip(logarithms, -FARTHEST, FARTHEST)).tolist()
     return tuple(tuple(float(f"{ratio:.{_FIGURES}g}") for ratio in draw) for draw in drawn)
 
@@ -51,8 +50,8 @@ def noises(residuals: Floats, byte_share: Floats, least: float = 0.0) -> tuple[f
 
     residuals, byte_share: (num_times,), logarithms of predicted over measured, and the share of the bytes in a time.
 
-    A quantile takes no shape of the distribution for granted. Where logs contradict each other, the fit follows some
-    and the rest is far off, which a median does not see; bytes may be contradicted while latencies are not.
+    A quantile assumes no distribution. If logs contradict each other, the fit follows some and the rest is far off; a
+    median would not show that. Bytes may be contradicted while latencies are not.
     """
     is_bytes = byte_share >= 0.5
     classes = [residuals[of_class] if of_class.sum() >= _FEW else residuals for of_class in (is_bytes, ~is_bytes)]
@@ -62,16 +61,16 @@ def noises(residuals: Floats, byte_share: Floats, least: float = 0.0) -> tuple[f
 
 
 def byte_shares(rates: Rates, columns: CallColumns) -> Floats:
-    """Return which part of each time the bytes alone take, (num_calls,).
+    """Return the share of the bytes alone in each time, (num_calls,).
 
-    By the protocols: the measured steps of a ring do not say how much of them is latency.
+    By the protocols, since the measured steps of a ring do not separate latency from bytes.
     """
     rates = replace(rates, library=structs.replace(rates.library, ring_steps=()))
     return np.minimum(bytes_s(rates, columns) / times_s(rates, columns), 1.0)
 
 
 def intervals(network: Network, calls: Sequence[Call]) -> list[Estimate]:
-    """Return the interval of each call, by the formulas; none if the network does not say how sure it is."""
+    """Return the interval of each call by the formulas; none if the network has no calibration uncertainty."""
     calibration = network.calibration
     if calibration is None or not calibration.draws or not calls:
         return []
@@ -88,7 +87,7 @@ def intervals(network: Network, calls: Sequence[Call]) -> list[Estimate]:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedDraws:
-    """A network from probes, what else it may be, and what it would be if bytes took no time."""
+    """A network from probes, likely alternatives to it, and the network if bytes took no time."""
 
     network: Network
     calibration: Calibration
@@ -97,9 +96,9 @@ class SimulatedDraws:
 
     @classmethod
     def from_network(cls, network: Network) -> Self | None:
-        """Return None for a network that does not say how sure it is.
+        """Return None for a network without uncertainty, and for one from logs.
 
-        None as well for one from logs: a simulation leaves out most of what was fitted to them.
+        A simulation leaves out most of the effects that were fitted to logs.
         """
         calibration = network.calibration
         if calibration is None or not calibration.draws or network.spec.protocols:
@@ -108,7 +107,7 @@ class SimulatedDraws:
         return cls(network, calibration, draws, replace(network, spec=with_free_bytes(network.spec)))
 
     def interval(self, time_s: float, predict: Callable[[Network], float]) -> Estimate | None:
-        """Return the interval of the time that `predict` simulates on the network; None if that takes no time."""
+        """Return the interval of the time that `predict` simulates on the network; None if that time is 0."""
         if not 0 < time_s < np.inf:
             return None
         drawn_s = np.array([[predict(draw)] for draw in self.draws])
@@ -118,7 +117,7 @@ class SimulatedDraws:
 
 
 def _factors(calibration: Calibration, time_s: Floats, drawn_s: Floats, byte_share: Floats, is_known: Bools) -> Floats:
-    """Return by which factor each time may be longer or shorter, (num_times,).
+    """Return the factor by which each time may be longer or shorter, (num_times,).
 
     drawn_s: (num_draws, num_times). is_known: whether the same collective on as many ranks and hosts was calibrated.
     """
@@ -146,9 +145,9 @@ def _drawn_rates(network: Network, calibration: Calibration) -> list[Rates]:
 
 
 def _with_other_nics_s(network: Network, rates: Rates, columns: CallColumns, time_s: Floats) -> Floats:
-    """Return the times, (num_calls,), if NICs that are a guess are as far from it as the logs leave open.
+    """Return the times, (num_calls,), with guessed NICs as far from the guess as the logs allow.
 
-    All senders of a host then share what was seen of its NICs, however many or few they are.
+    All senders of a host then share the observed rate of its NICs.
     """
     other_s, senders = time_s.copy(), np.where(columns.nodes > 1, np.ceil(columns.senders), 0)
     for num_senders in set(senders[senders > 0].tolist()):
@@ -190,16 +189,16 @@ def _scaled(rates: Rates, ratios: Mapping[str, float]) -> Rates:
 
 
 def senders_per_host(calls: Iterable[Call]) -> set[int]:
-    """Return how many ranks of a host send to others at once, of those calls that are about several hosts."""
+    """Return how many ranks of a host send to other hosts at once, for the calls over several hosts."""
     across = [call for call in calls if call.num_nodes > 1]
     return {math.ceil(senders) for senders in CallColumns.from_calls(across).senders} if across else set()
 
 
 def guessed_from(cluster: Network, num_senders: int) -> int | None:
-    """Return how many ranks of a host sent in the logs from which the rate of `num_senders` of them is a guess.
+    """Return how many ranks of a host sent in the logs from which the rate of `num_senders` is guessed.
 
-    None where it is no guess: the NICs were given, the logs have as many senders, or collectives with several numbers
-    of them, of which none is less, show how many NICs there are.
+    None if it is no guess: the NICs were given, the logs have as many senders, or the logs have more and collectives
+    with several numbers of senders show the number of NICs.
     """
     calibration = cluster.calibration
     if calibration is None or calibration.senders_per_host is None or cluster.spec.host.nics.count:
@@ -216,7 +215,7 @@ def guessed_from(cluster: Network, num_senders: int) -> int | None:
 
 
 def _seen(calibration: Calibration, tests: tuple[str, ...] = ()) -> set[int]:
-    """Return the numbers of senders in the logs; of these collectives alone, if some are given."""
+    """Return the numbers of senders in the logs, for all collectives or for `tests`."""
     return senders_per_host(
         Call(cells.collective, 1, cells.num_ranks, cells.num_hosts)
         for cells in calibration.cells

@@ -1,4 +1,4 @@
-"""How long a collective takes with a library that has several protocols and algorithms and takes the fastest.
+"""NCCL's model: the time of a collective in a library that chooses the fastest of several protocols and algorithms.
 
 For each protocol, of bandwidth b = share x B, with W the bytes that a rank sends:
 
@@ -9,28 +9,30 @@ For each protocol, of bandwidth b = share x B, with W the bytes that a rank send
     on h > 1 hosts     start + 2 link_latency + 2 log2(h) switch_hop_latency + the longer one of (1 + 1/m) S /
                        (switch_share b) and, over all NICs of a host, S with two hosts and 2 S with more
 
-B is the link's on one host; across hosts that of the NICs that the ranks of a host use, one each as long as there are
-NICs, or the link's if that is less. Where hosts have different numbers of ranks, the fewest count (NCCL has as many
-channels as every host can have, src/init.cc), and the most for the chain of a tree (in place of n/h). Source of the
-forms: NCCL's own model (src/graph/tuning.cc), where a ring of n ranks on h hosts has (n - 1) hops, h - 1 of them
-across, for all_gather and reduce_scatter, and twice as many for all_reduce. A pipelined chain (broadcast, reduce) has
-as many as the former, with W = S; a single message has one, and one of NCCL's between hosts reaches `message_share` of
-the bandwidth. On trees c is NCCL's correction by size (`_TREE_CORRECTION`). Over two hosts the NICs carry the bytes of
-both trees only once, as each host is the root of one: NCCL's model has the bandwidth within the hosts there, which its
-search raises to twice that of the NICs where the links permit (src/graph/search.cc, "increase bwIntra for trees");
-where NCCL has fewer channels, that is made up for by `two_host_passes`. PAT is for all_gather and reduce_scatter with
-the last protocol, between hosts of one rank each.
+B is the bandwidth of the link on one host. Across hosts it is the bandwidth of the NICs that the ranks of a host use
+(one each while there are NICs), but at most that of the link. If hosts have different numbers of ranks, the smallest
+number counts (NCCL has as many channels as every host can have, src/init.cc), and the largest for the chain of a tree
+(in place of n/h).
 
-With in-network reduction each rank's link carries all S bytes to be added and gets S/n, and as many back;
-`switch_latency` takes the place of start + 2 link_latency where the library says it. Several hosts of m ranks have it
-only where it says `switch_hop_latency`: there trees are between the hosts (NCCL's NVLSTree), and a host passes all data
-on once and, in a tree of more than two, a half of it twice. Between protocols the times pass smoothly (see
-`_SHARPNESS`), as chunks and channels change with the size long before the protocol does.
+The forms are those of NCCL's own model (src/graph/tuning.cc). A ring of n ranks on h hosts has (n - 1) hops, h - 1 of
+them across, for all_gather and reduce_scatter, and twice as many for all_reduce. A pipelined chain (broadcast, reduce)
+has n - 1 hops, with W = S. A single message has one hop; between hosts an NCCL message reaches `message_share` of the
+bandwidth. On trees c is NCCL's correction by size (`_TREE_CORRECTION`). Over two hosts the NICs carry the bytes of both
+trees only once, since each host is the root of one. NCCL's model then uses the bandwidth within the hosts, which its
+search raises to twice that of the NICs if the links permit (src/graph/search.cc, "increase bwIntra for trees");
+`two_host_passes` corrects this where NCCL has fewer channels. PAT is for all_gather and reduce_scatter with the last
+protocol, between hosts of one rank each.
+
+With in-network reduction each rank's link carries all S bytes to be added and receives S/n, and the same in the other
+direction; `switch_latency`, if given, replaces start + 2 link_latency. Several hosts of m ranks have it only if
+`switch_hop_latency` is given: trees then connect the hosts (NCCL's NVLSTree), and a host forwards all data once and, in
+a tree of more than two, half of it twice. Times change smoothly between protocols (see `_SHARPNESS`), since chunks and
+channels change with the size long before the protocol does.
 
 A ring across hosts runs at the pace of its slowest link, since each step waits for that link; protocol and chunk follow
-from the bytes per rank. Where the time of a ring step was measured as a function of its bytes (`Tuning.ring_steps`),
-the time of a ring is the shortest start plus the measured time of each hop. Within a host, the bytes of
-`Tuning.ring_fill` additional steps take time while the ring fills and drains: the fewer ranks, the larger their part.
+from the bytes per rank. If the time of a ring step was measured as a function of its bytes (`Tuning.ring_steps`), the
+time of a ring is the shortest start plus the measured time of each hop. Within a host, the bytes of `Tuning.ring_fill`
+additional steps take time while the ring fills and drains: the fewer ranks, the larger their part.
 """
 
 import math
@@ -58,9 +60,9 @@ _SHARPNESS = 30  # the exponent of a smooth minimum: two equal candidates take 2
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The rates of a network that the formulas need.
+    """The rates of a network in the formulas.
 
-    nic_bytes_per_s: of one NIC, infinite where it is not known. num_nics: infinite where each rank has its own.
+    nic_bytes_per_s: of one NIC, infinite if unknown. num_nics: infinite if each rank has its own.
     """
 
     link_bytes_per_s: float
@@ -71,7 +73,7 @@ class Rates:
 
 
 def rates_of(spec: Spec) -> Rates:
-    """Return the rates of a network; without protocols it has one, which costs what a message costs."""
+    """Return the rates of a network; one without protocols has a single one, with the costs of a message."""
     host, processor = spec.host, spec.processor
     overhead_s = processor.send_overhead_s + processor.receive_overhead_s
     plain = Protocol(
@@ -85,10 +87,9 @@ def rates_of(spec: Spec) -> Rates:
 
 
 def predict(network: Network, calls: Sequence[Call]) -> list[tuple[float, str]]:
-    """Return for each call the seconds, and the algorithm and protocol that the library would take.
+    """Return for each call the seconds, and the algorithm and protocol that the library chooses.
 
-    Raises ValueError for a test without a formula, for more ranks than the network has, and where it does not say how
-    fast what the call needs is.
+    Raises ValueError for a test without a formula, for more ranks than the network has, and for unknown rates.
     """
     if not calls:
         return []
@@ -104,7 +105,7 @@ def predict(network: Network, calls: Sequence[Call]) -> list[tuple[float, str]]:
 def algorithm_times(network: Network, call: Call, algorithm: str = "") -> dict[str, float]:
     """Return the seconds of each algorithm and protocol, such as "ring LL"; the least is the time of `predict`.
 
-    algorithm: the only one that may be taken, such as "ring"; none where it does not exist.
+    algorithm: the only one allowed, such as "ring"; no times if it does not exist.
     """
     rates, columns = rates_of(network.spec), CallColumns.from_calls([call])
     times = {
@@ -134,17 +135,17 @@ def _require_known(network: Network, rates: Rates, call: Call) -> None:
 
 
 def times_s(rates: Rates, calls: CallColumns) -> Floats:
-    """Return (num_calls,) seconds; the formulas and their source stand above."""
+    """Return (num_calls,) seconds by the formulas of the module."""
     return _taken_s(rates, calls, [times for _, times in _candidates(rates, calls)])
 
 
 def _taken_s(rates: Rates, calls: CallColumns, candidates: Sequence[Floats]) -> Floats:
-    """Return (num_calls,) seconds, never less than the bytes take on the links at their full bandwidth."""
+    """Return (num_calls,) seconds, at least the time of the bytes on links at full bandwidth."""
     return np.maximum(_smooth_minimum(candidates), bytes_s(rates, calls))
 
 
 def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
-    """Return a smooth minimum, (num_calls,): a little less than the least where several are near it."""
+    """Return a smooth minimum, (num_calls,): slightly below the least if several are near it."""
     table = np.array(candidates)
     least = table.min(axis=0)
     ratios = np.divide(least, table, out=np.ones_like(table), where=table > 0)
@@ -152,7 +153,7 @@ def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
 
 
 def _candidates(rates: Rates, calls: CallColumns) -> list[tuple[str, Floats]]:
-    """Return each algorithm and protocol with its times; infinite where it does not exist, or must not be taken."""
+    """Return each algorithm and protocol with its times; infinite if it does not exist or is not allowed."""
     candidates = list(_existing(rates, calls))
     if not any(settings.algorithms or settings.protocols for settings in calls.settings):
         return candidates
@@ -165,17 +166,17 @@ def _candidates(rates: Rates, calls: CallColumns) -> list[tuple[str, Floats]]:
 
 
 def _admitted(candidates: Sequence[tuple[str, Floats]], calls: CallColumns) -> list[Floats]:
-    """Return the times of each candidate, infinite where the settings of NCCL rule it out."""
+    """Return the times of each candidate, infinite where NCCL's settings exclude it."""
     return [np.where(calls.admit(*_nccl_names(name)), times, np.inf) for name, times in candidates]
 
 
 def _leave_nothing(admitted: Sequence[Floats]) -> Bools:
-    """Return where the settings of NCCL rule out all that there is: they are as good as not given."""
+    """Return where NCCL's settings exclude every candidate; they are then ignored."""
     return np.asarray(np.isinf(np.min(admitted, axis=0)))
 
 
 def unmet_settings(network: Network, calls: Sequence[Call]) -> list[Call]:
-    """Return the calls whose settings of NCCL ask for what the network does not describe; they are not followed."""
+    """Return the calls with NCCL settings that the network does not describe and that are ignored."""
     if not calls:
         return []
     columns = CallColumns.from_calls(calls)
@@ -184,7 +185,7 @@ def unmet_settings(network: Network, calls: Sequence[Call]) -> list[Call]:
 
 
 def _nccl_names(candidate: str) -> tuple[str, str]:
-    """Return the names that NCCL_ALGO and NCCL_PROTO have for a candidate; NVLS has Simple alone."""
+    """Return a candidate's names in NCCL_ALGO and NCCL_PROTO; NVLS has only Simple."""
     algorithm, _, protocol = candidate.partition(" ")
     return ("nvls", "simple") if algorithm == "in_switch" else (algorithm, protocol)
 
@@ -207,12 +208,12 @@ def _bandwidth(rates: Rates, calls: CallColumns) -> Floats:
 
 
 def _nics_bytes_per_s(rates: Rates, calls: CallColumns) -> Floats:
-    """Return a group's bandwidth of a host's NICs in each direction: a rank uses one NIC, as in `ClusterTopology`."""
+    """Return a group's bandwidth over a host's NICs in each direction; a rank uses one NIC, as in `ClusterTopology`."""
     return np.minimum(calls.senders, rates.num_nics) * rates.nic_bytes_per_s / calls.groups
 
 
 def bytes_s(rates: Rates, calls: CallColumns) -> Floats:
-    """Return what the bytes alone take, (num_calls,) seconds, on links and NICs that are full all the time."""
+    """Return the time of the bytes alone, (num_calls,) seconds, on full links and NICs."""
     on_links = _sent(calls) / _bandwidth(rates, calls)
     on_trees = np.where(calls.is_all_reduce & (calls.nodes > 1), _tree_bytes_s(rates, calls), np.inf)
     on_links = np.minimum(on_links, on_trees)
@@ -234,12 +235,12 @@ def _in_switch_bytes_s(rates: Rates, share: float, calls: CallColumns) -> Floats
 
 
 def _hops(calls: CallColumns) -> Floats:
-    """Return the number of hops of a ring, which follow one another."""
+    """Return the number of consecutive hops of a ring."""
     return np.where(calls.is_message, 1, np.where(calls.is_all_reduce, 2, 1) * (calls.ranks - 1))
 
 
 def _sent(calls: CallColumns) -> Floats:
-    """Return the bytes that a rank of a ring sends, all or a share of the size on each hop."""
+    """Return the bytes that a rank of a ring sends."""
     return np.where(calls.is_whole, calls.size, _hops(calls) * calls.size / calls.ranks)
 
 
@@ -256,16 +257,16 @@ def _ring_s(rates: Rates, protocol: Protocol, calls: CallColumns) -> Floats:
 
 
 def _filling(library: Tuning, calls: CallColumns) -> Floats:
-    """Return how many times as long the bytes of a ring take as on links that are full all the time."""
+    """Return the ratio of the time of a ring's bytes to their time on full links."""
     is_within = (calls.nodes == 1) & ~calls.is_message & ~calls.is_whole
     return np.where(is_within, 1 + library.ring_fill / np.maximum(calls.ranks - 1, 1), 1.0)
 
 
 def _ring_pace(rates: Rates, calls: CallColumns) -> Floats:
-    """Return how many times as long, (num_calls,): the fastest ring then takes its measured steps.
+    """Return the ratio, (num_calls,), of the measured steps of the fastest ring to its formula.
 
-    A smaller message than all that were measured is told by the protocols, as many times as long as at the smallest
-    one: were it told by them alone, the time of many hosts would jump there.
+    For a message smaller than all measured ones, the formula of the protocols is scaled by the ratio at the smallest.
+    Without it the time of many hosts would jump there.
     """
     steps = rates.library.ring_steps
     if not steps:
@@ -287,7 +288,7 @@ def _ring_pace(rates: Rates, calls: CallColumns) -> Floats:
 
 
 def launch_s(protocols: Sequence[Protocol]) -> float:
-    """Return what every collective takes once, whatever the protocol."""
+    """Return the start of every collective, whatever the protocol."""
     return min(protocol.start_s for protocol in protocols)
 
 

@@ -1,10 +1,10 @@
 """`Plan`: a schedule as a collective library sends it, at the pace of the library's own formula.
 
-The formula is what is fitted to logs, and what held-out logs confirm. A schedule that is simulated has other times: in
-NCCL's rings the hops within a host run ahead while chunks queue for its NIC, and hide latencies that the formula adds
-up; trees begin and end with some segments under way; and chains of ranks use one NIC of a host. So all times over the
-network are multiplied by one factor, the `pace` with which NCCL's own schedule takes as long as the formula says. It is
-found on sound hosts: what is slow, fails or is shared in the network takes longer by as much as the simulation says.
+The formula is fitted to logs and confirmed by held-out logs. A simulation has other times: in NCCL's rings the hops
+within a host run ahead while chunks queue for its NIC, and hide latencies that the formula adds; trees begin and end
+with some segments under way; and chains of ranks use one NIC of a host. Therefore all times over the network are
+multiplied by one factor, the `pace`, with which NCCL's own schedule takes the time of the formula. The pace comes from
+sound hosts: slow, failing or shared parts of the network lengthen a time as much as the simulation says.
 """
 
 import math
@@ -51,9 +51,9 @@ _IS_PORT = re.compile(r"rank\d+\.|host\d+\.nic")  # of a link whose bandwidth is
 
 @dataclass(frozen=True, eq=False)  # without slots, so that what is costly to find is kept
 class Formula:
-    """The seconds that the library's formula says for an algorithm, such as "ring", over one protocol.
+    """The seconds of an algorithm, such as "ring", over one protocol, by the library's formula.
 
-    hosts: which have nothing that the formula does not know.
+    hosts: a network with nothing that the formula does not know.
     """
 
     algorithm: str
@@ -64,14 +64,14 @@ class Formula:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The library's own schedule; of PAT there is none here, so that a ring stands for it."""
+        """The library's own schedule; a ring replaces PAT, which has no schedule here."""
         return _own_schedule(self.algorithm, self.call)
 
     @property
     def pace(self) -> float:
-        """How many times as long this schedule takes as it is simulated; where it is too large, that on fewer hosts.
+        """Ratio of the formula to the simulated time; on fewer hosts if the schedule is too large to simulate.
 
-        On these a rank sends as many bytes in each step, on which the pace of a ring depends.
+        On fewer hosts a rank sends the same bytes per step, on which the pace of a ring depends.
         """
         simulated_s = _simulated_s(self.algorithm, self.call, self.protocol, self.hosts)
         if simulated_s is None and (fewer := self._on_fewer_hosts()):
@@ -90,7 +90,7 @@ class Formula:
         return next((one for one in known if one.protocol == self.protocol), None)
 
     def is_of(self, schedule: Schedule) -> bool:
-        """Return whether a schedule is the library's own, whoever built it, as far as that is quickly compared."""
+        """Return whether a schedule is the library's own, by a quick comparison."""
         own = self.schedule
         if schedule is own:
             return True
@@ -107,7 +107,7 @@ class Formula:
 
 
 def formulas(network: Network, call: Call, algorithm: str = "") -> Iterator[Formula]:
-    """Yield what the library's formula says with each algorithm and protocol; algorithm: as of `algorithm_times`."""
+    """Yield the formula of each algorithm and protocol; algorithm: as in `algorithm_times`."""
     spec, like = network.spec, _sound(network.spec)
     hosts = Network("hosts", replace(like, **_placing(like.host, call)))
     protocols = {protocol.name: protocol for protocol in spec.protocols}
@@ -117,7 +117,7 @@ def formulas(network: Network, call: Call, algorithm: str = "") -> Iterator[Form
 
 
 def _sound(spec: Spec) -> Spec:
-    """Return its hosts, in any number, with nothing but what the library's formulas know."""
+    """Return the hosts, in any number, reduced to the properties that the formulas know."""
     link, nics = spec.host.link, spec.host.nics
     host = Host(
         link=Link(link.latency_s, link.bandwidth_bytes_per_s),
@@ -127,7 +127,7 @@ def _sound(spec: Spec) -> Spec:
 
 
 def _placing(host: Host, call: Call) -> dict[str, Any]:
-    """Return where the ranks are: hosts that are all alike, of which the last may not be full, or a list of hosts."""
+    """Return the placement of ranks: equal hosts, the last maybe not full, or a list of hosts."""
     per_host = call.ranks_per_host
     most = per_host if isinstance(per_host, int) else max(per_host)
     if isinstance(per_host, int) or per_host == tuple(fill_hosts(call.num_ranks, most)):
@@ -141,8 +141,8 @@ def _placing(host: Host, call: Call) -> dict[str, Any]:
 class Plan:
     """A schedule for a size as the library sends it over a protocol.
 
-    library: its title. described: the network of the file. formula: None where there is none for the schedule. within:
-    the interval of the time over the time, with a probability of `INSIDE`; None where it is not known, see `intervals`.
+    library: its title. described: the network of the file. formula: None if the schedule has none. within: the interval
+    relative to the time, with probability `INSIDE`; None if unknown, see `intervals`.
     """
 
     library: str
@@ -155,13 +155,13 @@ class Plan:
 
     @property
     def sent_bytes(self) -> int:
-        """The size to simulate: of many transfers few stand for all if chunks are even, as NCCL's are."""
+        """Size to simulate: of many transfers few represent all if chunks are even, as NCCL's are."""
         is_large = self.schedule.num_transfers > MAX_TRANSFERS
         return in_even_chunks(self.schedule, self.size_bytes) if is_large else self.size_bytes
 
     @cached_property
     def known_s(self) -> float | None:
-        """The seconds, start included, where a formula tells them; None where only a simulation does."""
+        """Seconds, start included, by a formula; None if only a simulation gives them."""
         formula = self.formula
         if formula is None:
             return self._all_at_once_s()
@@ -169,9 +169,9 @@ class Plan:
         return formula.time_s if is_known else None
 
     def _all_at_once_s(self) -> float | None:
-        """Return the seconds of an all_to_all that is too large to simulate, and goes straight between sound hosts.
+        """Return the seconds of a direct all_to_all between sound hosts that is too large to simulate.
 
-        Exact, as a message shares one resource only: the one with the most messages serves all of them to the end.
+        Exact, since a message shares only one resource: the one with the most messages serves them to the end.
         """
         schedule, spec, num_ranks = self.schedule, self.described.spec, self.schedule.num_ranks
         is_sound = replace(spec, ranks_per_host=None, num_hosts=None) == _sound(spec)
@@ -188,7 +188,7 @@ class Plan:
 
     @property
     def notes(self) -> list[str]:
-        """The lines about the choice for its user, such as that hosts with fewer ranks than others make it slow."""
+        """The lines about the choice for the user, for example about hosts with fewer ranks."""
         if self.formula is None or not self.formula.is_of(self.schedule):
             return []
         asked, notes, num_nics = self.formula.call, [], self.described.spec.host.nics.count or math.inf
@@ -206,15 +206,14 @@ class Plan:
         return notes
 
     def formula_s(self, runtime: Runtime) -> float | None:
-        """Return `known_s` for ranks that execute as the formula takes for granted; None for others."""
+        """Return `known_s` for ranks that execute as the formula assumes; None for others."""
         return self.known_s if runtime == RULE else None
 
     def lists_more_than(self, max_transfers: float, runtime: Runtime = RULE) -> bool:
-        """Return whether a simulation has to look at more transfers than that."""
         return lists_more_than(max_transfers, self.schedule, self.described, self.sent_bytes, runtime=runtime)
 
     def require_known(self, max_transfers: float, runtime: Runtime) -> None:
-        """Raise ValueError if no formula tells the time, and a simulation has to look at more transfers than that."""
+        """Raise ValueError if no formula gives the time, and the simulation exceeds `max_transfers`."""
         if self.formula_s(runtime) is None and self.lists_more_than(max_transfers, runtime):
             place = "its network, order or runtime" if self.formula else "it"
             raise ValueError(
@@ -223,14 +222,14 @@ class Plan:
             )
 
     def why_by_formula(self, runtime: Runtime) -> str | None:
-        """Return why the time is the formula's, and nothing else can be said; None if it can be simulated as well."""
+        """Return why only the formula gives the time; None if a simulation can, too."""
         if self.formula_s(runtime) is None or (self.formula and not self.lists_more_than(MAX_TRANSFERS, runtime)):
             return None
         own = f"{self.library}'s" if self.formula else "a"
         return f"{self.schedule.num_transfers:,} transfers are too many to simulate: only {own} formula says the time"
 
     def how_timed(self, runtime: Runtime, *, is_simulated: bool) -> str:
-        """Return in words how the time was found. is_simulated: whether the schedule was simulated as well."""
+        """Return in words how the time was found. is_simulated: whether the schedule was also simulated."""
         if self.formula_s(runtime) is None:
             paced = f" at the pace of {self.library}'s formula" if self.formula else ""
             return f"simulated over {self.library}'s protocol{paced}"
@@ -238,9 +237,9 @@ class Plan:
         return own + (", and simulated at its pace" if is_simulated else ", not simulated")
 
     def time_s(self, *, runtime: Runtime = RULE, on_progress: OnProgress = ignore_progress) -> float:
-        """Return the seconds of the collective, its start included: the formula's where it knows all, else simulated.
+        """Return the seconds of the collective, its start included: the formula's if it knows all, else simulated.
 
-        This is the one place that decides between the two (docs/cost-model.md). runtime, on_progress: as of `simulate`.
+        Only this function decides between the two (docs/cost-model.md). runtime, on_progress: as in `simulate`.
         """
         if (known_s := self.formula_s(runtime)) is not None:
             return known_s
@@ -253,7 +252,7 @@ class Plan:
 
     @property
     def start_s(self) -> float:
-        """Return the seconds that the library takes beside the schedule."""
+        """Return the library's seconds besides the schedule."""
         return self._pace * _start_s(self.schedule, self.protocol, self.described)
 
     @cached_property
@@ -265,8 +264,8 @@ class Plan:
 def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int = 1) -> int:
     """Return the size, rounded up so that all chunks have the same number of elements.
 
-    In an all_to_all these are the chunks of all ranks' tensors, each of that size. NCCL rounds up what it cuts, too
-    (runRing in src/device/all_reduce.h); only its last chunk is shorter.
+    In an all_to_all these are the chunks of all ranks' tensors, each of that size. NCCL also rounds up (runRing in
+    src/device/all_reduce.h); only its last chunk is shorter.
     """
     num_tensors = schedule.collective.num_tensors(schedule.num_ranks)
     unit = schedule.num_chunks // math.gcd(schedule.num_chunks, num_tensors) * element_bytes
@@ -275,7 +274,7 @@ def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int = 1) 
 
 @lru_cache(maxsize=_PACES_KEPT)
 def _simulated_s(algorithm: str, call: Call, protocol: Protocol, hosts: Network) -> float | None:
-    """Return the seconds of the library's own schedule as it is simulated; None where it is too large for that."""
+    """Return the simulated seconds of the library's own schedule; None if it is too large."""
     choice = Plan("", _own_schedule(algorithm, call), call.size_bytes, protocol, hosts)
     too_large = lists_more_than(MAX_TRANSFERS, choice.schedule, hosts, choice.sent_bytes)
     return None if too_large else choice.time_s()
@@ -305,7 +304,7 @@ def _is_in_switch(schedule: Schedule, network: Network) -> bool:
 
 
 def _over(schedule: Schedule, protocol: Protocol, network: Network, pace: float) -> Network:
-    """Return the network with the latencies of a protocol, and its share of the bandwidths, at a pace."""
+    """Return the network with the latencies and bandwidth share of a protocol, at a pace."""
     library, host = network.spec.library, network.spec.host
     is_tree = base_name(schedule.algorithm) == "nccl_tree"
     link_s = protocol.tree_link_latency_s if is_tree else protocol.link_latency_s

@@ -1,7 +1,7 @@
-"""`NCCL`: a library that chooses, as a schedule and the network of the hosts over its protocol; `LIBRARIES`: by name.
+"""`NCCL`: a library that chooses, as a schedule and the network of its protocol; `LIBRARIES`: all libraries by name.
 
-NCCL estimates the time of each of its algorithms with each of its protocols by a formula, and takes the one that is
-over first (ncclTopoGetAlgoTime in src/graph/tuning.cc). `nccl_model` has the formula; what it names is simulated here.
+NCCL estimates the time of each algorithm with each protocol by a formula, and chooses the fastest (ncclTopoGetAlgoTime
+in src/graph/tuning.cc). `nccl_model` has the formula; its choice is simulated here.
 """
 
 import math
@@ -28,7 +28,6 @@ class _Nccl(Library):
     __slots__ = ()
 
     def why_unknown(self, network: Network, call: Call) -> str:
-        """Return why its choice for a call is not known; "" if `choose` can tell."""
         spec = network.spec
         link = spec.host.link if call.num_nodes == 1 else spec.host.nics
         if not spec.protocols:
@@ -44,7 +43,7 @@ class _Nccl(Library):
     def choose(
         self, network: Network, call: Call, max_transfers: float = MAX_TRANSFERS, runtime: Runtime = RULE
     ) -> Plan:
-        """Return the ring, tree or in-network reduction that is over first; DIRECT collectives go straight."""
+        """Return the fastest of ring, tree and in-network reduction; DIRECT collectives are sent directly."""
         if why := self.why_unknown(network, call):
             raise self._refusal(network, why)
         plan = self._fastest_of_formulas(network, call)
@@ -65,8 +64,8 @@ class _Nccl(Library):
     ) -> list[Plan]:
         """Return the schedule over its protocols, at the pace of the formula if there is one.
 
-        In-network reduction has the last one only. What has more than MAX_TRANSFERS is not simulated so often: it takes
-        the one that the formula says, or the last one, which is that of large tensors, where there is no formula.
+        In-network reduction has only the last protocol. Schedules of more than MAX_TRANSFERS are not simulated that
+        often: they get the formula's protocol or, without a formula, the last one, which is that of large tensors.
         """
         protocols = network.spec.protocols
         schedule = _on_its_hosts(schedule, network, size_bytes)
@@ -82,7 +81,7 @@ class _Nccl(Library):
     def _formulas(
         self, schedule: Schedule, network: Network, size_bytes: int, per_host: RanksPerHost
     ) -> dict[str, Formula]:
-        """Return what the formula says of a schedule with each protocol; nothing if there is none for it."""
+        """Return the formula of a schedule for each protocol; empty if there is none."""
         own, collective = base_name(schedule.algorithm), schedule.collective
         call = Call.on(network, collective, schedule.num_ranks, size_bytes, per_host)
         if own not in _IN_FORMULAS or call.collective not in TESTS or self.why_unknown(network, call):
@@ -95,7 +94,7 @@ def _fastest(known: Iterable[Formula]) -> Formula:
 
 
 def _on_its_hosts(schedule: Schedule, network: Network, size_bytes: int) -> Schedule:
-    """Return NCCL's own algorithm on the hosts of the network, where its name did not say how many ranks these have."""
+    """Return NCCL's own algorithm on the network's hosts, if its name did not give their ranks."""
     name, per_host = schedule.algorithm, network.spec.ranks_per_host
     if name not in NCCL_ALGORITHMS or per_host in (None, RANKS_PER_HOST):
         return schedule
@@ -114,12 +113,12 @@ LIBRARY_ALGORITHMS = NCCL_ALGORITHMS  # that only the library has which networks
 
 
 def library_of(network: Network) -> Library:
-    """Return the library that a network describes; MESSAGES if it describes none."""
+    """Return the library that a network describes; MESSAGES if none."""
     return NCCL if network.spec.protocols else MESSAGES
 
 
 def why_not(network: Network, algorithm: str) -> str:
-    """Return why ranks on a network do not use an algorithm: it is another library's; empty where they may.
+    """Return why ranks on a network do not use an algorithm of another library; "" if they may use it.
 
     NVLS also needs a switch that adds (Hopper or newer).
     """

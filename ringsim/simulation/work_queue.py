@@ -28,7 +28,7 @@ class QueuedCall(NamedTuple):
 
     size_bytes: of the whole tensor, elements of `element_bytes` each.
     call_s: the time of the call before its first message.
-    network: a separate network for its messages, which it shares with no other call.
+    network: a separate network for its messages; by default the network of all calls.
     is_lent: as in `Runtime`.
     """
 
@@ -54,7 +54,7 @@ def time_queue(calls: Sequence[QueuedCall], network: Network, runtime: Runtime) 
     A worker takes the next call when its last one has ended on all ranks. A stream of NCCL is one worker; Gloo has two.
 
     Raises ValueError for a size that is not whole elements, calls of different numbers of ranks, a first call before 0,
-    no worker, or a separate network for a call that may overlap another.
+    no worker, and for separate networks or shared memory, since all calls must share one network.
     """
     if runtime.num_workers < 1:
         raise ValueError(f"num_workers {runtime.num_workers}: must be at least 1")
