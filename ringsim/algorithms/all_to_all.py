@@ -1,11 +1,10 @@
 """All-to-all: every rank has a block for every rank, sent directly or through other ranks.
 
 Block `n * s + d` is the block of rank s for rank d. Bruck's algorithm exchanges with only log2(n) ranks, but sends a
-block once for each bit of the distance (d - s) mod n that is set (Bruck et al. 1997).
+block once for each set bit of the distance (d - s) mod n (Bruck et al. 1997).
 
-Every block is a message. Bruck et al. and MPI pack the blocks that a rank sends to another in one step into one
-message; here Bruck sends n/2 log2(n) messages a rank, if n is a power of two, and two levels send (m - 1) h + (h - 1) m
-on h hosts of m ranks.
+Every block is a message, whereas Bruck et al. and MPI pack the blocks for one rank in a step. Bruck sends n/2 log2(n)
+messages a rank, if n is a power of two; two levels send (m - 1) h + (h - 1) m on h hosts of m ranks.
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
 """NCCL's algorithms for hosts with several NICs: its rings, its trees, and NVLS, its reduction in the switch of a host.
 
 Ranks are counted host by host, m on each of h hosts, and every rank has its own NIC. The NICs in the same place of all
-hosts are a *rail*. There are m rings or trees side by side, one for each rail, each with its own channels and share of
-the data. If hosts have different numbers of ranks, m is the smallest (the minimum over all ranks in
-`initTransportsRank`, src/init.cc), and each ring or tree still goes through all ranks of a host.
+hosts are a *rail*. Each of m rails has its own ring or trees, channels and share of the data. If hosts have different
+numbers of ranks, m is the smallest (the minimum in `initTransportsRank`, src/init.cc), and each ring or tree still goes
+through all ranks of a host.
 
 ranks_per_host, of all functions: a number for all hosts, of which the last has the rest; or a list, one per host; by
 default 8.
@@ -68,11 +68,10 @@ def rail_orders(hosts: Sequence[int]) -> Ints:
     """Return the order in which each of NCCL's rings goes through all ranks of these hosts, (m, num_ranks).
 
     On two hosts of 4 the first two rings are 0 3 2 1 | 5 6 7 4 and 1 2 3 0 | 4 7 6 5. The first enters host 0 on rail
-    0, leaves it on rail 1, and enters host 1 on rail 1; the second uses the same two rails in the other direction. In
-    every second host a ring takes the path of its neighbour and therefore never changes rails between hosts
-    (ncclTopoPostset in src/graph/connect.cc; such channels are printed in github.com/NVIDIA/nccl/issues/1671). An odd
-    number of rings all go the same way round and change rails. In both cases at most one ring enters and one leaves by
-    each NIC.
+    0, leaves it on rail 1, and enters host 1 on rail 1; the second uses the same rails in the other direction. In every
+    second host a ring takes the path of its neighbour and therefore never changes rails between hosts (ncclTopoPostset
+    in src/graph/connect.cc; such channels are printed in github.com/NVIDIA/nccl/issues/1671). An odd number of rings
+    all go the same way round and change rails. At most one ring enters and one leaves by each NIC.
     """
     rings, first = min(hosts), np.cumsum([0, *hosts]).tolist()
     is_even = rings % 2 == 0
@@ -115,12 +114,12 @@ def nccl_tree_segments(num_ranks: int, size_bytes: int, ranks_per_host: RanksPer
 def nvls_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host: RanksPerHost = None) -> Schedule:
     """NVLS, and on several hosts NCCL's NVLSTree: two-shot within each host, and on every rail two trees in between.
 
-    The owner of a share reads the sum over its host from the switch, and writes the result to all ranks of its host at
-    once. If the switch adds and copies (see `InSwitch`), a link carries (1 + 1/m) of the data in each direction;
-    otherwise (m - 1)/m in each phase. 2 + 2 ceil(log2(h)) + k - 1 steps for each of two trees on each of m rails, and k
-    + 1 for each rail on one host.
+    The owner of a share reads its sum from the switch, and writes the result to all ranks of its host at once. If the
+    switch adds and copies (see `InSwitch`), a link carries (1 + 1/m) of the data in each direction; otherwise (m - 1)/m
+    in each phase. 2 + 2 ceil(log2(h)) + k - 1 steps for each of two trees on each of m rails, and k + 1 for each rail
+    on one host.
 
-    segments: of the share of each rank in a tree; by default 32, so that filling and emptying the pipeline is short.
+    segments: of the share of each rank in a tree; by default 32, which keeps filling and emptying the pipeline short.
     """
     hosts = fill_hosts(num_ranks, ranks_per_host)
     trees = binary_trees(Collective.ALL_REDUCE, len(hosts))[: 2 if len(hosts) > 1 else 1]

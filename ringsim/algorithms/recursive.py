@@ -5,7 +5,7 @@ Recursive doubling exchanges the whole sum in each of log2(n) steps. Recursive h
 Rabenseifner and Gropp 2005). The largest halves go to the nearest ranks.
 
 If n is not a power of two, p is the largest power below it, and the first 2(n - p) ranks fold in pairs: the second rank
-gives all its data to the first, takes no part, and receives its result at the end.
+gives its data to the first, and receives its result at the end.
 """
 
 from collections.abc import Iterable

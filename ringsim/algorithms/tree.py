@@ -131,8 +131,8 @@ def _binary_tree(collective: Collective, ranks: Ints) -> Schedule:
 def _parents(num_nodes: int) -> Ints:
     """Return the parent of each node of a binary tree over 1 to `num_nodes`, numbered in order; 0 above the root.
 
-    The lowest bit of a node's number is its height. If the parent would lie beyond the last node, the nearest existing
-    ancestor takes its place. Index 0 is 0.
+    The lowest bit of a node's number is its height. The nearest existing ancestor replaces a parent beyond the last
+    node. Index 0 is 0.
     """
     node = np.arange(num_nodes + 1)
     low = node & -node

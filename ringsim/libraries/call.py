@@ -30,7 +30,6 @@ class Call(NamedTuple):
 
     @classmethod
     def on_hosts(cls, collective: str, size_bytes: int, hosts: Sequence[int]) -> "Call":
-        """Return the call for hosts with these numbers of ranks."""
         on_each = tuple(hosts) if len(set(hosts)) > 1 else ()
         return cls(collective, size_bytes, sum(hosts), len(hosts), on_each=on_each)
 
@@ -98,7 +97,7 @@ class CallColumns:
         return cls(size, ranks, nodes, *kinds, settings, groups, fewest, most)
 
     def admit(self, algorithm: str, protocol: str) -> Bools:
-        """Return for which calls NCCL may use this candidate; except for PAT, only all_reduce has a choice of algorithms."""
+        """Return for which calls NCCL may use it; except for PAT, only all_reduce has a choice of algorithms."""
         names = np.where((self.nodes > 1) & (algorithm == "nvls"), "nvlstree", algorithm).tolist()
         admitted = [
             settings.admits(name if reduces or name == "PAT" else "", protocol)

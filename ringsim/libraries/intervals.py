@@ -107,7 +107,7 @@ class SimulatedDraws:
         return cls(network, calibration, draws, replace(network, spec=with_free_bytes(network.spec)))
 
     def interval(self, time_s: float, predict: Callable[[Network], float]) -> Estimate | None:
-        """Return the interval of the time that `predict` simulates on the network; None if that time is 0."""
+        """Return the interval of the time that `predict` simulates; None if that time is 0."""
         if not 0 < time_s < np.inf:
             return None
         drawn_s = np.array([[predict(draw)] for draw in self.draws])
@@ -215,7 +215,6 @@ def guessed_from(cluster: Network, num_senders: int) -> int | None:
 
 
 def _seen(calibration: Calibration, tests: tuple[str, ...] = ()) -> set[int]:
-    """Return the numbers of senders in the logs, for all collectives or for `tests`."""
     return senders_per_host(
         Call(cells.collective, 1, cells.num_ranks, cells.num_hosts)
         for cells in calibration.cells

@@ -44,7 +44,6 @@ class Library:
     is_torch: bool = True
 
     def with_algorithm(self, all_reduce: str) -> Self:
-        """Return the library with a fixed all_reduce algorithm."""
         return replace(self, all_reduce=all_reduce, chooses=False)
 
     def over(self, transport: str, touched_bytes: int | None = None) -> Self:
@@ -66,7 +65,6 @@ class Library:
         return collective, named.get(collective, "ring")
 
     def schedule(self, collective: Collective, num_ranks: int, size_bytes: int) -> Schedule:
-        """Return the schedule of a call of `size_bytes`."""
         return build(*self.algorithm(collective), num_ranks, size_bytes)
 
     def why_unknown(self, network: Network, call: Call) -> str:
@@ -93,9 +91,8 @@ class Library:
         """Return the schedule over each protocol that it may use; none if the library has no protocols.
 
         per_host: participating ranks, on every host or on each; None: all ranks of a host.
-        measured: the network that was measured; `network` may be a better one, such as with twice the bandwidth. The
-        schedule keeps the pace of the measured network, since measured values, such as the steps of a ring, do not
-        follow from better links.
+        measured: the network that was measured, if `network` is a better one, such as with twice the bandwidth. Its
+        pace is used, since measured values, such as the steps of a ring, do not follow from better links.
         """
         del schedule, network, size_bytes, per_host, measured
         return []
@@ -153,7 +150,6 @@ class Library:
         return costs.late_share, costs.late_s
 
     def _costs(self, network: Network) -> Processor | SharedMemory:
-        """Return the source of the costs of a call that is not torch's."""
         return self.runtime.shared_memory(network) or network.spec.processor
 
     def predict_call(

@@ -23,16 +23,15 @@ search raises to twice that of the NICs if the links permit (src/graph/search.cc
 `two_host_passes` corrects this where NCCL has fewer channels. PAT is for all_gather and reduce_scatter with the last
 protocol, between hosts of one rank each.
 
-With in-network reduction each rank's link carries all S bytes to be added and receives S/n, and the same in the other
-direction; `switch_latency`, if given, replaces start + 2 link_latency. Several hosts of m ranks have it only if
-`switch_hop_latency` is given: trees then connect the hosts (NCCL's NVLSTree), and a host forwards all data once and, in
-a tree of more than two, half of it twice. Times change smoothly between protocols (see `_SHARPNESS`), since chunks and
-channels change with the size long before the protocol does.
+With in-network reduction each rank's link carries S bytes to be added and receives S/n, and the same in the other
+direction; `switch_latency`, if given, replaces start + 2 link_latency. Several hosts of m ranks have it only with
+`switch_hop_latency`: trees then connect the hosts (NCCL's NVLSTree), and a host forwards all data once and, in a tree
+of more than two, half of it twice. Times change smoothly between protocols (see `_SHARPNESS`), since chunks and
+channels change long before the protocol does.
 
-A ring across hosts runs at the pace of its slowest link, since each step waits for that link; protocol and chunk follow
-from the bytes per rank. If the time of a ring step was measured as a function of its bytes (`Tuning.ring_steps`), the
-time of a ring is the shortest start plus the measured time of each hop. Within a host, the bytes of `Tuning.ring_fill`
-additional steps take time while the ring fills and drains: the fewer ranks, the larger their part.
+A ring across hosts runs at the pace of its slowest link; protocol and chunk follow from the bytes per rank. If the time
+of a ring step was measured by its bytes (`Tuning.ring_steps`), a ring takes the shortest start plus the measured time
+of each hop. Within a host, the bytes of `Tuning.ring_fill` additional steps take time while the ring fills and drains.
 """
 
 import math
@@ -166,7 +165,6 @@ def _candidates(rates: Rates, calls: CallColumns) -> list[tuple[str, Floats]]:
 
 
 def _admitted(candidates: Sequence[tuple[str, Floats]], calls: CallColumns) -> list[Floats]:
-    """Return the times of each candidate, infinite where NCCL's settings exclude it."""
     return [np.where(calls.admit(*_nccl_names(name)), times, np.inf) for name, times in candidates]
 
 
@@ -235,12 +233,10 @@ def _in_switch_bytes_s(rates: Rates, share: float, calls: CallColumns) -> Floats
 
 
 def _hops(calls: CallColumns) -> Floats:
-    """Return the number of consecutive hops of a ring."""
     return np.where(calls.is_message, 1, np.where(calls.is_all_reduce, 2, 1) * (calls.ranks - 1))
 
 
 def _sent(calls: CallColumns) -> Floats:
-    """Return the bytes that a rank of a ring sends."""
     return np.where(calls.is_whole, calls.size, _hops(calls) * calls.size / calls.ranks)
 
 

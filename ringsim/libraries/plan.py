@@ -3,8 +3,8 @@
 The formula is fitted to logs and confirmed by held-out logs. A simulation has other times: in NCCL's rings the hops
 within a host run ahead while chunks queue for its NIC, and hide latencies that the formula adds; trees begin and end
 with some segments under way; and chains of ranks use one NIC of a host. Therefore all times over the network are
-multiplied by one factor, the `pace`, with which NCCL's own schedule takes the time of the formula. The pace comes from
-sound hosts: slow, failing or shared parts of the network lengthen a time as much as the simulation says.
+multiplied by the `pace`, with which NCCL's own schedule takes the time of the formula. The pace comes from sound hosts:
+slow, failing or shared parts of the network lengthen a time as the simulation says.
 """
 
 import math
@@ -127,7 +127,6 @@ def _sound(spec: Spec) -> Spec:
 
 
 def _placing(host: Host, call: Call) -> dict[str, Any]:
-    """Return the placement of ranks: equal hosts, the last maybe not full, or a list of hosts."""
     per_host = call.ranks_per_host
     most = per_host if isinstance(per_host, int) else max(per_host)
     if isinstance(per_host, int) or per_host == tuple(fill_hosts(call.num_ranks, most)):
@@ -188,7 +187,6 @@ class Plan:
 
     @property
     def notes(self) -> list[str]:
-        """The lines about the choice for the user, for example about hosts with fewer ranks."""
         if self.formula is None or not self.formula.is_of(self.schedule):
             return []
         asked, notes, num_nics = self.formula.call, [], self.described.spec.host.nics.count or math.inf
@@ -257,7 +255,6 @@ class Plan:
 
     @cached_property
     def network(self) -> Network:
-        """The network of the hosts over the protocol."""
         return _over(self.schedule, self.protocol, self.described, self._pace)
 
 

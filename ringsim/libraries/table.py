@@ -23,8 +23,6 @@ _IN_FORMULAS = {"ring": "ring", "nccl_ring": "ring", "nccl_tree": "tree", "nvls"
 
 
 class _Nccl(Library):
-    """NCCL on networks that describe it: its rings, trees and in-network reduction over its protocols."""
-
     __slots__ = ()
 
     def why_unknown(self, network: Network, call: Call) -> str:
@@ -81,7 +79,6 @@ class _Nccl(Library):
     def _formulas(
         self, schedule: Schedule, network: Network, size_bytes: int, per_host: RanksPerHost
     ) -> dict[str, Formula]:
-        """Return the formula of a schedule for each protocol; empty if there is none."""
         own, collective = base_name(schedule.algorithm), schedule.collective
         call = Call.on(network, collective, schedule.num_ranks, size_bytes, per_host)
         if own not in _IN_FORMULAS or call.collective not in TESTS or self.why_unknown(network, call):

@@ -47,12 +47,12 @@ class Collective(Enum):
     def is_whole(self) -> bool:
         """Whether every rank holds all chunks, at the start or at the end.
 
-        Otherwise an executor needs memory only for a rank's own chunks and for the chunks that it forwards.
+        Otherwise an executor needs memory only for a rank's own and forwarded chunks.
         """
         return _EVERYWHERE in _PLACES[self]
 
     def num_shares(self, num_ranks: int) -> int:
-        """Return the number of shares into which the data is cut (see `owners`); 1 if it is not cut."""
+        """Return the number of shares of the data (see `owners`); 1 if it is not cut."""
         if self is Collective.ALL_TO_ALL:
             return num_ranks**2
         return num_ranks if _OWNER in _PLACES[self] else 1
@@ -93,8 +93,8 @@ def _held(place: str, num_ranks: int, num_chunks: int) -> npt.NDArray[np.bool_]:
 def owners(num_shares: int, num_chunks: int) -> npt.NDArray[np.int64]:
     """Return the share to which each chunk belongs, shape (num_chunks,).
 
-    Share r is the r-th run of `num_chunks / num_shares` chunks and belongs to rank r. In an all_to_all of n ranks,
-    share `n * s + d` is the block of rank s for rank d.
+    Share r is the r-th run of `num_chunks / num_shares` chunks, and rank r's. In an all_to_all of n ranks, share `n * s
+    + d` is the block of rank s for rank d.
     """
     return np.arange(num_chunks) * num_shares // num_chunks
 
@@ -118,10 +118,9 @@ def initial_counts(collective: Collective, num_ranks: int, num_chunks: int) -> C
 
 
 def required(collective: Collective, num_ranks: int, num_chunks: int) -> tuple[Counts, npt.NDArray[np.bool_]]:
-    """Return the result that the collective requires.
+    """Return the counts of each finished chunk, shape (chunk, contributor), and which rank must hold which chunk.
 
-    Returns the counts of each finished chunk, shape (chunk, contributor), and which rank must hold which chunk, shape
-    (rank, chunk). Other chunks may have any content.
+    The latter has shape (rank, chunk). Other chunks may have any content.
     """
     counts = held_at_start(collective, num_ranks, num_chunks).T.astype(np.int32)
     return counts, held_at_end(collective, num_ranks, num_chunks)

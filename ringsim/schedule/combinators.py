@@ -63,9 +63,8 @@ def _one_after_another(first: Steps, second: Steps) -> Steps:
 def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> Schedule:
     """Run schedules of the same collective, ranks and chunks at once, each on its own share of the data.
 
-    Chunk c of the i-th of k schedules becomes chunk `k * c + i`, and keeps its owner; channels are numbered likewise.
-    Steps alternate, and the schedules do not wait for each other. The result is named `algorithm`, by default like the
-    first schedule.
+    Chunk c of the i-th of k schedules becomes chunk `k * c + i`; channels are numbered likewise. Steps alternate, and
+    the schedules do not wait for each other. The result is named `algorithm`, by default like the first schedule.
 
     Raises ScheduleError if the schedules do not fit.
 
@@ -142,8 +141,8 @@ def on_groups(
 ) -> Schedule:
     """Let every group of ranks run `schedule` in the same steps, within a schedule of more ranks and chunks.
 
-    groups: (num_groups, schedule.num_ranks); in group g, rank `groups[g, i]` takes the place of rank i. No rank is in
-    two groups. The chunks of group g are a run that starts at `first_chunk[g]`; by default at 0.
+    groups: (num_groups, schedule.num_ranks); rank `groups[g, i]` takes the place of rank i. Groups do not overlap. The
+    chunks of group g start at `first_chunk[g]`; by default at 0.
 
     Raises ScheduleError if the groups overlap or do not fit into `num_ranks` and `num_chunks`.
 
@@ -287,9 +286,9 @@ def split(schedule: Schedule, segments: int) -> Schedule:
 def pipeline(schedule: Schedule, segments: int) -> Schedule:
     """Cut each chunk into `segments` neighbouring chunks, which start one step after the other.
 
-    Segment j of chunk c is chunk `c * segments + j`; the transfer of `step` becomes one in `step + j`. The result has
-    `num_steps + segments - 1` steps. With `split` and execution in order, later segments on their way up a tree would
-    delay the first segment on its way down. Raises ValueError for less than one segment.
+    Segment j of chunk c is chunk `c * segments + j` and is sent in step `step + j` of `num_steps + segments - 1`. With
+    `split` and execution in order, later segments on their way up a tree would delay the first segment on its way down.
+    Raises ValueError for less than one segment.
 
         >>> from ringsim import algorithm, pipeline
         >>> pipeline(algorithm("binomial_tree", 8, "broadcast"), 4)

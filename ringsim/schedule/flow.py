@@ -71,10 +71,9 @@ def flow(schedule: Schedule) -> Flow:
 
 
 def flow_of_rank(schedule: Schedule, rank: int) -> Flow:
-    """Return the data flow of the transfers of `rank`, without listing the other transfers.
+    """Return the data flow of the transfers of `rank`, without listing the others.
 
-    `reads` is valid for its sends, and `replaces` for its receives. For the other ends they are NO_ROW or the last row
-    listed.
+    `reads` is valid for its sends, and `replaces` for its receives; otherwise they are NO_ROW or the last row listed.
     """
     return _flow(schedule, schedule.steps.table_of(rank))
 
@@ -154,9 +153,8 @@ BYTES_PER_TRANSFER = 45  # of the columns above
 def dependencies(schedule: Schedule, *, in_order: bool = False) -> Dependencies:
     """Return all transfers of `schedule` with their waits.
 
-    in_order: wait like a rank that can wait for one thing at a time, as `collectives` does on Gloo. The rank applies
-    all that it receives in step order. Before it changes the peer of a channel, it has applied everything that it
-    receives in earlier steps.
+    in_order: wait like a rank of `collectives` on Gloo (see `schedule`): it applies all that it receives in step order,
+    and has applied everything from earlier steps before it changes the peer of a channel.
 
     Raises ValueError if there is no memory for them.
     """

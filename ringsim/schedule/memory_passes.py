@@ -2,7 +2,7 @@
 
 A sender publishes a chunk: it copies its original data to where the other ranks of its host can read it. A sum that is
 sent on is formed there, and a forwarded chunk stays where it was first published. A *lent* tensor lies in shared
-memory: its chunks are published in place, unless one could be overwritten before all have read it.
+memory: its chunks are published in place, unless they could be overwritten too early.
 """
 
 from collections import Counter
@@ -61,8 +61,8 @@ def memory_passes(schedule: Schedule, *, in_place: bool = False, is_lent: bool =
 def most_published(schedule: Schedule, rows: Flow, on_one_host: bool = True) -> int:
     """Return the largest number of chunks that a rank publishes in one execution.
 
-    rows: the flow of `schedule`. on_one_host: whether all ranks share memory; an unchanged chunk that is forwarded then
-    stays where it was first published.
+    rows: the flow of `schedule`. on_one_host: whether all ranks share memory; a forwarded chunk then stays where it was
+    first published.
     """
     is_passed_on = (rows.reads != NO_ROW) & ~rows.reduce[rows.reads] & on_one_host
     publishes = _is_first(schedule, rows) & ~is_passed_on
@@ -73,7 +73,7 @@ def stays_until_read(schedule: Schedule, rows: Flow, rank: int) -> Bools:
     """Return for each chunk whether others can read it in the tensor of `rank` itself, (num_chunks,).
 
     They can if every version that overwrites another was made, directly or not, from the results of that version's
-    readers. A rank to which the chunk was forwarded is also a reader, if it forwards the chunk or adds to it.
+    readers. Ranks that receive the chunk through others are readers, too.
 
     rows: the flow of `schedule`.
     """
@@ -88,7 +88,7 @@ def stays_until_read(schedule: Schedule, rows: Flow, rank: int) -> Bools:
 class _Reading:
     """The readers of the chunks of a rank, collected row by row. The bits of a number are a set of a chunk's rows.
 
-    made_from: for each row, the rows of its chunk from which its version was made, itself included.
+    made_from: for each row, the rows from which its version was made, itself included.
     origin: for each row that copies a version of the rank, directly or not, the row that wrote that version.
     readers: for each version of the rank, its readers.
     """
@@ -102,7 +102,6 @@ class _Reading:
         self._overwritten: list[tuple[int, tuple[int, int]]] = []
 
     def add(self, index: int, row: FlowRow) -> None:
-        """Add the next row, with number `index`."""
         own = 1 << self._bits[row.chunk]
         self._bits[row.chunk] += 1
         self._made_from.append(own | self._made(row.reads) | self._made(row.replaces))

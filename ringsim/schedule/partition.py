@@ -15,8 +15,8 @@ PartitionFunction = Callable[[int, int], npt.NDArray[np.int64]]  # what the func
 def partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
     """Return the bounds of the chunks: chunk `i` holds the elements `bounds[i]` to `bounds[i + 1]`; (num_chunks + 1,).
 
-    Chunk sizes differ by at most one element. Bound `i` is `i * num_elements // num_chunks`. Cutting each chunk further
-    keeps every old bound: pipelining does not move the share of a rank.
+    Chunk sizes differ by at most one element. Bound `i` is `i * num_elements // num_chunks`, so that cutting chunks
+    further keeps every old bound.
 
     Raises ValueError for a negative number of elements, less than one chunk, or more elements than 64 bits can count.
 

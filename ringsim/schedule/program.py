@@ -95,11 +95,11 @@ def rank_program(schedule: Schedule, rank: int) -> RankProgram:
 def _group_sends(rows: Sequence[FlowRow], rank: int, number: Mapping[int, int]) -> dict[int, int]:
     """Return the group of each row that `rank` sends: 0 at the start, i once receive number i is applied.
 
-    A rank waits for one thing at a time. Therefore a send that may have to wait for a send to another peer (rule 2) is
-    delayed until all receives of earlier steps are applied. Sends to one peer are issued in step order on all channels,
-    since the order identifies the messages.
+    A rank waits for one thing at a time. Therefore a send that may wait for a send to another peer (rule 2) is delayed
+    until all receives of earlier steps are applied. Sends to one peer are issued in step order on all channels, since
+    the order identifies the messages.
 
-    number: the number of each row that the rank receives, from 1; 0 for NO_ROW.
+    number: of each row that the rank receives, from 1; 0 for NO_ROW.
     """
     steps_of_receives = [row.step for row in rows if row.dst == rank]
     group_of: dict[int, int] = {}

@@ -20,9 +20,8 @@ from ringsim.schedule.table import BYTES_LISTED, AnyInts, Bools, Ints, Step, Tra
 class Relay:
     """Rounds of transfers: every hop carries one chunk per round; a received chunk is forwarded in the next round.
 
-    No chunk is on two hops of the same ranks at once. The first round sends chunks that ranks hold from the start.
-    Every later round sends the chunks received in the previous round. A rank's own sends of a chunk have arrived before
-    the chunk returns.
+    No chunk is on two hops of the same ranks at once. The first round sends chunks that ranks hold from the start. A
+    rank's own sends of a chunk have arrived before the chunk returns.
 
     src, dst, channel: (num_hops,), the same in every round; each hop is followed by one hop, which starts at its `dst`.
     chunk: (num_hops,), in the first round. after: (num_hops,), the hop that brings the chunk that this one forwards.
@@ -61,7 +60,6 @@ class Relay:
         return replace(self, reduces=self.reduces + other.reduces)
 
     def chunks(self, number: int) -> Ints:
-        """Return the chunk on each hop in round `number`, (num_hops,)."""
         place, ahead = np.arange(len(self.after)), self.after
         while number:  # binary powers of a permutation
             if number % 2:

@@ -76,7 +76,7 @@ def verify(schedule: Schedule, on_progress: Callable[[int], object] = lambda _: 
 
 
 def require_equal_shares(schedule: Schedule) -> None:
-    """Raise ScheduleError unless all shares of the collective have equally many chunks."""
+    """Raise ScheduleError unless all shares have equally many chunks."""
     collective, num_ranks = schedule.collective, schedule.num_ranks
     if schedule.num_chunks % collective.num_shares(num_ranks):
         count = "square of the number" if collective is Collective.ALL_TO_ALL else "number"
@@ -138,7 +138,6 @@ class _Counts:
         return counts
 
     def write(self, step: int, transfer: Transfer, counts: Counts) -> None:
-        """Apply counts. Raises ScheduleError if they are added to an empty chunk."""
         _, dst, chunk, reduce, _ = transfer
         held = self._counts[dst, chunk]
         if reduce:

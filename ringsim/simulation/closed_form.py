@@ -5,9 +5,9 @@ once, which share its port, and applies messages of several connections at once;
 message to one rank, this is the textbook's formula, with alpha = latency + both overheads, beta = 1/bandwidth and gamma
 = 1/reduce rate; otherwise the docstring names the difference.
 
-There is no formula if messages meet at a port at times that depend on latency and overheads: for double trees, for two
-levels, and for most exchanges and trees on a number of ranks that is not a power of two. Executed in order some
-algorithms have other formulas, or have one only then.
+There is no formula if messages meet at a port at times that depend on latency and overheads: for double trees, two
+levels, and most exchanges and trees if n is not a power of two. Some algorithms have other formulas in order, or only
+there.
 
 Without a formula, executed in order and without latency, these take a multiple of S beta. Simulations of 2 to 64 ranks
 differ by less than 0.01 % (`test_closed_form.py` repeats a few):
@@ -141,7 +141,6 @@ def _is_power_of_two(num_ranks: int) -> bool:
 
 
 def _is_plain(shape: Callable[[int], tuple[int, int]]) -> _Condition:
-    """Whether one of two levels is a single rank, so that the other is a plain ring."""
     return lambda num_ranks: min(shape(num_ranks)) == 1
 
 
@@ -165,8 +164,8 @@ def _wave(num_ranks: int, hop: _Hop) -> float:
 def _train(rounds: int, segments: int, hop: _Hop) -> float:
     """Time of half a ring with each chunk in segments, all segments of a round before the next; `rounds` = n - 1.
 
-    A segment is forwarded when it has been applied and the previous train has passed: a round takes a hop or, if
-    longer, the gaps of a train.
+    A segment is forwarded when it is applied and the previous train has passed: a round takes a hop or, if longer, the
+    gaps of a train.
     """
     return hop.whole_s + (segments - 1) * hop.gap_s + (rounds - 1) * max(hop.whole_s, segments * hop.gap_s)
 
@@ -221,8 +220,8 @@ def _whole_rounds(num_ranks: int, hop: _Hop) -> float:
 def _tree_down(num_ranks: int, hop: _Hop) -> float:
     """Time of ceil(log2(n)) hops, c = S, if n is a power of two (Thakur, Rabenseifner and Gropp 2005, 4.4).
 
-    The root sends to the rank at half that power of two, whose tree has the ranks from there on. Then the root
-    continues in the full tree of the ranks below. The longer of the two counts. Any n.
+    Any n: the root sends to the rank at half that power of two, whose tree has the ranks from there on, and continues
+    in the full tree of the ranks below. The longer of the two counts.
     """
     if num_ranks == 1:
         return 0.0

@@ -20,9 +20,7 @@ known.
 Only bytes that share a resource and work on scarce cores depend on other work. Such work begins in a slot of `Slots`,
 and `Activities` says which work ends next (`_end`). All other times are a maximum and a sum, known at once. Rows of one
 moment are handled in arrays: `_later` records rows and their next action, `_settle` runs the actions, and `_run_clock`
-advances to the next end of work.
-
-The rows behind the last one that shares a resource (`_first_of_tail`) need no clock and are handled at the end.
+advances to the next end of work. The last rows (`_first_of_tail`) need no clock.
 """
 
 from collections.abc import Callable
@@ -77,7 +75,6 @@ class EventRun:
         self._todo: dict[Callable[[Ints], None], list[Ints]] = {}
 
     def finish(self, on_progress: OnProgress = ignore_progress) -> None:
-        """Run to the end. on_progress: see `simulate`."""
         self._on_progress = on_progress
         self._later(self._start, self._waits.startable(0, len(self._rows)))
         self._run_clock()
@@ -113,7 +110,6 @@ class EventRun:
             self._settle()
 
     def _settle(self) -> None:
-        """Run all pending actions, each on as many rows at a time as possible."""
         while self._todo:
             action = next(iter(self._todo))
             rows = self._todo.pop(action)
@@ -152,7 +148,6 @@ class EventRun:
     # The states, of which one leads to the next.
 
     def _start(self, row: Ints) -> None:
-        """Let rows take their channels; all their waits are over."""
         late = row >= self._tail
         if np.count_nonzero(late):
             self._held.append(row[late])
@@ -164,7 +159,6 @@ class EventRun:
         self._send(row, start_s, overhead_s)
 
     def _send(self, row: Ints, from_s: Floats, lead_s: Floats) -> None:
-        """Send the bytes, after a lead that uses no shared resource."""
         connection, num_bytes = self._connection[row], self._costs.num_bytes(row)
         shares = self._slots.shares[connection]
         num_sharing = np.count_nonzero(shares)
@@ -180,13 +174,11 @@ class EventRun:
         self._later(self._leave, row)
 
     def _leave(self, row: Ints) -> None:
-        """Release the rows that waited for these sends."""
         may_start, may_apply = self._waits.after_send(row)
         self._later(self._start, may_start)
         self._later(self._apply, may_apply)
 
     def _apply(self, row: Ints) -> None:
-        """Apply rows that have arrived and may write."""
         begin_s, work_s = self._is_applied_from(row), self._costs.apply_s(row)
         if self._slots.cores_are_scarce:
             left = self._slots.begin_on_cores(self._connection[row], row, begin_s, work_s, is_applying=True)
@@ -195,14 +187,12 @@ class EventRun:
         self._later(self._be_applied, row)
 
     def _be_applied(self, row: Ints) -> None:
-        """Release the rows that waited for these applications."""
         self._on_progress(len(row))
         may_apply, may_start = self._waits.after_apply(row)
         self._later(self._apply, may_apply)
         self._later(self._start, may_start)
 
     def _end(self, slot: Ints, ends_s: Floats) -> None:
-        """End the work in these slots at the clock's time."""
         if not self._slots.cores_are_scarce:  # then all work is sending
             row = self._slots.rows_of(slot)
             self._sent_s[row] = ends_s
@@ -276,7 +266,6 @@ class Slots:
         self.activities.begin(slot, from_s, lead_s, amount)
 
     def rows_of(self, slot: Ints) -> Ints:
-        """Return the rows that are, or were last, in these slots."""
         rows: Ints = self._row[slot]
         return rows
 

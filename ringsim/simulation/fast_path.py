@@ -3,11 +3,10 @@
 `fast_path` chooses: the rounds of a ring that shares nothing, here, or a few transfers that represent all (see
 `representatives`). All other schedules go through the event engine.
 
-If nothing is shared, every time is a maximum of earlier times plus a cost, so that a round is a few NumPy operations
-over all its transfers. Each rank has one connection out and one in, with one transfer a step on each; execution in
-order therefore has the same times. Only the times of the last round are kept: a ring of 65,536 ranks needs little
-memory. Two things make it fast: a cost that is equal for all transfers is one number, and an index that names
-neighbours in order is a slice.
+If nothing is shared, every time is a maximum of earlier times plus a cost, so that a round is a few NumPy operations.
+Each rank has one connection out and one in, with one transfer a step on each; execution in order therefore has the same
+times. Only the times of the last round are kept: a ring of 65,536 ranks needs little memory. For speed, a cost that is
+equal for all transfers is one number, and an index of neighbours in order is a slice.
 """
 
 from collections.abc import Iterator
@@ -85,7 +84,6 @@ class PrivateRounds:
 
     @property
     def num_listed(self) -> int:
-        """Number of transfers in memory at a time."""
         return len(self.relay.src)
 
     def timeline(self, on_progress: OnProgress = ignore_progress) -> Timeline:
@@ -100,7 +98,6 @@ class PrivateRounds:
         return Timeline(self.schedule.num_ranks, self.schedule.num_chunks, *transfers, *columns)
 
     def time_s(self, on_progress: OnProgress = ignore_progress) -> float:
-        """Return the seconds until the last rank has finished."""
         last_s = 0.0
         for times in self._times():
             last_s = max(last_s, float(times.applied_s.max(initial=0.0)))

@@ -4,9 +4,8 @@ Rates are max-min fair, as in SimGrid: no rate can be raised without lowering on
 the *level* of each resource: the rate of users that no other resource limits; infinite if the resource is not used up.
 A piece of work has the lowest level of its resources as its rate, or its own limit.
 
-When a few pieces begin or end, `Levels` corrects the levels of their resources, and then of resources whose users
-changed, until nothing changes (Charny, Clark and Jain 1995). When many do, all levels are computed anew in arrays. The
-two differ by rounding only.
+When a few pieces begin or end, `Levels` corrects the levels of the affected resources only (Charny, Clark and Jain
+1995). When many do, all levels are computed anew in arrays. The two differ by rounding only.
 """
 
 import math
@@ -164,7 +163,6 @@ class Levels:
         return touched
 
     def _corrected(self, number: int) -> float:
-        """Return the level of a resource, given the levels of the others."""
         demands = []
         for slot, use in self._users_of(number).items():
             wanted = self._most_of[slot]
@@ -185,14 +183,12 @@ class Levels:
         return math.inf
 
     def _uses_of(self, slot: int) -> tuple[tuple[int, float], ...]:
-        """Return the resources of the work in a slot, and the use of each."""
         if slot not in self._uses:
             uses = zip(self._resource[:, slot].tolist(), self._use[:, slot].tolist(), strict=True)
             self._uses[slot] = tuple((number, use) for number, use in uses if use > 0)
         return self._uses[slot]
 
     def _users_of(self, number: int) -> dict[int, float]:
-        """Return the active slots that use a resource, and the use of each."""
         if number not in self._users:
             order, first = self._places()
             place = order[first[number] : first[number + 1]]
@@ -224,7 +220,6 @@ class Buckets:
         self._is_open = np.zeros(len(self.number), dtype=np.bool_)
 
     def fail(self, resource: Ints) -> None:
-        """Set these resources to capacity 0."""
         failing = np.isin(self.number, resource)
         self._fills[failing] = self._size[failing] = self._saved[failing] = 0.0
 
@@ -234,7 +229,7 @@ class Buckets:
         self._grows = np.where(np.abs(grows) > NOTHING * self._fills, grows, 0.0)
 
     def empty_after_s(self) -> Floats:
-        """Return the seconds until each is empty; infinite if it is empty already, or never will be."""
+        """Return the seconds until each is empty; infinite if it is already, or never will be."""
         empties = (self._grows < 0) & self._is_open
         after_s: Floats = np.divide(self._saved, -self._grows, out=np.full(len(empties), np.inf), where=empties)
         return after_s
@@ -325,12 +320,10 @@ class Activities:
                 return self._ended, ends
 
     def _name(self, slot: int) -> str:
-        """Return the work in a slot, with its resources, for messages."""
         used = [self._names[number] for number in self._resource[:, slot].tolist() if number < len(self._names)]
         return f"work in slot {slot}" + (f", on {', '.join(used)}" if used else "")
 
     def _let_join(self) -> None:
-        """Start the work of this moment, and update the rates."""
         joining = np.flatnonzero(self._joins_s <= self._now_s * (1 + SAME_MOMENT))
         self._joins_s[joining] = np.inf
         self._levels.limit(*self._buckets.changed())

@@ -10,8 +10,7 @@ each be of one class. Of rings over hosts of m ranks m connections remain: one h
 - In `Copies`, such as NCCL's trees on each rail, one copy of each part represents all if the copies of every connection
 are of one class.
 
-The connection that represents a class uses as much of a resource as the whole class, so that the fair rates are the
-same. It goes through all steps on the event engine.
+The connection that represents a class uses as much of a resource as the whole class, which keeps the fair rates.
 """
 
 from collections.abc import Callable
@@ -50,7 +49,6 @@ class Representatives:
     connections: Connections
 
     def time_s(self, on_progress: OnProgress = ignore_progress) -> float:
-        """Return the seconds until the last rank has finished."""
         rows, number = self.listed()
         sizes = np.full(int(rows.chunk.max()) + 1, self.chunk_bytes)
         costs = TransferCosts(rows, self.topology, sizes)

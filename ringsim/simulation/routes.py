@@ -43,7 +43,6 @@ class Ends(NamedTuple):
 
     @classmethod
     def of(cls, keys: Ints, num_ranks: int) -> Self:
-        """Return the ends of the connections with these keys."""
         src, dst, channel = connection_ends(keys, num_ranks)
         return cls(src, dst, keys // num_ranks, channel)
 
@@ -130,14 +129,13 @@ def has_contention(schedule: Schedule, topology: Topology) -> bool:
     """Return whether two messages of a schedule can contend on a topology.
 
     They cannot if every resource serves at most one channel of one rank, whose messages leave one after the other. A
-    ring in which every rank has its own port shares nothing, however many switches there are. Two channels between the
-    same two ranks share the limits of a message.
+    ring in which every rank has its own port shares nothing. Two channels between the same two ranks share the limits
+    of a message.
     """
     return have_contention(used_connections(schedule), topology)
 
 
 def have_contention(connections: Ends, topology: Topology) -> bool:
-    """Return whether messages on these connections can contend."""
     if (topology.processors.cores != NONE).any():
         return True
     return bool((connections_of(connections, topology).use > 0).any())

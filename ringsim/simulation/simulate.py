@@ -198,7 +198,6 @@ class Portions(NamedTuple):
     copies: CopyCounts
 
     def run_one(self, runtime: Runtime, on_progress: OnProgress) -> Timeline:
-        """Return every transfer of a portion with its times."""
         rows = dependencies(self.schedule, in_order=runtime.in_order)
         return run_events(rows, self.topology, self.chunk_bytes, on_progress, self.copies)
 
@@ -227,5 +226,4 @@ def portions_of(schedule: Schedule, network: Network, chunk_bytes: Ints, runtime
 
 @lru_cache(maxsize=_SCHEDULES_KEPT)
 def _passes(schedule: Schedule, in_place: bool, is_lent: bool) -> MemoryPasses:
-    """Cache the passes of a schedule over sizes and networks."""
     return memory_passes(schedule, in_place=in_place, is_lent=is_lent)

@@ -99,11 +99,9 @@ class TransferCosts:
         self._applying_is_free &= not self._processors.receive_overhead_s.any() and copies is None
 
     def overhead_s(self, row: AnyInts) -> Floats:
-        """Return the senders' time before the bytes go."""
         return self._of_compute(row, self._processors.send_overhead_s[self._rows.src[row]])
 
     def num_bytes(self, row: AnyInts) -> Floats:
-        """Return the bytes on the connections."""
         num_bytes = self._bytes[self._rows.chunk[row]]
         return num_bytes if self._copies is None else np.where(self._copies.published[row], num_bytes, 0.0)
 
@@ -116,11 +114,9 @@ class TransferCosts:
         return self._of_compute(row, self._processors.receive_overhead_s[self._rows.dst[row]])
 
     def reduce_s(self, row: AnyInts) -> Floats:
-        """Return the time of adding; 0 for copies."""
         return self._of_compute(row, self._adding_s(row))
 
     def apply_s(self, row: AnyInts) -> Floats:
-        """Return the receivers' time: overhead, adding and copying."""
         if self._applying_is_free:
             return np.zeros(len(row))
         dst = self._rows.dst[row]

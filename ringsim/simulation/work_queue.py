@@ -131,7 +131,6 @@ class _QueueRun(EventRun):
         super().__init__(rows, topology, TransferCosts(rows, topology, chunk_bytes), sent_on, self._num_workers)
 
     def take_all(self) -> None:
-        """Run until all workers are idle."""
         for worker in range(self._num_workers):
             self._take_next(worker, 0.0)
         self._run_clock()
@@ -144,7 +143,6 @@ class _QueueRun(EventRun):
         return starts_s
 
     def _take_next(self, worker: int, free_s: float) -> None:
-        """Let a free worker take the next collective, and wait for it if it is not ready."""
         if self._next == len(self._queue):
             return
         taken, self._next = self._next, self._next + 1
