@@ -1,7 +1,7 @@
 """Two levels: within hosts and across them, or along the rows of a torus and its columns.
 
-Reduce-scatter within each host, all-reduce of each share across the hosts, all-gather within each host. Only 1/m of the
-data crosses the network for each of the m ranks of a host.
+Reduce-scatter within each host, all-reduce of each share across the hosts, all-gather within each host. Each of the m
+ranks of a host sends only 1/m of the data across the network.
 """
 
 from math import isqrt

@@ -71,7 +71,7 @@ def rail_orders(hosts: Sequence[int]) -> Ints:
     0, leaves it on rail 1, and enters host 1 on rail 1; the second uses the same rails in the other direction. In every
     second host a ring takes the path of its neighbour and therefore never changes rails between hosts (ncclTopoPostset
     in src/graph/connect.cc; such channels are printed in github.com/NVIDIA/nccl/issues/1671). An odd number of rings
-    all go the same way round and change rails. At most one ring enters and one leaves by each NIC.
+    all go the same way round and change rails.
     """
     rings, first = min(hosts), np.cumsum([0, *hosts]).tolist()
     is_even = rings % 2 == 0
@@ -166,7 +166,6 @@ def _across_hosts(half: _Half, tree: Schedule, hosts: Sequence[int], algorithm: 
     first, num_ranks = _first_ranks(hosts), sum(hosts)
 
     def within(collective: Collective, channel: int) -> Schedule:
-        """Return the half in all hosts, one size of hosts after the other; steps are an order and not a barrier."""
         groups = {size: first[np.equal(hosts, size), None] + np.arange(size) for size in sorted(set(hosts))}
         parts = [on_groups(half(collective, size), ranks, num_ranks, 1, collective) for size, ranks in groups.items()]
         return on_channel(reduce(lambda done, part: then(done, part, collective, algorithm), parts), channel)

@@ -103,8 +103,6 @@ def _powers_below(limit: int) -> list[int]:
 
 
 class _Fold:
-    """The folding of ranks to a power of two."""
-
     def __init__(self, num_ranks: int) -> None:
         self.num_ranks = num_ranks
         self.num_left = 1 << (num_ranks.bit_length() - 1)

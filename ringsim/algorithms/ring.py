@@ -8,9 +8,9 @@ Reduce-scatter over n = 4 ranks, and which chunk each rank *sends* in each step 
     step 2   chunk 1   chunk 2   chunk 3   chunk 0
     holds    chunk 0   chunk 1   chunk 2   chunk 3     <- the sum over all four ranks
 
-All-gather continues from there: every rank forwards the chunk that it received last, for another n - 1 steps. In each
-of the 2(n - 1) steps each rank sends 1/n of the data: 2(n - 1)/n in total, the minimum for any algorithm (Patarasuk and
-Yuan 2009). This is the only file with ring arithmetic.
+In all-gather every rank forwards the chunk that it received last, for another n - 1 steps. In each of the 2(n - 1)
+steps each rank sends 1/n of the data: 2(n - 1)/n in total, the minimum for any algorithm (Patarasuk and Yuan 2009).
+This is the only file with ring arithmetic.
 """
 
 import numpy as np

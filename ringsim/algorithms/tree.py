@@ -1,8 +1,7 @@
 """Trees with rank 0 as their root: binomial, and two binary ones on a half of the data each.
 
-In a binary tree only every second rank forwards. The double binary tree (Sanders, Speck and Traeff 2009; NCCL since
-2.4) has two trees over the ranks 1 to n - 1, each for one half of the data. A rank that forwards in one tree is a leaf
-in the other; rank 0 feeds both. For n = 8:
+The double binary tree (Sanders, Speck and Traeff 2009; NCCL since 2.4) has two trees over the ranks 1 to n - 1, each
+for one half of the data. A rank that forwards in one tree is a leaf in the other; rank 0 feeds both. For n = 8:
 
     first half        0              second half        0
                       4                                 5

@@ -70,7 +70,7 @@ def byte_shares(rates: Rates, columns: CallColumns) -> Floats:
 
 
 def intervals(network: Network, calls: Sequence[Call]) -> list[Estimate]:
-    """Return the interval of each call by the formulas; none if the network has no calibration uncertainty."""
+    """Return the interval of each call by the formulas; none if the network has no uncertainty."""
     calibration = network.calibration
     if calibration is None or not calibration.draws or not calls:
         return []
@@ -172,8 +172,6 @@ _OF_RATES = {"link_bytes_per_s": BANDWIDTHS[:1], "nic_bytes_per_s": BANDWIDTHS[1
 
 
 def _scaled(rates: Rates, ratios: Mapping[str, float]) -> Rates:
-    """Return the rates with parameters multiplied by `ratios`, whose keys are those of `LogParameters`."""
-
     def changes(scaled: Any, places: Mapping[str, tuple[str, ...]], protocol: str = "") -> dict[str, Any]:
         changed = {}
         for field, names in places.items():

@@ -105,7 +105,6 @@ class Library:
         per_host: RanksPerHost = None,
         runtime: Runtime = RULE,
     ) -> Plan | None:
-        """Return the fastest of the `plans`; None if there is none."""
         plans = self.plans(schedule, network, size_bytes, per_host, network)
         return min(plans, key=lambda plan: plan.time_s(runtime=runtime), default=None)
 
@@ -157,9 +156,8 @@ class Library:
     ) -> float:
         """Return the seconds of a call, messages included, that follows another one like it.
 
-        A link with a saved burst sends it at once, but from call to call it carries no more than its rate.
-
-        in_place: as in `Runtime`. beside_s: additional time per call.
+        A link sends a saved burst at once, but from call to call it carries no more than its rate. in_place: as in
+        `Runtime`. beside_s: additional time per call.
         """
         runtime, call_s = replace(self.runtime, in_place=in_place), self.call_s(network) + beside_s
         return predict_repeated(schedule, network, size_bytes, runtime, beside_s=call_s)

@@ -169,7 +169,6 @@ def _admitted(candidates: Sequence[tuple[str, Floats]], calls: CallColumns) -> l
 
 
 def _leave_nothing(admitted: Sequence[Floats]) -> Bools:
-    """Return where NCCL's settings exclude every candidate; they are then ignored."""
     return np.asarray(np.isinf(np.min(admitted, axis=0)))
 
 

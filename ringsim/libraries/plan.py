@@ -1,10 +1,10 @@
 """`Plan`: a schedule as a collective library sends it, at the pace of the library's own formula.
 
 The formula is fitted to logs and confirmed by held-out logs. A simulation has other times: in NCCL's rings the hops
-within a host run ahead while chunks queue for its NIC, and hide latencies that the formula adds; trees begin and end
-with some segments under way; and chains of ranks use one NIC of a host. Therefore all times over the network are
-multiplied by the `pace`, with which NCCL's own schedule takes the time of the formula. The pace comes from sound hosts:
-slow, failing or shared parts of the network lengthen a time as the simulation says.
+within a host run ahead while chunks queue for its NIC, and hide latencies; trees begin and end with some segments under
+way; chains of ranks use one NIC of a host. Therefore all times over the network are multiplied by the `pace`, with
+which NCCL's own schedule takes the time of the formula. The pace comes from sound hosts: slow, failing or shared parts
+of the network lengthen a time as the simulation says.
 """
 
 import math
@@ -250,7 +250,6 @@ class Plan:
 
     @property
     def start_s(self) -> float:
-        """Return the library's seconds besides the schedule."""
         return self._pace * _start_s(self.schedule, self.protocol, self.described)
 
     @cached_property

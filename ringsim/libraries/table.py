@@ -41,7 +41,6 @@ class _Nccl(Library):
     def choose(
         self, network: Network, call: Call, max_transfers: float = MAX_TRANSFERS, runtime: Runtime = RULE
     ) -> Plan:
-        """Return the fastest of ring, tree and in-network reduction; DIRECT collectives are sent directly."""
         if why := self.why_unknown(network, call):
             raise self._refusal(network, why)
         plan = self._fastest_of_formulas(network, call)
@@ -62,8 +61,8 @@ class _Nccl(Library):
     ) -> list[Plan]:
         """Return the schedule over its protocols, at the pace of the formula if there is one.
 
-        In-network reduction has only the last protocol. Schedules of more than MAX_TRANSFERS are not simulated that
-        often: they get the formula's protocol or, without a formula, the last one, which is that of large tensors.
+        In-network reduction has only the last protocol. More than MAX_TRANSFERS transfers are not simulated once per
+        protocol: they get the formula's protocol or, without a formula, the last one, which is that of large tensors.
         """
         protocols = network.spec.protocols
         schedule = _on_its_hosts(schedule, network, size_bytes)

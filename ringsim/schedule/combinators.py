@@ -32,8 +32,7 @@ def _require_schedules(combinator: str, *operands: object) -> None:
 def then(first: Schedule, second: Schedule, collective: Collective, algorithm: str) -> Schedule:
     """Run `first`, and then `second`, on the same ranks and chunks.
 
-    A transfer of `second` waits only for the transfers of `first` that write or send its chunk. Raises ScheduleError if
-    ranks or chunks differ.
+    The only waits between them are those of the chunks. Raises ScheduleError if ranks or chunks differ.
 
         >>> from ringsim import Collective, ring_all_gather, ring_reduce_scatter, then
         >>> then(ring_reduce_scatter(4), ring_all_gather(4), Collective.ALL_REDUCE, "mine")
@@ -183,8 +182,7 @@ def _renamed(rows: _Rows, ranks: Any, first_chunk: int) -> _Rows:
 def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.integer]) -> Schedule:
     """Let rank `order[i]` take the place of rank i in `schedule`; a ring then goes order[0], order[1], ...
 
-    Shares that belong to ranks or to pairs of ranks move with their ranks, so that the contract still holds. In other
-    collectives chunks keep their numbers.
+    Shares that belong to ranks or to pairs of ranks move with them. In other collectives chunks keep their numbers.
 
     Raises ValueError if `order` is not a permutation of the ranks or moves the root, and ScheduleError if ranks own
     different numbers of chunks.
@@ -255,9 +253,8 @@ def on_channel(schedule: Schedule, channel: int) -> Schedule:
 def split(schedule: Schedule, segments: int) -> Schedule:
     """Cut each chunk into `segments` neighbouring chunks, and each step into as many steps.
 
-    Segment j of chunk c is chunk `c * segments + j` and is sent in step `step * segments + j`: a segment is forwarded
-    while the next one arrives. Use `pipeline` if the steps of a rank lie far apart. Raises ValueError for less than one
-    segment.
+    Segment j of chunk c is chunk `c * segments + j`, sent in step `step * segments + j`. Use `pipeline` if the steps of
+    a rank lie far apart. Raises ValueError for less than one segment.
 
         >>> from ringsim import ring_all_reduce, split
         >>> split(ring_all_reduce(4), 2)

@@ -1,8 +1,8 @@
 """`MemoryPasses`: the copies of ranks that read received chunks from each other's memory.
 
-A sender publishes a chunk: it copies its original data to where the other ranks of its host can read it. A sum that is
-sent on is formed there, and a forwarded chunk stays where it was first published. A *lent* tensor lies in shared
-memory: its chunks are published in place, unless they could be overwritten too early.
+A sender publishes a chunk: it copies its original data to where the other ranks of its host can read it. Sums are
+formed there, and a forwarded chunk stays where it was first published. A *lent* tensor lies in shared memory: its
+chunks are published in place, unless they could be overwritten too early.
 """
 
 from collections import Counter
@@ -89,7 +89,7 @@ class _Reading:
     """The readers of the chunks of a rank, collected row by row. The bits of a number are a set of a chunk's rows.
 
     made_from: for each row, the rows from which its version was made, itself included.
-    origin: for each row that copies a version of the rank, directly or not, the row that wrote that version.
+    origin: for each row that copies a version of the rank, the row that wrote that version.
     readers: for each version of the rank, its readers.
     """
 
@@ -124,7 +124,6 @@ class _Reading:
 
 
 def _is_first(schedule: Schedule, rows: Flow) -> Bools:
-    """Return whether each transfer is the first that sends its version of the chunk."""
     from_start = pair(rows.src, rows.chunk, schedule.num_ranks, schedule.num_chunks)
     version = np.where(
         rows.reads == NO_ROW, from_start, schedule.num_ranks * schedule.num_chunks + rows.reads.astype(np.int64)

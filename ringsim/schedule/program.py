@@ -24,11 +24,10 @@ class Send:
 class Receive:
     """Receive one chunk from `peer`, and apply it.
 
-    `after_send_step`: the rank's sends of the chunk up to this step must have left before the write (rule 4); NEVER if
-    there are none.
-    `needs_staging`: whether the message needs a staging buffer, because it is added, or because the same step also
-    sends the chunk or writes it in an earlier row. Otherwise it may land in the chunk once `after_receive` receives are
-    applied.
+    `after_send_step`: the rank's sends of the chunk up to this step must have left before the write (rule 4); NEVER:
+    none.
+    `needs_staging`: whether the message needs a staging buffer: it is added, or the same step also sends or writes the
+    chunk. Otherwise it may land in the chunk once `after_receive` receives are applied.
     `unlocks`: the sends that become possible once this receive is applied, in the order of issue.
     """
 
@@ -51,7 +50,6 @@ class RankProgram:
 
     @property
     def sends(self) -> list[Send]:
-        """All sends, in the order of issue."""
         return [*self.first_sends, *(send for receive in self.receives for send in receive.unlocks)]
 
 

@@ -40,10 +40,9 @@ def replay(
     sent: Callable[[Any], Any] | None = None,
     combine: Callable[[Any, Any], object] = operator.iadd,
 ) -> None:
-    """Run `schedule` on one buffer per rank, in place.
+    """Run `schedule` on one buffer per rank, in place; a real run on the same data gives the same bits.
 
-    buffers: num_ranks one-dimensional arrays of equal length and dtype, as NumPy arrays or torch tensors. A real run on
-    the same data must give the same bits.
+    buffers: num_ranks one-dimensional arrays of equal length and dtype, as NumPy arrays or torch tensors.
     sent: changes a chunk that is sent, for example by rounding; its sender continues with the changed chunk.
     combine: called with a chunk and the received data, to change the chunk in place.
 

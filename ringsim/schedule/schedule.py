@@ -52,8 +52,7 @@ Columns = tuple[npt.ArrayLike, ...]  # src, dst, chunk, reduce and, if it is not
 class Schedule:
     """One algorithm for one number of ranks: a collective, its chunks and its steps.
 
-    partition: a function like `partition`, which returns the bounds of the chunks. Simulation and execution both cut
-    tensors by it and therefore move the same bytes.
+    partition: a function like `partition`, by which simulation and execution cut tensors.
 
         >>> from ringsim import Collective, Schedule, Transfer
         >>> steps = [[Transfer(src=0, dst=1, chunk=0, reduce=False)], [Transfer(1, 2, 0, False)]]
@@ -114,7 +113,6 @@ class Schedule:
 
     @property
     def num_transfers(self) -> int:
-        """Number of transfers in all steps."""
         return self.steps.num_transfers
 
     def bounds(self, num_elements: int) -> Ints:

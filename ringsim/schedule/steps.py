@@ -75,7 +75,6 @@ class Relay:
         return self._step(self.hops_of(turn), self.chunks(number), self.reduces[number])
 
     def steps(self) -> Iterator[Step]:
-        """Yield all steps, which share columns."""
         hops, chunk = [self.hops_of(turn) for turn in range(self.num_turns)], self.chunk
         for reduces in self.reduces:
             yield from (self._step(own, chunk, reduces) for own in hops)
@@ -133,7 +132,7 @@ class Steps(Sequence[Step]):
     num_steps, num_transfers: of the table that `make` returns.
     relay: the rule from which the transfers follow, if they form rings.
     copies: the parts that several groups of ranks execute side by side, if known.
-    moved: the original steps of permuted steps, and the rank in the place of each original rank.
+    moved: of permuted steps, the original steps and the rank in the place of each original rank.
     """
 
     def __init__(

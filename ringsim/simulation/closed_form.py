@@ -50,7 +50,6 @@ class _Hop(NamedTuple):
 
     @property
     def whole_s(self) -> float:
-        """Time from start to applied."""
         return self.send_s + self.latency_s + self.apply_s
 
     @property
@@ -107,8 +106,8 @@ def closed_form_s(
 def closed_form_of(schedule: Schedule, network: Network, size_bytes: float, *, runtime: Runtime = RULE) -> float | None:
     """Return `closed_form_s` of the schedule's algorithm; None if the schedule differs from the one of `build`.
 
-    Also None if the pairs of ranks of the network are not all alike. Since users may name any schedule `ring`, the
-    numbers of chunks and steps and the first step are compared.
+    Also None if the pairs of ranks of the network are not all alike. Schedules are compared by chunks, steps and first
+    step, since users may name any schedule `ring`.
     """
     key = schedule.collective, schedule.algorithm
     if network.message_costs is None or key not in _IN_ORDER:
@@ -155,8 +154,8 @@ def _rounds(num_ranks: int, hop: _Hop) -> float:
 def _wave(num_ranks: int, hop: _Hop) -> float:
     """Time of a linear pipeline: n - 1 hops for the first chunk, and a gap for each of the k - 1 following chunks.
 
-    k = 4n, c = S/k; any n. Sanders, Speck and Traeff 2009 compare their trees with it. Here only the slower end of a
-    hop delays the next chunk.
+    k = 4n, c = S/k; any n. Sanders, Speck and Traeff 2009 use it for comparison. Here only the slower end of a hop
+    delays the next chunk.
     """
     return (num_ranks - 1) * hop.whole_s + (4 * num_ranks - 1) * hop.gap_s
 

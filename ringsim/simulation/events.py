@@ -120,7 +120,6 @@ class EventRun:
             self._todo.setdefault(action, []).append(rows)
 
     def _first_of_tail(self) -> int:
-        """Return the row from which on no row shares a resource or affects one that does."""
         if self._slots.cores_are_scarce:
             return len(self._rows)
         shared = np.flatnonzero(self._slots.shares[self._connection])

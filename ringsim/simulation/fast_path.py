@@ -4,9 +4,9 @@
 `representatives`). All other schedules go through the event engine.
 
 If nothing is shared, every time is a maximum of earlier times plus a cost, so that a round is a few NumPy operations.
-Each rank has one connection out and one in, with one transfer a step on each; execution in order therefore has the same
-times. Only the times of the last round are kept: a ring of 65,536 ranks needs little memory. For speed, a cost that is
-equal for all transfers is one number, and an index of neighbours in order is a slice.
+Each rank has one connection out and one in; execution in order therefore has the same times. Only the times of the last
+round are kept: a ring of 65,536 ranks needs little memory. For speed, a cost that is equal for all transfers is one
+number, and an index of neighbours in order is a slice.
 """
 
 from collections.abc import Iterator

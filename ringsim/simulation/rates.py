@@ -50,8 +50,8 @@ def _rates_at(level: Floats, resource: Ints, most: Floats) -> Floats:
 def fair_levels(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> Floats:
     """Return the level of each resource, (num_resources,), by progressive filling; for the arguments see `fair_rates`.
 
-    Bertsekas and Gallager 1992, section 6.5.2. One round fixes the levels of all resources that are used up before any
-    other resource of their users, since no later round can change these levels.
+    Bertsekas and Gallager 1992, section 6.5.2. One round fixes all resources that are used up before any other resource
+    of their users.
     """
     levels = np.full(len(capacity), np.inf)
     left = capacity.copy()
@@ -99,7 +99,6 @@ class Levels:
         self._changed: list[int] = []
 
     def limit(self, resource: Ints, capacity: Floats | float) -> None:
-        """Set the capacities of these resources from the next update on."""
         self._capacity[resource] = capacity
         self._changed += resource.tolist()
 
@@ -198,7 +197,6 @@ class Levels:
         return self._users[number]
 
     def _places(self) -> tuple[Ints, Ints]:
-        """Return all places of the table of resources by resource, and the first place of each resource."""
         if self._by_resource is None:
             numbers = self._resource.ravel()
             order = np.argsort(numbers, kind="stable")
@@ -209,8 +207,8 @@ class Levels:
 class Buckets:
     """The token buckets of resources; (num_buckets,) each.
 
-    A bucket fills at the rate of its resource's capacity, and data through the resource empties it. Until it is empty
-    the resource has AT_ONCE times its capacity.
+    A bucket fills at its resource's capacity, and data through the resource empties it. Until then the resource has
+    AT_ONCE times its capacity.
     """
 
     def __init__(self, resources: Resources) -> None:
@@ -224,7 +222,6 @@ class Buckets:
         self._fills[failing] = self._size[failing] = self._saved[failing] = 0.0
 
     def use(self, used: Floats) -> None:
-        """Set the amount taken out per second."""
         grows = self._fills - used
         self._grows = np.where(np.abs(grows) > NOTHING * self._fills, grows, 0.0)
 
@@ -345,7 +342,6 @@ class Activities:
         self._next_failure_s = float(self._fails_at_s.min(initial=np.inf))
 
     def _account_for(self, slot: Ints) -> None:
-        """Subtract the work done until now, at the rate that ends now."""
         begun_s = self._since_s[slot] + self._lead_s[slot]
         now_s = np.maximum(begun_s, self._now_s)
         self._amount[slot] = np.maximum(self._amount[slot] - self._rate[slot] * (now_s - begun_s), 0.0)

@@ -1,9 +1,8 @@
 """A few connections that represent all, if the rule of a schedule is known: most transfers are never listed.
 
-Connections are of one class if nothing tells them apart. They are then busy at the same times, and one is simulated for
-all. Classes come from colour refinement, as in graph theory: two connections keep the same colour while they cost the
-same and share resources of one colour with connections of the same colours. The result is an equitable partition.
-Colours are 64-bit hashes. The steps give the transfers on the connections:
+Connections of one class are busy at the same times, and one is simulated for all. Classes come from colour refinement,
+as in graph theory: two connections keep the same colour while they cost the same and share resources of one colour with
+connections of the same colours. The result is an equitable partition. Colours are 64-bit hashes.
 
 - In a `Relay`, such as NCCL's rings, all rounds are alike. Therefore the connections before and after a class must also
 each be of one class. Of rings over hosts of m ranks m connections remain: one host represents all.

@@ -47,7 +47,6 @@ class Ends(NamedTuple):
         return cls(src, dst, keys // num_ranks, channel)
 
     def of_workers(self, num_workers: int) -> "Ends":
-        """Return separate connections for each of `num_workers` workers."""
         src, dst, channel = (np.tile(column, num_workers) for column in (self.src, self.dst, self.channel))
         num_senders = self.sender.max(initial=0) + 1
         sender = np.concatenate([self.sender + worker * num_senders for worker in range(num_workers)])
@@ -136,6 +135,7 @@ def has_contention(schedule: Schedule, topology: Topology) -> bool:
 
 
 def have_contention(connections: Ends, topology: Topology) -> bool:
+    """Return whether messages on these connections can contend."""
     if (topology.processors.cores != NONE).any():
         return True
     return bool((connections_of(connections, topology).use > 0).any())
@@ -158,9 +158,8 @@ def _connection_keys(steps: Steps, num_ranks: int) -> Ints:
 def with_in_network_reduction(schedules: Sequence[Schedule], topology: Topology) -> Topology:
     """Return the topology with the connections whose messages its switches add or copy.
 
-    A switch adds the messages of a step that a rank adds to one chunk, and copies the messages with which a rank sends
-    one chunk to several ranks, if all their ranks are connected to it. This must be true of all messages of a
-    connection.
+    A switch adds the messages of a step that a rank adds to one chunk, and copies a chunk that a rank sends to several
+    ranks, if all their ranks are connected to it. This must be true of all messages of a connection.
     """
     if topology.switch_of_rank is None:
         return topology

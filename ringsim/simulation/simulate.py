@@ -26,12 +26,12 @@ BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is ma
 class Runtime:
     """The way in which ranks wait, and the transport of their messages.
 
-    in_order: whether a rank waits for one thing at a time, as on Gloo (see `dependencies`). Otherwise everything
+    in_order: whether a rank waits for one thing at a time, as on Gloo (see `dependencies`); by default everything
     happens as early as the rule of execution permits.
     num_workers: the number of collectives on which a rank works at once.
-    shares_memory: whether ranks of a host read from each other's memory, as in `collectives`, if the network describes
-    it. touched_bytes: see `SharedMemoryTopology`.
-    in_place: whether a reduce_scatter's output is a part of its input, as in the rows "in place" of a benchmark.
+    shares_memory: whether ranks of a host read from each other's memory, if the network describes it. touched_bytes:
+    see `SharedMemoryTopology`.
+    in_place: whether a reduce_scatter's output is a part of its input.
     is_lent: whether tensors lie in memory that the ranks of a host share, as those of `collectives.empty`.
 
         >>> from ringsim import Runtime, load_network, predict_time, ring_all_reduce
@@ -75,7 +75,6 @@ def simulate(
 
     size_bytes: of the whole tensor (for reduce_scatter the input, for all_gather the output), which
     `schedule.partition` cuts into chunks of whole elements.
-    runtime: by default everything happens as early as the rule of execution permits.
     on_progress: called with the number of transfers simulated since its last call.
 
     Raises ValueError for a size that is negative or not a multiple of `element_bytes`, for more transfers than there is

@@ -106,7 +106,6 @@ class TransferCosts:
         return num_bytes if self._copies is None else np.where(self._copies.published[row], num_bytes, 0.0)
 
     def latency_s(self, row: AnyInts, of_connection_s: Floats) -> Floats:
-        """Return the latencies. of_connection_s: without jitter."""
         return of_connection_s if self._jitter is None else of_connection_s * self._jitter[0][row]
 
     def receive_overhead_s(self, row: AnyInts) -> Floats:

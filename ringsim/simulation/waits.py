@@ -19,8 +19,7 @@ class Waits:
     """The number of things for which each row still waits, before its start and before its application.
 
     free_after: (num_rows,), the send whose end frees the chunk that a row writes (rule 4), if the row waits for it.
-    free_s: (num_rows + 1,), when that send and all before it have left, filled in once known; None if no row waits for
-    one.
+    free_s: (num_rows + 1,), when that send and all before it have left; None if no row waits for one.
     sent_s: (num_rows + 1,), when each row has left; the caller fills it in.
     """
 

@@ -112,8 +112,7 @@ def _joined(parts: Sequence[Dependencies], name: str, start: Ints | None) -> np.
 class _QueueRun(EventRun):
     """The state of every transfer, and the begin and end of every collective; infinite if there is none.
 
-    A worker is free when its collective has ended on all ranks. A row belongs to the first worker's connections until
-    its worker is known.
+    A row belongs to the first worker's connections until its worker is known.
     """
 
     def __init__(self, queue: Sequence[QueuedCall], topology: Topology, runtime: Runtime) -> None:
