@@ -50,8 +50,8 @@ def noises(residuals: Floats, byte_share: Floats, least: float = 0.0) -> tuple[f
 
     residuals, byte_share: (num_times,), logarithms of predicted over measured, and the share of the bytes in a time.
 
-    A quantile assumes no distribution. If logs contradict each other, the fit follows some and the rest is far off; a
-    median would not show that. Bytes may be contradicted while latencies are not.
+    A quantile assumes no distribution, and shows contradictory logs, of which the fit follows only some. Bytes may be
+    contradicted while latencies are not.
     """
     is_bytes = byte_share >= 0.5
     classes = [residuals[of_class] if of_class.sum() >= _FEW else residuals for of_class in (is_bytes, ~is_bytes)]
@@ -96,7 +96,7 @@ class SimulatedDraws:
 
     @classmethod
     def from_network(cls, network: Network) -> Self | None:
-        """Return None for a network without uncertainty, and for one from logs.
+        """Return the draws of a network; None for one without uncertainty, and for one from logs.
 
         A simulation leaves out most of the effects that were fitted to logs.
         """

@@ -93,8 +93,8 @@ def _held(place: str, num_ranks: int, num_chunks: int) -> npt.NDArray[np.bool_]:
 def owners(num_shares: int, num_chunks: int) -> npt.NDArray[np.int64]:
     """Return the share to which each chunk belongs, shape (num_chunks,).
 
-    Share r is the r-th run of `num_chunks / num_shares` chunks, and rank r's. In an all_to_all of n ranks, share `n * s
-    + d` is the block of rank s for rank d.
+    Share r is the r-th run of `num_chunks / num_shares` chunks, and belongs to rank r. In an all_to_all of n ranks,
+    share `n * s + d` is the block of rank s for rank d.
     """
     return np.arange(num_chunks) * num_shares // num_chunks
 
@@ -118,9 +118,9 @@ def initial_counts(collective: Collective, num_ranks: int, num_chunks: int) -> C
 
 
 def required(collective: Collective, num_ranks: int, num_chunks: int) -> tuple[Counts, npt.NDArray[np.bool_]]:
-    """Return the counts of each finished chunk, shape (chunk, contributor), and which rank must hold which chunk.
+    """Return the counts of finished chunks, (chunk, contributor), and which rank must hold which chunk, (rank, chunk).
 
-    The latter has shape (rank, chunk). Other chunks may have any content.
+    Other chunks may have any content.
     """
     counts = held_at_start(collective, num_ranks, num_chunks).T.astype(np.int32)
     return counts, held_at_end(collective, num_ranks, num_chunks)

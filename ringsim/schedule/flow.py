@@ -153,8 +153,8 @@ BYTES_PER_TRANSFER = 45  # of the columns above
 def dependencies(schedule: Schedule, *, in_order: bool = False) -> Dependencies:
     """Return all transfers of `schedule` with their waits.
 
-    in_order: wait like a rank of `collectives` on Gloo (see `schedule`): it applies all that it receives in step order,
-    and has applied everything from earlier steps before it changes the peer of a channel.
+    in_order: wait like a rank of `collectives` on Gloo: it applies all that it receives in step order, and before it
+    changes the peer of a channel it has applied everything that it receives in earlier steps.
 
     Raises ValueError if there is no memory for them.
     """

@@ -26,8 +26,8 @@ class Receive:
 
     `after_send_step`: the rank's sends of the chunk up to this step must have left before the write (rule 4); NEVER:
     none.
-    `needs_staging`: whether the message needs a staging buffer: it is added, or the same step also sends or writes the
-    chunk. Otherwise it may land in the chunk once `after_receive` receives are applied.
+    `needs_staging`: whether the message needs a staging buffer: it is added, or the same step also sends the chunk or
+    writes it in an earlier row. Otherwise it may land in the chunk once `after_receive` receives are applied.
     `unlocks`: the sends that become possible once this receive is applied, in the order of issue.
     """
 

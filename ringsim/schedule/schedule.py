@@ -8,22 +8,21 @@ The rule of execution
 ---------------------
 Steps are an order, not a barrier. Within a step the order of the rows counts.
 
-1. A transfer may start when `src` has applied all writes of earlier steps to the chunk. It therefore sends the content
-that the chunk had before this step.
+1. A transfer may start when `src` has applied all writes of earlier steps to its chunk there. It therefore sends the
+   content that the chunk had before this step.
 2. Transfers of one rank on one channel leave in step order, one after the other. Channels are independent of each
-other.
+   other.
 3. A rank applies all writes to one chunk in step order: REDUCE adds to the chunk, COPY overwrites it. This fixes the
-order of the additions: every run gives bit-identical results. Chunks received on one connection, which is one channel
-of one sender, are also applied in step order, one after the other.
+   order of the additions: every run gives bit-identical results. Chunks received on one connection, which is one
+   channel of one sender, are also applied in step order, one after the other.
 4. A write to a chunk waits until the rank's own earlier sends of that chunk, this step's included, have left.
 
 Every wait points to an earlier step or row, or from a write to a send of the same step. Therefore a schedule cannot
 deadlock. The waits also make every send read the same data as if the steps ran one after the other. `replay` runs them
 in that way and gives the result of any execution.
 
-An executor may wait for more. On Gloo a rank of `collectives` waits for one thing at a time: it applies all that it
-receives in step order, and before it changes the peer of a channel it has applied everything that it receives in
-earlier steps. `simulate` can simulate that execution (`in_order`).
+An executor may wait for more: a rank of `collectives` on Gloo waits for one thing at a time (see `in_order` of
+`dependencies`).
 
 Executors: `verify` (symbolic), `simulate` (virtual time), `replay` (arrays in one process) and `collectives.execute`
 (tensors in many processes).

@@ -245,7 +245,7 @@ class Slots:
     ) -> Bools:
         """Begin work on shared cores, and return which rows have no such work, (num_rows,).
 
-        is_applying: whether receivers apply; otherwise senders have their overheads.
+        is_applying: whether the work is the receivers' applying or the senders' overheads.
         connection, row, from_s, work_s: (num_rows,); the start, and the seconds of one core.
         """
         end = self._num_connections * is_applying + connection

@@ -75,7 +75,7 @@ class RoundTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrivateRounds:
-    """A relay in virtual time whose hops share no connection with another rank."""
+    """A relay in virtual time whose hops share nothing."""
 
     schedule: Schedule
     relay: Relay

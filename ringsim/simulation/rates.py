@@ -207,8 +207,8 @@ class Levels:
 class Buckets:
     """The token buckets of resources; (num_buckets,) each.
 
-    A bucket fills at its resource's capacity, and data through the resource empties it. Until then the resource has
-    AT_ONCE times its capacity.
+    A bucket fills at its resource's capacity, and data through the resource empties it. The resource has AT_ONCE times
+    its capacity until its bucket is empty.
     """
 
     def __init__(self, resources: Resources) -> None:

@@ -5,9 +5,9 @@ as in graph theory: two connections keep the same colour while they cost the sam
 connections of the same colours. The result is an equitable partition. Colours are 64-bit hashes.
 
 - In a `Relay`, such as NCCL's rings, all rounds are alike. Therefore the connections before and after a class must also
-each be of one class. Of rings over hosts of m ranks m connections remain: one host represents all.
+  each be of one class. Of rings over hosts of m ranks m connections remain: one host represents all.
 - In `Copies`, such as NCCL's trees on each rail, one copy of each part represents all if the copies of every connection
-are of one class.
+  are of one class.
 
 The connection that represents a class uses as much of a resource as the whole class, which keeps the fair rates.
 """

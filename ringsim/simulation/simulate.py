@@ -26,8 +26,7 @@ BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is ma
 class Runtime:
     """The way in which ranks wait, and the transport of their messages.
 
-    in_order: whether a rank waits for one thing at a time, as on Gloo (see `dependencies`); by default everything
-    happens as early as the rule of execution permits.
+    in_order: whether a rank waits for one thing at a time, as on Gloo (see `dependencies`).
     num_workers: the number of collectives on which a rank works at once.
     shares_memory: whether ranks of a host read from each other's memory, if the network describes it. touched_bytes:
     see `SharedMemoryTopology`.
