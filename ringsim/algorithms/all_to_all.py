@@ -33,7 +33,7 @@ def bruck_all_to_all(num_ranks: int) -> Schedule:
     steps: list[Columns] = []
     for hop in (1 << bit for bit in range((num_ranks - 1).bit_length())):
         distance = np.flatnonzero(rank.ravel() & hop)  # of the blocks that go so far in this step, among others
-        sender = (rank - distance % hop) % num_ranks  # where what rank has now came from
+        sender = (rank - distance % hop) % num_ranks  # the rank from which the block started
         chunk = sender * num_ranks + (sender + distance) % num_ranks
         steps.append((rank, (rank + hop) % num_ranks, chunk, False))
     return Schedule.from_columns(Collective.ALL_TO_ALL, "bruck", num_ranks, num_ranks**2, steps)

@@ -108,7 +108,7 @@ class _Fold:
         self.num_left = 1 << (num_ranks.bit_length() - 1)
         self.folded = 2 * np.arange(num_ranks - self.num_left) + 1  # each stood for by the rank before it
         self.left = np.delete(np.arange(num_ranks), self.folded)
-        # Where each rank has a chunk: those that a rank left is to see to begin with its own.
+        # If each rank has a chunk, the chunks of a remaining rank begin with its own.
         self.bounds = np.append(self.left, num_ranks)
 
     def around(
@@ -124,7 +124,7 @@ class _Fold:
 
         chunk_in, chunk_out: the chunks that each folded rank gives and receives, (num_folded or 1, any number).
         """
-        # Nearly every rank sends nearly every chunk; asked for here, since the steps are long in the making.
+        # Nearly every rank sends nearly every chunk. Check the memory here, since the steps take long to make.
         purpose = f"{algorithm} of {self.num_ranks:,} ranks in {num_chunks:,} chunks"
         require_memory(purpose, self.num_left * num_chunks * BYTES_LISTED)
         core = Schedule.from_columns(collective, algorithm, self.num_left, num_chunks, steps)

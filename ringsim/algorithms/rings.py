@@ -57,7 +57,7 @@ def multi_ring_all_reduce(num_ranks: int, num_rings: int = 2) -> Schedule:
     2(n - 1) steps each, 2(n - 1)/n of the data sent. The orders have different strides; no two share a link while there
     are enough strides. Raises ValueError for less than one ring.
     """
-    # The halves apart, as relabelling moves the chunks of each with their owners, alike in both.
+    # Build both halves separately: relabelling permutes chunks with their owners.
     halves = multi_ring_reduce_scatter(num_ranks, num_rings), multi_ring_all_gather(num_ranks, num_rings)
     return then(*halves, Collective.ALL_REDUCE, "multi_ring")
 

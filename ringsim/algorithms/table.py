@@ -58,7 +58,7 @@ ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
 }
 NCCL_ALGORITHMS = ("nccl_ring", "nccl_tree", "nvls")  # for hosts with a NIC for each rank, and a switch within
 TWO_LEVEL = ("hierarchical", *NCCL_ALGORITHMS)  # those that divide the ranks into hosts
-# Algorithms that cut the data into a number of segments that depends on its size: how many, and the schedule with them.
+# Algorithms whose number of segments depends on the size: the function for that number, and the one for the schedule.
 BY_SIZE: dict[tuple[Collective, str], tuple[Callable[..., int], Algorithm]] = {
     (Collective.ALL_REDUCE, "gloo_ring"): (rings.gloo_segments_per_rank, rings.gloo_ring_all_reduce),
     (Collective.ALL_REDUCE, "nccl_tree"): (nccl.nccl_tree_segments, nccl.nccl_tree_all_reduce),

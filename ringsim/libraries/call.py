@@ -66,9 +66,9 @@ class CallColumns:
     nodes: Floats
     is_all_reduce: Bools
     is_message: Bools
-    is_whole: Bools  # what is passed on is the whole tensor, not a share of it
+    is_whole: Bools  # ranks forward the whole tensor, not a share of it
     is_sendrecv: Bools  # a single message of NCCL's
-    is_stream: Bools  # many messages are on the way, so that only their bytes take time
+    is_stream: Bools  # many messages are in flight: only their bytes take time
     settings: tuple[NcclSettings, ...]
     groups: Floats  # communicators that do the same at once, and share the NICs of a host
     fewest: Floats  # ranks of a host

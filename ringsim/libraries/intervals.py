@@ -24,7 +24,7 @@ NUM_DRAWS = 16
 _DEVIATIONS = 1.2816  # on either side of the middle of a normal distribution are 40 % of it
 _FIGURES = 4
 _FEW = 5  # of residuals: so few do not tell how far four of five lie
-# Of a time of what was not calibrated, as found on public logs: where bytes take it, and where latencies do.
+# Errors of times that were not calibrated, from public logs: of the part of bytes, and of latencies.
 _BYTES_ELSEWHERE, _LATENCY_ELSEWHERE = 0.06, 0.3
 
 
@@ -158,7 +158,7 @@ def _with_other_nics_s(network: Network, rates: Rates, columns: CallColumns, tim
     return other_s
 
 
-# By which parameters the rates are multiplied; {} is the name of the protocol.
+# The parameters that multiply the rates; {} is the name of the protocol.
 _OF_PROTOCOLS = {
     "start_s": ("{} start",),
     "link_latency_s": ("{} link_latency",),
@@ -208,7 +208,7 @@ def guessed_from(cluster: Network, num_senders: int) -> int | None:
         return None
     if num_senders > max(seen):
         return max(seen)
-    several = len(_seen(calibration, RING_TESTS)) > 1  # what the fit takes for several, see `assumptions`
+    several = len(_seen(calibration, RING_TESTS)) > 1  # several by the rule of the fit, see `assumptions`
     return None if several else min(senders for senders in seen if senders > num_senders)
 
 

@@ -16,9 +16,9 @@ from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import RULE, Runtime, predict_repeated, predict_time
 
-DIRECT = (Collective.GATHER, Collective.SCATTER, Collective.ALL_TO_ALL)  # what goes between two ranks only
-# What is larger glibc asks the system for, and gives back, each time (M_MMAP_THRESHOLD_MAX, mallopt(3)): then every
-# page is new and must be cleared first.
+DIRECT = (Collective.GATHER, Collective.SCATTER, Collective.ALL_TO_ALL)  # every block goes from one rank to one other
+# glibc maps and unmaps larger blocks each time (M_MMAP_THRESHOLD_MAX, mallopt(3)): every page is then new and must be
+# cleared first.
 NEW_BEYOND_BYTES = 32 * 2**20
 
 
@@ -187,7 +187,7 @@ def copy_s(network: Network, num_ranks: int, copied: float, cloned: float = 0.0)
     """
     rank = network.spec.processor
     clone_rate = rank.first_touch_bytes_per_s if cloned > NEW_BEYOND_BYTES else rank.reduce_bytes_per_s
-    # All ranks do it at once, and a host may have fewer cores than ranks.
+    # All ranks copy at once, and a host may have fewer cores than ranks.
     waiting = max(1.0, (network.spec.ranks_per_host or num_ranks) / (network.spec.host.cores or math.inf))
     return (copied / rank.reduce_bytes_per_s + cloned / clone_rate) * waiting
 

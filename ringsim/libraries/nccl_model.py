@@ -45,7 +45,7 @@ from ringsim.measurements import TESTS
 from ringsim.network import Floats, Network, Protocol, Spec, Tuning
 from ringsim.schedule import Bools
 
-# NCCL's treeCorrectionFactor, of what trees reach of their bandwidth: at 64 B, 128 B and so on, up to 256 MiB.
+# NCCL's treeCorrectionFactor, the fraction of their bandwidth that trees reach: at 64 B, 128 B, ... 256 MiB.
 _TREE_CORRECTION = {
     "LL": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1),
     "LL128": (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),
@@ -276,9 +276,7 @@ def _ring_pace(rates: Rates, calls: CallColumns) -> Floats:
     is_ring = ~calls.is_message & ~calls.is_whole & (calls.nodes > 1)
     known = is_ring & (calls.senders == rates.library.ring_ranks)
     by_steps = launch_s(rates.protocols) + _hops(measured) * np.exp(log_step_s)
-    by_steps = np.maximum(
-        by_steps, _sent(measured) / _bandwidth(rates, measured)
-    )  # what is simulated has that bound too
+    by_steps = np.maximum(by_steps, _sent(measured) / _bandwidth(rates, measured))  # the simulation has that bound, too
     return np.where(known, by_steps / by_protocols, 1.0)
 
 

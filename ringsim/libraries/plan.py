@@ -49,7 +49,7 @@ _RINGS = {
 _IS_PORT = re.compile(r"rank\d+\.|host\d+\.nic")  # of a link whose bandwidth is that of `host.link` or `host.nic`
 
 
-@dataclass(frozen=True, eq=False)  # without slots, so that what is costly to find is kept
+@dataclass(frozen=True, eq=False)  # without slots, for cached properties
 class Formula:
     """The seconds of an algorithm, such as "ring", over one protocol, by the library's formula.
 
@@ -136,7 +136,7 @@ def _placing(host: Host, call: Call) -> dict[str, Any]:
     return {"placed_hosts": tuple(PlacedHost(f"host{number}", own, host) for number, own in enumerate(ranks))}
 
 
-@dataclass(frozen=True, eq=False)  # without slots, so that the network is made once
+@dataclass(frozen=True, eq=False)  # without slots, for cached properties
 class Plan:
     """A schedule for a size as the library sends it over a protocol.
 

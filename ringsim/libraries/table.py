@@ -18,7 +18,7 @@ from ringsim.registry import base_name, build
 from ringsim.schedule import Collective, Schedule, same_transfers
 from ringsim.simulation import RULE, Runtime
 
-# The algorithm of the formulas by which NCCL's schedules are timed, and a single ring, which stands for one of NCCL's.
+# The names of NCCL's schedules in the formulas; a single ring stands for one of NCCL's.
 _IN_FORMULAS = {"ring": "ring", "nccl_ring": "ring", "nccl_tree": "tree", "nvls": "in_switch"}
 
 

@@ -19,7 +19,7 @@ from ringsim.schedule.steps import Copies, Relay, Steps
 from ringsim.schedule.table import Ints, ScheduleError, TransferTable
 from ringsim.schedule.user_steps import MAX_CHUNKS, require_count, whole_numbers
 
-MOST_HOPS = 2**20  # of a relay; what has more is listed when its table is asked for, if there is room for that
+MOST_HOPS = 2**20  # of a relay; larger schedules are listed when their table is accessed, if memory permits
 _Rows = TypeVar("_Rows", TransferTable, Relay)
 
 

@@ -81,7 +81,7 @@ def flow_of_rank(schedule: Schedule, rank: int) -> Flow:
 def _flow(schedule: Schedule, rows: TransferTable) -> Flow:
     sent, written = (pair(rank, rows.chunk, schedule.num_ranks, schedule.num_chunks) for rank in (rows.src, rows.dst))
     writes = Occurrences(written, rows.step)
-    reads = writes.last_until(sent, rows.step - 1)  # what is sent in a step was there before it
+    reads = writes.last_until(sent, rows.step - 1)  # a step sends the versions from before the step
     columns = {field.name: getattr(rows, field.name) for field in fields(TransferTable)}
     return Flow(**columns, reads=reads, replaces=writes.previous())
 
@@ -116,7 +116,7 @@ class Occurrences:
         num_steps = int(self._step[-1]) + 1
         place = self._key[self._order].astype(np.int64) * num_steps + self._step[self._order]
         place_wanted = key[wanted].astype(np.int64) * num_steps + step[wanted]
-        # If there is none before it, this gives the last row of another key.
+        # If no row qualifies, this is the last row of another key.
         last = self._order[np.searchsorted(place, place_wanted, side="right") - 1]
         rows[wanted] = np.where(self._key[last] == key[wanted], last, NO_ROW)
         return rows
@@ -160,7 +160,7 @@ def dependencies(schedule: Schedule, *, in_order: bool = False) -> Dependencies:
     """
     rows = flow(schedule)
     step, src, dst, before_in_chunk = rows.step, rows.src, rows.dst, rows.replaces
-    # In a relay all that a rank has sent of a chunk has arrived before the chunk comes back, so nothing waits for it.
+    # In a relay a rank's sends of a chunk have arrived before the chunk returns; therefore no write waits for them.
     waited_until = step if schedule.steps.relay is None else np.full_like(step, -1)
     sends = Occurrences(pair(src, rows.chunk, schedule.num_ranks, schedule.num_chunks), step)
     written = pair(dst, rows.chunk, schedule.num_ranks, schedule.num_chunks)

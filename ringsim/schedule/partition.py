@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-PartitionFunction = Callable[[int, int], npt.NDArray[np.int64]]  # what the functions and `UnevenShares` here are
+PartitionFunction = Callable[[int, int], npt.NDArray[np.int64]]  # the type of the functions and of `UnevenShares`
 
 
 def partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
@@ -63,7 +63,7 @@ class UnevenShares:
                 f"num_chunks {num_chunks}: must be a multiple of {len(self.lengths)}, the number of shares"
             )
         ends = np.cumsum(self.lengths, dtype=np.int64)
-        # As Python's numbers, since elements times elements need more than 64 bits.
+        # In Python's integers, since elements times elements need more than 64 bits.
         total = max(int(ends[-1]), 1)
         bounds = [0, *(num_elements * end // total for end in ends.tolist())]
         if ends[-1] == 0:

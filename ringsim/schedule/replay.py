@@ -26,7 +26,7 @@ def run(schedule: Schedule, state: State) -> Iterator[tuple[int, Step]]:
     """Run the steps one after the other, and yield each step after it."""
     for index, step in enumerate(schedule.steps):
         transfers = list(step)
-        # Everything is read before anything is written: rules 1 and 4.
+        # All reads come before all writes: rules 1 and 4.
         sent = [state.read(index, transfer) for transfer in transfers]
         for transfer, value in zip(transfers, sent, strict=True):
             state.write(index, transfer, value)

@@ -126,7 +126,7 @@ class EventRun:
         last_step = self._rows.step[shared[-1]] if len(shared) else NO_ROW
         return int(np.searchsorted(self._rows.step, last_step, side="right"))
 
-    # The times that are a maximum of others, once these are known.
+    # Times that are a maximum of other times, once those are known.
 
     def _starts_at(self, row: Ints) -> Floats:
         rows = self._rows
@@ -144,7 +144,7 @@ class EventRun:
         before_s = self._applied_s[rows.before_on_connection[row]], self._applied_s[rows.before_in_chunk[row]]
         return np.maximum(free_s, np.maximum(*before_s))
 
-    # The states, of which one leads to the next.
+    # The states, in their order.
 
     def _start(self, row: Ints) -> None:
         late = row >= self._tail
@@ -161,7 +161,7 @@ class EventRun:
         connection, num_bytes = self._connection[row], self._costs.num_bytes(row)
         shares = self._slots.shares[connection]
         num_sharing = np.count_nonzero(shares)
-        if num_sharing == len(row):  # as mostly, and what follows takes several times as long
+        if num_sharing == len(row):  # the usual case; the general one takes several times longer
             self._slots.begin_sending(connection, row, from_s, lead_s, num_bytes)
             return
         if num_sharing:
@@ -218,7 +218,7 @@ class Slots:
         self._ends = np.concatenate([connections.src, connections.dst])
         self._cores = topology.processors.cores
         self.cores_are_scarce = bool((self._cores != NONE).any())
-        # A core's time counts as the bytes that it could have copied: so computing and copying get equal parts of it.
+        # A core's time counts as the bytes that it could have copied, so that computing and copying get equal parts.
         copies = topology.processors.copy_bytes_per_s
         self._bytes_per_core_s = np.where(np.isfinite(copies), copies, 1.0)
         self.shares: Bools = np.any(connections.use > 0, axis=0)

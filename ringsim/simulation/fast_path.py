@@ -22,8 +22,8 @@ from ringsim.simulation.representatives import Representatives, representatives
 from ringsim.simulation.routes import have_contention, used_connections
 from ringsim.simulation.timeline import OnProgress, Seconds, Timeline, ignore_progress
 
-MIN_TRANSFERS = 2**12  # with fewer, looking for representatives takes as long as simulating
-BYTES_OF_HOP = 8 * 12  # of memory, with all that is made on the way
+MIN_TRANSFERS = 2**12  # below, the search for representatives takes longer than the simulation
+BYTES_OF_HOP = 8 * 12  # of memory, intermediate arrays included
 Cost = Floats | float  # seconds of each transfer, or of any
 Index = Ints | slice  # a slice where the numbers are neighbours, in order
 

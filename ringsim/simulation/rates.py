@@ -19,10 +19,10 @@ import numpy as np
 from ringsim.network import Floats, Resources
 from ringsim.simulation.waits import Ints
 
-# Events that are closer than this fraction of the time so far count as one moment. What is symmetric then stays in
-# step although sums differ in their last bits, and a thousand events cost hardly more than one.
+# Events closer than this fraction of the time so far count as one moment. Symmetric ranks then stay in step although
+# sums differ in their last bits, and a thousand events cost hardly more than one.
 SAME_MOMENT = 1e-10
-SAME_LEVEL = 1e-14  # levels that differ by this fraction are the same, so that corrections come to an end
+SAME_LEVEL = 1e-14  # levels that differ by less than this fraction are equal, so that corrections end
 FEW_CHANGES = 64  # of work; with more at a time, arrays are faster
 AT_ONCE = 1e3  # times its capacity a resource gives out of its bucket if nothing else limits: rates are finite
 NOTHING = 1e-9  # of a bucket, or of the rate at which it fills
@@ -61,7 +61,7 @@ def fair_levels(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> 
         np.divide(np.maximum(left, 0.0), demand, out=level, where=demand > 0)
         seen = level[resource]  # by each activity, of each resource it uses
         lowest = np.minimum(most, seen.min(axis=0))
-        later = demand == 0  # resources of which an activity is held up elsewhere before, or that nobody uses
+        later = demand == 0  # resources without users, or with a user that another resource limits first
         later[resource[lowest < seen]] = True
         levels[~later] = level[~later]
         fixed = ((seen == lowest) & ~later[resource]).any(axis=0) | (lowest == most)
@@ -127,7 +127,7 @@ class Levels:
 
     def _correct(self, left: Iterable[int], joined: Iterable[int]) -> set[int] | None:
         """Correct the levels; return the resources with a new level, or None if that takes too long."""
-        # Work that follows work in a slot changes nothing for the others.
+        # If work follows work in a slot, nothing changes for the other slots.
         ended, begun = set(left).difference(joined), set(joined).difference(left)
         for slot in ended:
             for number, _ in self._uses_of(slot):
@@ -170,7 +170,7 @@ class Levels:
                     wanted = self._level_of[other]
             demands.append((wanted, use))
         demands.sort(reverse=True)
-        # Added up, since to subtract what is held back elsewhere would leave little but rounding of small uses.
+        # Sum the small uses: subtracting the limited ones from the total would leave mostly rounding errors.
         rising = list(accumulate(use for _, use in demands))
         left = self._capacity_of[number]
         while demands:
@@ -254,7 +254,7 @@ class Activities:
 
     def __init__(self, resource: Ints, use: Floats, most: Floats, resources: Resources) -> None:
         self.num_slots = num_slots = len(most)
-        # One resource more, the last, without limit: where a slot uses less than others.
+        # The additional last resource has no limit: it fills the unused places of a slot.
         self._resource = np.where(use > 0, resource, len(resources.names))
         self._names = resources.names
         self._levels = Levels(self._resource, use, most, np.append(resources.capacity, np.inf))
@@ -296,14 +296,14 @@ class Activities:
         """
         while True:
             self._let_join()
-            # NumPy's minimum, as that of Python may pass over NaN.
+            # NumPy's minimum, since Python's may ignore NaN.
             ends_s = float(np.minimum.reduce(self._ends_s, initial=np.inf))
             joins_s = float(np.minimum.reduce(self._joins_s, initial=np.inf))
             empty_s = self._now_s + float(np.minimum.reduce(self._buckets.empty_after_s(), initial=np.inf))
             now = float(np.minimum(np.minimum(ends_s, joins_s), np.minimum(self._next_failure_s, empty_s)))
             if now == np.inf:
                 return np.empty(0, dtype=np.int64), np.empty(0)
-            # In each round work joins, ends or fails. With NaN none would, and the rounds would not end.
+            # In each round work joins, ends or fails. With NaN the rounds would not end.
             assert now >= self._now_s * (1 - SAME_MOMENT), f"the clock goes from {self._now_s} s to {now} s"
             self._buckets.let_pass(now - self._now_s, now * SAME_MOMENT)
             self._now_s = now

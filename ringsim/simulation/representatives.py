@@ -26,7 +26,7 @@ from ringsim.simulation.routes import Connections, Ends, RowConnections, connect
 from ringsim.simulation.timeline import OnProgress, TransferCosts, ignore_progress
 from ringsim.simulation.waits import Ints
 
-# Representatives beyond which they take more than some ten seconds; of a relay few happen at once.
+# More representatives take more than about ten seconds; in a relay few of them are active at once.
 MAX_ROUND_ROWS, MAX_COPY_ROWS = 2**17, 2**19
 
 Colours = npt.NDArray[np.uint64]
@@ -81,7 +81,7 @@ _Few = tuple[int, Callable[[], tuple[Dependencies, Rows]], Connections]  # the l
 def _of_relay(relay: Relay, topology: Topology) -> _Few | None:
     keys = connection_keys(relay.src, relay.dst, relay.channel, topology.num_ranks)
     if len(np.unique(keys)) < len(keys):
-        return None  # chunks go in segments, of which one waits for another
+        return None  # chunks go in segments, and segments wait for each other
     connections = connections_of(Ends.of(keys, topology.num_ranks), topology)
     num_rounds = len(relay.reduces)
     colouring = _Colouring(connections, topology)

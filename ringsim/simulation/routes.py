@@ -191,7 +191,7 @@ def _merged(schedule: Schedule, switch: Ints) -> tuple[Ints, Ints]:
     rows, num_ranks = schedule.steps.table, schedule.num_ranks
     within = switch[rows.src] == switch[rows.dst]
     owner = np.where(rows.reduce, rows.dst, rows.src)
-    # Of one step, kind, owner and chunk, and from or to the switch of the owner.
+    # A group has one step, kind, owner and chunk, and goes from or to the owner's switch.
     kind = (rows.step.astype(np.int64) * num_ranks + owner) * 4 + 2 * rows.reduce + within
     _, group, count = np.unique(kind * schedule.num_chunks + rows.chunk, return_inverse=True, return_counts=True)
     number = np.where(within & (count[group] > 1), np.where(rows.reduce, count[group], -count[group]), 0)

@@ -215,7 +215,7 @@ def portions_of(schedule: Schedule, network: Network, chunk_bytes: Ints, runtime
     topology = network.memory_topology(schedule.num_ranks, published_bytes, runtime.touched_bytes)
     require_sound(topology)
     rate = topology.rate
-    # A sum that is written to another buffer takes longer than one in place: by this fraction of the time of a copy.
+    # A sum written to another buffer takes longer than a sum in place, by this fraction of the time of a copy.
     longer_s = max(1 / rate.reduce_into_bytes_per_s - 1 / rate.reduce_bytes_per_s, 0.0)
     fraction = longer_s * rate.copy_bytes_per_s if longer_s else 0.0
     copies = CopyCounts(passes.published, passes.taken + fraction * passes.apart)

@@ -82,7 +82,7 @@ class Successors:
     def of(self, row: Ints) -> Ints:
         first = self._first[row]
         count = self._first[row + 1] - first
-        if count.max(initial=0) <= 1:  # as in rings; the general way takes three times as long
+        if count.max(initial=0) <= 1:  # as in rings; the general case takes three times longer
             one: Ints = self._order[first[count > 0]]
             return one
         total = np.cumsum(count)

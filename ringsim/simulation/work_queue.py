@@ -68,7 +68,7 @@ def time_queue(calls: Sequence[QueuedCall], network: Network, runtime: Runtime) 
             raise ValueError(f"calls[{number}]: ready_s {call.ready_s}: must be finite")
     if calls[0].ready_s < 0:
         raise ValueError(f"ready_s {calls[0].ready_s:g}: a queue begins at 0")
-    ready_s = np.maximum.accumulate([call.ready_s for call in calls]).tolist()  # none before the last
+    ready_s = np.maximum.accumulate([call.ready_s for call in calls]).tolist()  # no call before the previous one
     queue = [call._replace(ready_s=at) for call, at in zip(calls, ready_s, strict=True)]
     for number, call in enumerate(calls):
         if call.network is not None or runtime.shared_memory(network):
