@@ -62,8 +62,8 @@ class Collective(Enum):
         return num_ranks if self is Collective.ALL_TO_ALL else 1
 
 
-# The place of a chunk: every rank, the root, or the rank that owns its share. In an all_to_all every pair of ranks has a
-# share, which is at the first or the second rank of the pair.
+# The place of a chunk: every rank, the root, or the rank that owns its share. In an all_to_all every pair of ranks has
+# a share, which is at the first or the second rank of the pair.
 _EVERYWHERE, _ROOT, _OWNER, _SENDER, _RECEIVER = "everywhere", "root", "owner", "sender", "receiver"
 _PLACES = {  # at the start, and at the end
     Collective.ALL_REDUCE: (_EVERYWHERE, _EVERYWHERE),
