@@ -4,8 +4,8 @@ Recursive doubling exchanges the whole sum in each of log2(n) steps. Recursive h
 ..., and scatters the sum; the same steps backwards gather it: 2 log2(n) steps and no more bytes than a ring (Thakur,
 Rabenseifner and Gropp 2005). The largest halves go to the nearest ranks.
 
-If n is not a power of two, p is the largest power of two below it, and the first 2(n - p) ranks fold in pairs: the second
-rank gives its data to the first, and receives its result at the end.
+If n is not a power of two, p is the largest power of two below it, and the first 2(n - p) ranks fold in pairs: the
+second rank gives its data to the first, and receives its result at the end.
 """
 
 from collections.abc import Iterable

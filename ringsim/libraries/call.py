@@ -46,7 +46,6 @@ class Call(NamedTuple):
 
     @property
     def ranks_per_host(self) -> int | tuple[int, ...]:
-        """The ranks of every host, or a tuple with the ranks of each."""
         return self.on_each or self.num_ranks // self.num_nodes
 
     @property

@@ -107,7 +107,6 @@ class SimulatedDraws:
         return cls(network, calibration, draws, replace(network, spec=with_free_bytes(network.spec)))
 
     def interval(self, time_s: float, predict: Callable[[Network], float]) -> Estimate | None:
-        """Return the interval of the time that `predict` simulates; None if that time is 0."""
         if not 0 < time_s < np.inf:
             return None
         drawn_s = np.array([[predict(draw)] for draw in self.draws])

@@ -90,7 +90,6 @@ class Formula:
         return next((one for one in known if one.protocol == self.protocol), None)
 
     def is_of(self, schedule: Schedule) -> bool:
-        """Return whether a schedule is the library's own, by a quick comparison."""
         own = self.schedule
         if schedule is own:
             return True
@@ -227,7 +226,6 @@ class Plan:
         return f"{self.schedule.num_transfers:,} transfers are too many to simulate: only {own} formula says the time"
 
     def how_timed(self, runtime: Runtime, *, is_simulated: bool) -> str:
-        """Return in words how the time was found. is_simulated: whether the schedule was also simulated."""
         if self.formula_s(runtime) is None:
             paced = f" at the pace of {self.library}'s formula" if self.formula else ""
             return f"simulated over {self.library}'s protocol{paced}"

@@ -306,7 +306,6 @@ def pipeline(schedule: Schedule, segments: int) -> Schedule:
 
 
 def _is_whole(combinator: str, schedule: Schedule, segments: int) -> bool:
-    """Return whether there is only one segment; check the arguments."""
     _require_schedules(combinator, schedule)
     require_count("segments", segments)
     return segments == 1

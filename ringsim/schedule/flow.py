@@ -97,7 +97,6 @@ class Occurrences:
         self._order = stable_order(key)  # within a key the rows stay in step order
 
     def previous(self) -> Rows:
-        """Return for each row the previous row with the same key, or NO_ROW."""
         key, order = self._key, self._order
         same = key[order[1:]] == key[order[:-1]]
         previous = np.full(len(key), NO_ROW, dtype=np.int32)

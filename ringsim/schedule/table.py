@@ -82,7 +82,6 @@ class TransferTable:
 
     @classmethod
     def joined(cls, parts: Sequence[TransferTable]) -> TransferTable:
-        """Return the rows of all parts, and within a step in the order of the parts."""
         columns = [np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)]
         table = cls(*columns)
         return table if (np.diff(table.step) >= 0).all() else table.rows(stable_order(table.step))

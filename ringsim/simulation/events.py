@@ -84,7 +84,6 @@ class EventRun:
 
     @property
     def time_s(self) -> float:
-        """When the last row has been applied; infinite if one never is."""
         return float(self._applied_s[:-1].max(initial=0.0))
 
     def timeline(self, num_ranks: int, num_chunks: int) -> Timeline:
@@ -260,7 +259,6 @@ class Slots:
         self.activities.begin(slot, np.array([until_s]), 0.0, np.zeros(1))
 
     def begin_sending(self, slot: Rows, row: Ints, from_s: Floats, lead_s: Floats | float, amount: Floats) -> None:
-        """Begin to send over these connections, after a lead that uses no shared resource."""
         self._row[slot] = row
         self.activities.begin(slot, from_s, lead_s, amount)
 

@@ -103,7 +103,6 @@ class Levels:
         self._changed += resource.tolist()
 
     def used(self, rate: Floats) -> Floats:
-        """Return the use of each resource, (num_resources,), at these rates, (num_slots,)."""
         return _sum_by(self._resource, self._use * np.where(self._active, rate, 0.0), len(self._capacity))
 
     def update(self, left: Ints, joined: Ints) -> tuple[Ints, Floats]:
@@ -237,7 +236,6 @@ class Buckets:
         self._saved = np.where(empty, 0.0, np.clip(self._saved + seconds * self._grows, 0.0, self._size))
 
     def changed(self) -> tuple[Ints, Floats]:
-        """Return the resources whose buckets have become empty or are no longer empty, and their capacities."""
         is_open = self._saved > NOTHING * self._size
         changed, self._is_open = is_open != self._is_open, is_open
         return self.number[changed], np.where(is_open, AT_ONCE, 1.0)[changed] * self._fills[changed]

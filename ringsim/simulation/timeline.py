@@ -109,7 +109,6 @@ class TransferCosts:
         return of_connection_s if self._jitter is None else of_connection_s * self._jitter[0][row]
 
     def receive_overhead_s(self, row: AnyInts) -> Floats:
-        """Return the receivers' time per message, independent of its size."""
         return self._of_compute(row, self._processors.receive_overhead_s[self._rows.dst[row]])
 
     def reduce_s(self, row: AnyInts) -> Floats:

@@ -38,7 +38,6 @@ class Waits:
         self._next_in_chunk = following(rows.before_in_chunk)
 
     def startable(self, first: int, last: int) -> Ints:
-        """Return the rows from `first` to before `last` that wait for nothing before their start."""
         return first + np.flatnonzero(self._to_start[first:last] == 0)
 
     def after_send(self, row: Ints) -> tuple[Ints, Ints]:

@@ -89,7 +89,6 @@ def has_steady_times(topology: Topology) -> bool:
 
 
 def _in_a_row(schedules: Sequence[Schedule], runtime: Runtime) -> tuple[Dependencies, Ints]:
-    """Return the rows of all schedules, one after the other, and the bounds of each."""
     by_id = {id(schedule): schedule for schedule in schedules}
     rows_of = {name: dependencies(schedule, in_order=runtime.in_order) for name, schedule in by_id.items()}
     parts = [rows_of[id(schedule)] for schedule in schedules]
