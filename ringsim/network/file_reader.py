@@ -1,4 +1,4 @@
-"""`read_network`: from the text of a network file to a `Network`, and `load_network`: from a file or a preset.
+"""`read_network` reads a `Network` from text, `load_network` from a file or a preset.
 
 docs/reference/files.md describes the format.
 """
@@ -22,9 +22,9 @@ _Raw = dict[str, Any]  # a table as TOML has it
 
 
 def read_network(text: str, file: str) -> Network:
-    """Return the cluster that the TOML text describes; `file` is what error messages call it.
+    """Return the network that the TOML text describes; error messages call it `file`.
 
-    Raises ValueError with file, place, value and rule for anything that is wrong with it.
+    Raises ValueError with file, place, value and rule.
     """
     with naming_place(file):
         data = parse_toml(text)
@@ -42,12 +42,12 @@ def read_network(text: str, file: str) -> Network:
 
 
 def _merged(template: Any, given: Any) -> Any:
-    """Return a table with the keys of a template that it leaves out; what is no table stays as it is, to be refused."""
+    """Return the given table with the template's values for missing keys; other values stay, to be refused later."""
     return {**template, **given} if isinstance(template, dict) and isinstance(given, dict) else given
 
 
 def _host(template: _Raw, host: Any) -> Any:
-    """Return a host by name with what it leaves out, of its link and NICs key by key."""
+    """Return a host by name with defaults for missing keys, including those of its link and NICs."""
     shared = {key: value for key, value in template.items() if key not in ("ranks", "count")}
     whole = _merged(shared, host)
     for key in ("link", "nic"):
@@ -106,7 +106,7 @@ def _spec(network: NetworkFile) -> spec.Spec:
 
 
 def _hardware(table: spec.Host) -> spec.Host:
-    """Return the host of a table, the rates of its shared memory in the order of their sizes."""
+    """Return the host of a table, with the rates of its shared memory sorted by size."""
     host = spec.Host(**{name: getattr(table, name) for name in spec.Host.__struct_fields__})
     for place, link in (("host.link", host.link), ("host.nic", host.nics)):
         _require_bandwidth(place, link)
@@ -199,15 +199,14 @@ _FOLDER = Path(__file__).parent / "presets"
 
 
 def preset_names() -> list[str]:
-    """Return the names of the presets, in the order of the alphabet."""
+    """Return the names of the presets in alphabetical order."""
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
 def load_network(name_or_path: str | Path) -> Network:
-    """Return a preset by its name, or the network that a file describes, if the text ends in .toml.
+    """Return the network of a preset, or of a file whose name ends in .toml.
 
-    Raises ValueError for a name that no preset has, and for whatever is wrong with the file; OSError if it cannot
-    be read.
+    Raises ValueError for an unknown preset or an invalid file, and OSError for an unreadable one.
 
         >>> from ringsim import load_network
         >>> load_network("dgx-h100").name
