@@ -1,4 +1,4 @@
-"""`Comparison` and `ComparedRun`: measured times and recorded runs beside what a network file alone predicts."""
+"""`Comparison` and `ComparedRun`: measured times and recorded runs, compared with predictions from a network file."""
 
 import math
 import statistics
@@ -49,7 +49,7 @@ Expectation = tuple[float | None, str, Estimate | None]
 class ComparedCell(OpenRecord, frozen=True, kw_only=True):
     """A measured collective and its prediction, if any: a cell of compare.json.
 
-    predicted_low_s, predicted_high_s: ends of the interval of the measured time. error: predicted over measured less 1.
+    predicted_low_s, predicted_high_s: interval of the measured time. error: predicted over measured, less 1.
     spread: 10th to 90th percentile of the measured times, over the median.
     """
 
@@ -69,7 +69,7 @@ class ComparedCell(OpenRecord, frozen=True, kw_only=True):
 
     @property
     def busbw_bytes_per_s(self) -> float:
-        """Bus bandwidth of the measured time, as nccl-tests define it."""
+        """Bus bandwidth of the measured time, as defined by nccl-tests."""
         return busbw_factor(self.collective, self.num_ranks) * self.size_bytes / self.measured_s
 
 
@@ -84,8 +84,8 @@ class ComparedCells(OpenRecord, frozen=True):
 class ComparedCase:
     """A measured case and its prediction.
 
-    predicted_s: None where nothing is predicted; `how` says why, otherwise by which algorithm and protocol.
-    interval: of the measured time, see `intervals`; None where it is not known.
+    predicted_s: None without a prediction. how: its algorithm and protocol, or the reason why there is none.
+    interval: of the measured time, see `intervals`; None if not known.
     """
 
     case: Timing
@@ -112,7 +112,6 @@ class ComparedCase:
 
     @property
     def cell(self) -> ComparedCell:
-        """Its cell in compare.json."""
         return ComparedCell(
             collective=self.case.call.collective,
             algorithm=self.case.algorithm,
@@ -143,7 +142,7 @@ class Comparison:
         return f"Comparison({self.network}, {plural(len(self.cases), 'case')}{median})"
 
     def logs(self) -> list[str]:
-        """Return the log of each case, or "" for all of them if no two logs have the same case."""
+        """Return the log of each case, or "" for all if no two logs have the same case."""
         named = bool(repeated(compared.case for compared in self.cases))
         return [compared.case.file_name if named else "" for compared in self.cases]
 
@@ -153,7 +152,7 @@ class Comparison:
         return any(compared.interval for compared in self.cases)
 
     def extrapolation(self) -> str:
-        """Return a line on more hosts than were calibrated on; "" if there are none."""
+        """Return a note on predictions for more hosts than the calibration has; "" if there are none."""
         known = {cells.num_hosts for cells in self.calibration.cells} if self.calibration else set()
         asked = {compared.case.call.num_nodes for compared in self.cases if compared.predicted_s is not None}
         beyond = sorted(number for number in asked if known and number > max(known))
@@ -167,9 +166,9 @@ class Comparison:
         return [case for case in self.cases if case.predicted_s is not None and not case.used_in_calibration]
 
     def summary(self) -> list[dict[str, Any]]:
-        """Return the number of cases and the median and p95 of |error|, by size class, held-out cases before others.
+        """Return the number of cases and the median and p95 of |error|, by size class, held-out cases first.
 
-        inside: share of the measured times that lie in their intervals; None where these are not known.
+        inside: share of the measured times in their intervals; None without intervals.
         """
         rows, predicted = [], [compared for compared in self.cases if compared.error is not None]
         for used, (name, low, high) in product((False, True), SIZE_CLASSES):
@@ -186,7 +185,6 @@ class Comparison:
         return rows
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
         return {
             "network": self.network,
             "cells": [encode(compared.cell) for compared in self.cases],
@@ -198,9 +196,9 @@ class Comparison:
 def compare(measurements: Measurements, cluster: Network, trusted: Collection[str] = ()) -> Comparison:
     """Compare the collectives of `measurements` with simulations of the schedules that were executed.
 
-    trusted: algorithms of Python files that may be run, see `build_recorded`; others from files are not predicted.
+    trusted: algorithms of Python files that may be run, see `build_recorded`; other files' are not predicted.
 
-    Raises ValueError where the network has no room for the ranks, results were wrong, or there are no collectives.
+    Raises ValueError if the network has no room for the ranks, results were wrong, or there are no collectives.
 
         >>> from ringsim import Measurements, compare, load_network
         >>> comparison = compare(Measurements.load("measured.json"), load_network("mine.toml"))  # doctest: +SKIP
@@ -213,7 +211,7 @@ def compare(measurements: Measurements, cluster: Network, trusted: Collection[st
 def compare_logs(cases: Sequence[Timing], cluster: Network) -> Comparison:
     """Compare cases of logs with the formulas of `nccl_model`.
 
-    Raises ValueError where the network has no room for the ranks, or nothing can be predicted.
+    Raises ValueError if the network has no room for the ranks, or nothing can be predicted.
     """
     calls = [case.call for case in cases if not case.call.why_unknown]
     if not calls:
@@ -235,7 +233,7 @@ def compare_measurements(
 
     trusted: as in `compare`. on_progress: is called with the number of cases simulated since its last call.
 
-    Raises ValueError where the network has no room for the ranks, or there are no collectives.
+    Raises ValueError if the network has no room for the ranks, or there are no collectives.
     """
     if not cases:
         raise ValueError("there are no collectives in the measurements: make them with python -m collectives.benchmark")
@@ -257,7 +255,7 @@ def compare_measurements(
 def _simulation(case: Timing, cluster: Network, trusted: Collection[str]) -> tuple[Callable[[Network], float], str]:
     """Return a function from a network to the simulated seconds of the case, and the name of the prediction.
 
-    Raises ValueError or OSError with the reason where there is no prediction.
+    Raises ValueError or OSError with the reason if there is no prediction.
     """
     if case.algorithm in _WITHOUT_SCHEDULE:
         raise ValueError(_WITHOUT_SCHEDULE[case.algorithm])
@@ -280,9 +278,9 @@ def _simulation(case: Timing, cluster: Network, trusted: Collection[str]) -> tup
 
 
 def executed_over(library: Library, network: Network, transport: str, size_bytes: int) -> Library:
-    """Return the library as it executed call after call of one tensor over a transport.
+    """Return the library as it executed repeated calls of one tensor over a transport.
 
-    Raises ValueError where the network, unless uniform, does not describe the shared memory that was used.
+    Raises ValueError if the network, unless uniform, does not describe the shared memory that was used.
     """
     if transport == SHARED_MEMORY and network.shared_memory is None and network.message_costs is None:
         raise ValueError("it used shared memory, which the network file does not describe")
@@ -308,8 +306,8 @@ RECORD_NOTE = (
 class ComparedRun:
     """A predicted and a measured run: row i of both timelines is the same transfer, in the order of the record.
 
-    A transfer starts when it is issued. In `measured` it leaves, arrives and begins to be applied when it is applied,
-    see `RECORD_NOTE`.
+    A transfer starts when it is issued. In `measured`, all its other times are that of its application, see
+    `RECORD_NOTE`.
     """
 
     run: RecordedRun
@@ -321,7 +319,6 @@ class ComparedRun:
 
     @property
     def views(self) -> tuple[RunView, RunView]:
-        """The prediction and the measurement."""
         return self.predicted, self.measured
 
     @property
@@ -331,12 +328,12 @@ class ComparedRun:
 
 
 def compare_run(run: RecordedRun, network: Network, trusted: Collection[str] = ()) -> ComparedRun:
-    """Simulate the recorded schedule over the transport of the run, with all ranks beginning at 0.
+    """Simulate the recorded schedule over the transport of the run; all ranks begin at 0.
 
     trusted: as in `compare`.
 
-    Raises ValueError, which names the run, where the schedule is unknown here, differs from the recorded transfers, or
-    does not end on this network.
+    Raises ValueError, naming the run, if the schedule is unknown here, differs from the recorded transfers, or does not
+    end on this network.
     """
     try:
         schedule = build_recorded(run.collective, run.algorithm, run.num_ranks, run.size_bytes, trusted)
@@ -366,9 +363,9 @@ def compare_run(run: RecordedRun, network: Network, trusted: Collection[str] = (
 
 
 def issued_s(schedule: Schedule, timeline: Timeline) -> Seconds:
-    """Return the seconds at which each sender could have handed its transfer to the network: (num_transfers,).
+    """Return the seconds at which each sender can hand its transfer to the network: (num_transfers,).
 
-    These are rules 1 and 2 of the execution; on the link the transfer may then wait.
+    These are rules 1 and 2 of the execution; the transfer may then wait for its link.
     """
     ready = np.append(timeline.applied_s, 0.0)[dependencies(schedule, in_order=OURS.runtime.in_order).data_dependency]
     latest: dict[tuple[int, int], float] = {}

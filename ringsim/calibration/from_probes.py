@@ -1,7 +1,7 @@
-"""`calibrate`: from the probes of a measurements file to a `Network`, with an interval for each parameter.
+"""`calibrate`: fit a `Network` with parameter intervals to the probes of a measurements file.
 
-Intervals come from fits to blocks drawn anew from those of each probe (bootstrap): they say what another run would
-give, not whether the model is right. `ProbeNoise` says whether the probes scatter too much for predictions.
+Intervals are those of a bootstrap over each probe's blocks: they show the scatter of repeated runs, not the error of
+the model. `ProbeNoise` tells whether the probes scatter too much for predictions.
 """
 
 import math
@@ -43,9 +43,9 @@ class ProbeModel(Enum):
 class ProbeFit:
     """A network fitted to probes, with an interval for each parameter.
 
-    parameters: in SI units; 95 % of the bootstrap's fits lie between the ends.
-    probes: the kinds of probes behind each parameter. residuals: of each shift with one message in flight, predicted
-    over measured less 1. draws: the networks of the bootstrap, which give predictions their intervals.
+    parameters: in SI units; the interval holds 95 % of the bootstrap's fits.
+    probes: the kinds of probes behind each parameter. residuals: predicted over measured, less 1, of each shift with
+    one message in flight. draws: the networks of the bootstrap, for the intervals of predictions.
     """
 
     cluster: Network
@@ -97,10 +97,10 @@ def calibrate(
 ) -> ProbeFit:
     """Fit a network to the probes of `measurements`; its collectives are not used.
 
-    model: None to choose it by the recorded hosts of the ranks.
+    model: None: chosen by the recorded hosts of the ranks.
     file: name of the source in the network file.
 
-    Raises ValueError where the probes are too few.
+    Raises ValueError if there are too few probes.
 
         >>> from ringsim import Measurements, calibrate, predict_time, ring_all_reduce
         >>> fit = calibrate(Measurements.load("measured.json"))  # doctest: +SKIP
@@ -135,7 +135,7 @@ def num_hosts(measurements: Measurements) -> int:
 
 
 def fitting_model(measurements: Measurements) -> ProbeModel:
-    """Return the model for the number of hosts of the measurements."""
+    """Return the model for the hosts of the measurements."""
     if num_hosts(measurements) == 1:
         return ProbeModel.HOST
     return ProbeModel.HOSTS if RankHosts.from_measurements(measurements) else ProbeModel.NETWORK
@@ -150,7 +150,7 @@ def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measure
 
 
 def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> Network:
-    """Return the fitted network without intervals. Raises ValueError where probes are too few."""
+    """Return the fitted network without intervals. Raises ValueError if there are too few probes."""
     machine = measurements.provenance.get("machine", "unknown machine")
     parsed(values.Text, machine, "provenance.machine")
     source = f"measured: {machine}, probes of {measurements.num_ranks} ranks"
@@ -172,7 +172,7 @@ def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> 
 
 
 def _values(cluster: Network, model: ProbeModel) -> dict[str, float]:
-    """Return the parameters of the model; rates of shared memory are those of messages that fill a slot."""
+    """Return the model's parameters; rates of shared memory are for messages that fill a slot."""
     names = [*_PROBES[model], *(_SHARED_MEMORY_PROBES if cluster.spec.host.shared_memory else ())]
     return {name: value_of(cluster.spec, name) for name in names}
 
@@ -180,7 +180,7 @@ def _values(cluster: Network, model: ProbeModel) -> dict[str, float]:
 def probe_calibration(file: str, cluster: Network, draws: Sequence[Network], measurements: Measurements) -> Calibration:
     """Return the calibration to write to the network file.
 
-    draws: fits to probes drawn anew; the first few are kept.
+    draws: bootstrap fits; the first `NUM_DRAWS` are kept.
     """
     fitted = quantities(cluster.spec)
     drawn = [quantities(draw.spec) for draw in draws[:NUM_DRAWS]]
@@ -199,7 +199,7 @@ def probe_calibration(file: str, cluster: Network, draws: Sequence[Network], mea
 
 
 def _log_ratio(drawn: float | None, fitted: float) -> float:
-    """Return 0 where one value means no cost or no limit: other parameters then make up for it."""
+    """Return 0 if a value means no cost or no limit: other parameters then compensate for it."""
     return math.log(drawn / fitted) if drawn and fitted and math.isfinite(drawn) and math.isfinite(fitted) else 0.0
 
 
@@ -215,7 +215,7 @@ def _noises(cluster: Network, measurements: Measurements) -> tuple[float, float]
 
 
 def _message_probes(measurements: Measurements, is_shared: bool) -> Iterator[tuple[Probe, Callable[[Network], float]]]:
-    """Yield the probes whose blocks are rounds of messages, and a function from a network to the simulated seconds.
+    """Yield the probes that time rounds of messages, and a function from a network to the simulated seconds.
 
     is_shared: whether the network describes shared memory.
     """
@@ -235,9 +235,9 @@ TOO_WIDE = MISFIT
 
 
 def with_interval(fit: ProbeFit, predict: Callable[[Network], float], num_draws: int | None = None) -> Estimate:
-    """Return a prediction for the fitted network with its interval of 95 % over the bootstrap's networks.
+    """Return a prediction for the fitted network, with its interval of 95 % over the bootstrap's networks.
 
-    num_draws: use only the first `num_draws` networks, for slow predictions; None: all.
+    num_draws: limit of the networks used, for slow predictions; None: all.
     """
     times = [predict(draw) for draw in fit.draws[:num_draws]]
     time_s = predict(fit.cluster)
@@ -247,7 +247,7 @@ def with_interval(fit: ProbeFit, predict: Callable[[Network], float], num_draws:
 
 @dataclass(frozen=True, slots=True)
 class ProbeNoise:
-    """How much the noise of the probes moves a predicted round of a ring.
+    """The effect of the probes' noise on a predicted round of a ring.
 
     probe: the one whose round varies most. predicted: that round.
     """
@@ -257,12 +257,12 @@ class ProbeNoise:
 
     @property
     def too_wide(self) -> bool:
-        """Return whether noise alone may move predictions by more than `TOO_WIDE`."""
+        """Whether noise alone may move predictions by more than `TOO_WIDE`."""
         return self.largest_error > TOO_WIDE
 
     @property
     def largest_error(self) -> float:
-        """Return the larger error of the prediction, as a magnitude."""
+        """The larger error of the prediction, as a magnitude."""
         return max(map(abs, self.predicted.off_by))
 
     def line(self) -> str:
@@ -272,7 +272,7 @@ class ProbeNoise:
 
 
 def probe_noise(measurements: Measurements, fit: ProbeFit) -> ProbeNoise | None:
-    """Return the noise of the shortest or the longest message, whichever is more; None if no messages were probed.
+    """Return the larger noise of the shortest and the longest message; None if no messages were probed.
 
     Short messages show the noise of latency, long ones that of bandwidth.
     """

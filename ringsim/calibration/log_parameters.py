@@ -1,4 +1,4 @@
-"""`LogParameters`: the parameters of a fit to logs, their priors and their meaning; `fit` finds their posterior.
+"""`LogParameters`: the parameters of a fit to logs, and their priors; `fit` finds their posterior.
 
 Priors are NCCL's own model (version 2.30, src/graph/tuning.cc): its latencies and shares of the bandwidth, each within
 a factor. Bandwidths of links and NICs come from the times alone.
@@ -40,7 +40,7 @@ _LATENCIES, _BANDWIDTHS = 1.0, math.log(2)  # of starts elsewhere than at what i
 
 
 class Assumption(NamedTuple):
-    """The facts about a cluster that are not fitted numbers; the likeliest combination is chosen.
+    """Facts about a cluster that are not fitted numbers; the likeliest combination is chosen.
 
     num_nics: of a host; 0: one per rank. two_host_passes: as in `Tuning`. adds: whether switches reduce.
     """
@@ -53,7 +53,8 @@ class Assumption(NamedTuple):
 def assumptions(cases: Sequence[Timing], nics: Nics | None) -> list[Assumption]:
     """Return all assumptions that the cases can tell apart, the default first.
 
-    The default is a NIC per rank. Only a ring beside an all_reduce tells a fast algorithm from fast links.
+    The default is a NIC per rank. Only a comparison of a ring with an all_reduce separates fast algorithms from fast
+    links.
     """
     rings = [case for case in cases if case.call.collective in RING_TESTS]
     across = [case for case in rings if case.call.num_nodes > 1]
@@ -93,7 +94,7 @@ class LogParameters:
         return np.log(values), np.array([*off, _TREE, _TREE_HOPS, _MESSAGE_START, _MESSAGE, _FILL])
 
     def starts(self, prior: Floats) -> list[Floats]:
-        """Return starting points of the search: the prior, and with more latency or more bandwidth."""
+        """Return starting points of the search: the prior, more latency, and more bandwidth."""
         latencies = np.array([name.endswith("latency") for name in self.names])
         bandwidths = np.array([name in BANDWIDTHS for name in self.names])
         return [prior, prior + _LATENCIES * latencies, prior + _BANDWIDTHS * bandwidths]
@@ -105,7 +106,7 @@ class LogParameters:
         return float((calls.size / used / np.exp(log_times))[where].max()) if where.any() else 1e9
 
     def rates(self, logarithms: Floats) -> Rates:
-        """Return the rates for these parameters; a share of a bandwidth is at most 1."""
+        """Return the rates for these parameters; shares of a bandwidth are at most 1."""
         values = np.exp(logarithms).tolist()
         link, nic = values[:2]
         last = dict(zip(OF_THE_LIBRARY, values[-len(OF_THE_LIBRARY) :], strict=True))
@@ -215,7 +216,7 @@ def _around(model: Model, at: Floats, log_times: Floats, noise: float) -> tuple[
 def _descend(
     cost: Callable[[Floats], float], at: Floats, gradient: Floats, curvature: Floats, damping: float, least: float
 ) -> tuple[Floats | None, float, float]:
-    """Return a step that lowers the cost, that cost, and the next damping; None if there is no such step."""
+    """Return a step that lowers the cost, its cost, and the next damping; None without such a step."""
     while damping < _GIVE_UP:
         step: Floats = np.asarray(
             np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient), np.float64

@@ -31,11 +31,11 @@ class Timing:
 
     algorithm: one of `ringsim algorithms`, "dist" and the like; "ring" if nothing else is possible (`_has_ring_alone`);
     otherwise the benchmark's name.
-    times_s: of each run or iteration, out of place and in place. in_place_s: those in place; empty if not known.
+    times_s: of each run or iteration, out of place and in place. in_place_s: in place only; empty if not known.
     spread_s: 10th and 90th percentile of times_s, or the benchmark's own figures.
-    device: of each rank, empty if not known.
+    device: of each rank; empty if not known.
     transport: "shm" if chunks went through shared memory; "" if not, or not known.
-    rows: digests of the rows of a log, by which a network file recognises its calibration; empty for measurements.
+    rows: digests of a log's rows, by which a network file recognises its calibration; empty for measurements.
     """
 
     call: Call
@@ -65,7 +65,7 @@ class Timing:
 
     @property
     def calibrated_s(self) -> float:
-        """The time to fit to: in place for all_gather and reduce_scatter, which spares the library a copy."""
+        """The time to fit to: in place for all_gather and reduce_scatter, which then need no copy."""
         spared = self.in_place_s if self.call.collective in RING_TESTS[1:] else ()
         return statistics.median(spared or self.times_s)
 
@@ -79,8 +79,8 @@ class Timing:
 class FittedParameter(Estimate):
     """A fitted parameter of the network, in SI units.
 
-    Its interval of 95 % contains the fits to single logs where logs repeat each other.
-    seen_in: the cases whose times depend on it; none: it keeps its prior.
+    Its interval of 95 % contains the fits to single logs if logs repeat each other.
+    seen_in: the cases whose times depend on it; empty: it keeps its prior.
     """
 
     name: str
@@ -88,7 +88,7 @@ class FittedParameter(Estimate):
 
 
 def repeated(cases: Iterable[Timing]) -> list[list[Timing]]:
-    """Return the groups of cases that differ in their file alone, where there are several."""
+    """Return the groups of several cases that differ only in their file."""
     alike: dict[tuple[Call, str], list[Timing]] = {}
     for case in cases:
         alike.setdefault((case.call, case.algorithm), []).append(case)
@@ -98,7 +98,7 @@ def repeated(cases: Iterable[Timing]) -> list[list[Timing]]:
 def cases_of_tables(tables: Iterable[LogTable], known: NcclSettings = NOT_KNOWN) -> list[Timing]:
     """Return a case for each collective, algorithm, size, number of ranks and hosts, and file.
 
-    known: settings of NCCL for logs that do not contain them.
+    known: settings of NCCL for logs without them.
     Times of several files stay apart: their settings may differ, see `contradiction_warning`.
     """
     rows_by_case: dict[_Key, list[tuple[LogTable, LogRow]]] = {}
@@ -126,7 +126,7 @@ def _may_hang_on_switch(device: str) -> bool:
 
 
 def _has_ring_alone(table: LogTable, settings: NcclSettings) -> bool:
-    """Return whether NCCL can have used nothing but a ring, as far as is known.
+    """Return whether NCCL can only have used a ring, as far as is known.
 
     all_gather and reduce_scatter also have PAT from version 2.23 on between hosts of one GPU, and NVLS within a host
     whose switches reduce. (CollNet needs a plug-in and its own switches.)
@@ -153,14 +153,14 @@ def _case(key: _Key, rows: Sequence[tuple[LogTable, LogRow]]) -> Timing:
 
 
 def _digest(key: _Key, row: LogRow) -> str:
-    """Return a short digest of a row, which another run of the same test does not have."""
+    """Return a short digest of a row, different for another run of the same test."""
     test, _, *shape = key[:5]
     times = [f"{time_s:.9e}" for time_s in row.times_s]
     return hashlib.sha256(" ".join([test, *map(str, shape), *times]).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def cases_of_measurements(measurements: Measurements, num_nodes: int, file: str) -> list[Timing]:
-    """Return a case for each competitor's times, without the arrival skew where all ranks have one clock.
+    """Return a case for each competitor's times, without the arrival skew if all ranks have one clock.
 
     Raises ValueError for times of wrong results.
     """

@@ -1,8 +1,8 @@
-"""The lines of logs, the tables made of them, and the ranks and hosts of each run.
+"""The lines and tables of logs, and the ranks and hosts of each run.
 
-Ranks and hosts come from the user, nccl-tests' list of ranks, or the command. The options of a command have the meaning
-that its launcher gives them: -N is the number of hosts for srun, and the ranks per host for mpirun. Options after the
-program are the program's: -n is then a number of iterations.
+Ranks and hosts come from the user, nccl-tests' list of ranks, or the command. Options have their launcher's meaning: -N
+is the number of hosts for srun, and the ranks per host for mpirun. Options after the program belong to it: -n is then a
+number of iterations.
 """
 
 import math
@@ -91,10 +91,10 @@ class LogTable:
 
     test: one of `TESTS`, or the benchmark's own name.
     num_ranks, num_nodes: of all hosts; None if neither the log nor the user tells.
-    read_from: the sources of test, ranks and hosts, such as "line 1" or `GIVEN`.
+    read_from: sources of test, ranks and hosts, such as "line 1" or `GIVEN`.
     devices: of the ranks, without duplicates.
     environment: other facts of the log: versions, commands, settings.
-    left_out: a line with place and reason for each row that is left out; for a table without rows, the reason.
+    left_out: place and reason of each row that is left out; for a table without rows, the reason.
     """
 
     file: str
@@ -110,7 +110,7 @@ class LogTable:
 
     @property
     def reading(self) -> str:
-        """A line with the collective, ranks and hosts as which the table was read, and the sources of these."""
+        """A line with the collective, ranks and hosts of the table, and their sources."""
         test_from, ranks_from, hosts_from = self.read_from
         place = f"{self.file}: line {self.rows[0].line}: {self.test} ({test_from})"
         if self.test not in TESTS:
@@ -211,7 +211,7 @@ def _hosts(num_ranks: int | None, ranks_per_node: int | None) -> int | None:
 
 @dataclass(slots=True)
 class Shape:
-    """The ranks and hosts that the lines of one file tell, in order."""
+    """The ranks and hosts in the lines of one file, in order."""
 
     own: LogShape = NOT_SAID
     of_all: LogShape = NOT_SAID
@@ -322,7 +322,7 @@ class Shape:
         return {} if any(last[kind] != some[kind] for some in others for kind in last.keys() & some) else last
 
     def _listed(self, processes: int, per_process: int) -> tuple[Told, int, str]:
-        """Return the ranks and hosts of one listed group, the groups that share a host, and a doubt."""
+        """Return the ranks and hosts of one listed group, the number of groups that share a host, and a doubt."""
         ranks, groups = {rank for _, rank in self._ranks}, [group for group, _ in self._ranks]
         num_listed = len(ranks) if self._doubt else -(-len(ranks) // per_process) * per_process  # of whole processes
         if missing := set(range(num_listed)) - ranks:
@@ -376,7 +376,7 @@ def _value(options: str, words: str) -> re.Match[str] | None:
 
 
 def _within_job(job: Mapping[str, int], own: dict[str, int], launcher: str) -> dict[str, int]:
-    """Return the counts of a command within a Slurm job, as far as those of the job surely hold for it."""
+    """Return the counts of a command within a Slurm job, including those of the job that certainly hold for it."""
     if not own.keys() & {"nodes", "ranks", "per_node"}:
         return {**job, **own} if launcher else own
     tasks = job.get("nodes", 0) * job.get("per_node", 0)

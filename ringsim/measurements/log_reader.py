@@ -22,10 +22,10 @@ def read_logs(
 ) -> tuple[LogTable, ...]:
     """Return the tables of all files.
 
-    num_nodes, ranks_per_node: of logs without a list of ranks. shapes: of single logs, which override what these tell.
+    num_nodes, ranks_per_node: of logs without a list of ranks. shapes: of single logs; they override the log.
 
-    Raises ValueError, naming file and line, for other files, wrong results, rows that contradict themselves, and
-    unknown ranks or hosts; OSError if a file cannot be read.
+    Raises ValueError, naming file and line, for other files, wrong results, contradictory rows, and unknown ranks or
+    hosts; OSError for an unreadable file.
     """
     of_all = LogShape(num_nodes, ranks_per_node)
     tables = tuple(
@@ -39,7 +39,7 @@ def read_logs(
 
 
 def _agrees(table: LogTable, of_all: LogShape) -> bool:
-    """Return whether the options are used for a table, or agree with it."""
+    """Return whether a table uses the options, or agrees with them."""
     per_node = -(-(table.num_ranks or 0) // (table.num_nodes or 1))
     told = LogShape(table.num_nodes, per_node)
     return GIVEN in table.read_from or all(given in (None, own) for given, own in zip(of_all, told, strict=True))
@@ -127,7 +127,7 @@ _MOST_LABELS = 16  # of one log: where there are more, they are no labels
 
 
 def without_labels(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines without the labels of launchers before rows and headers of tables."""
+    """Yield the numbered lines without launchers' labels before rows and headers of tables."""
     labels = _labels(line for _, line in lines)
     pattern = re.compile(f"(?:{'|'.join(sorted(map(_pattern, labels), key=len, reverse=True))})") if labels else None
     for number, line in lines:
@@ -135,7 +135,7 @@ def without_labels(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]
 
 
 def _labels(lines: Iterable[str]) -> set[str]:
-    """Return the labels, with 0 for all numbers; without those of rows if some row has none."""
+    """Return the labels, with 0 for all numbers; labels of rows count only if every row has one."""
     rows: set[str] = set()
     headers: set[str] = set()
     for line in lines:
@@ -157,6 +157,6 @@ def _label(text: str) -> str:
 
 
 def _pattern(label: str) -> str:
-    """Return a pattern of the label with any numbers and blanks that does not end inside a word."""
+    """Return a pattern of the label with any numbers and blanks; it does not end inside a word."""
     words = [re.sub(r"\d+", r"\\d+", re.escape(word)) for word in label.split()]
     return r"\s+".join(words) + (r"(?!\w)" if label[-1].isalnum() else "")

@@ -1,4 +1,4 @@
-"""`NcclSettings`: the version of NCCL and the settings it was given, by a log of nccl-tests or its user."""
+"""`NcclSettings`: NCCL's version and settings, from a log of nccl-tests or its user."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ _FIRST_SWITCH, _FIRST_PAT = (2, 17), (2, 23)  # the versions that brought NVLS a
 class NcclSettings(NamedTuple):
     """The version and the settings of the NCCL that made a log; empty or None if unknown.
 
-    version: the first two numbers. algorithms, protocols: of NCCL_ALGO and NCCL_PROTO, such as "ring,tree" or "^tree".
+    version: the first two numbers. algorithms, protocols: NCCL_ALGO and NCCL_PROTO, such as "ring,tree" or "^tree".
     uses_switch: whether the switches of a host reduce (NVLS). uses_pat: whether PAT is available.
     groups: communicators that run the same collective at once and share the NICs of a host.
     """
@@ -58,7 +58,7 @@ class NcclSettings(NamedTuple):
         )
 
     def or_else(self, known: "NcclSettings") -> "NcclSettings":
-        """Return these settings, with `known` ones where these are unknown."""
+        """Return these settings, with `known` in place of unknown ones."""
         said = {name: value for name, value in self._asdict().items() if value not in (None, "")}
         return known._replace(**said)
 
@@ -107,11 +107,11 @@ def _lists(setting: str, name: str) -> bool:
 
 @dataclass(slots=True)
 class LogEnvironment:
-    """The versions and settings that the lines of a log tell, for the process that runs at a line.
+    """The versions and settings in the lines of a log, for the process that runs at a line.
 
-    A setting belongs to the process that prints it, or to the next one if it stands between two, as in a command;
-    exports hold for all later processes. A version also belongs to its process; other processes have the first version
-    of the log.
+    A setting belongs to the process that prints it, or between two processes, as in a command, to the next one; exports
+    hold for all later processes. A version also belongs to its process; other processes have the first version of the
+    log.
     """
 
     _versions: dict[str, str] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class LogEnvironment:
     _has_rows: bool = False
 
     def look_at(self, line: str) -> None:
-        """Note versions and settings, of lines such as `# NCCL version: 2.18` or NCCL's own log."""
+        """Note versions and settings, from lines such as `# NCCL version: 2.18` or NCCL's own log."""
         settings, told = _settings(line), self._next if self._has_rows else self._own
         self._versions = {_NCCL: settings[_NCCL]} | self._versions if _NCCL in settings else self._versions
         if _EXPORT.search(line):
@@ -134,7 +134,7 @@ class LogEnvironment:
                 known.pop(f"nccl_{match[1].lower()}", None)
 
     def begin_table(self) -> None:
-        """Note that a table follows, for which the settings since the previous table hold."""
+        """Note that a table follows; the settings since the previous table hold for it."""
         self._own |= self._next
         self._next = {}
 
@@ -153,7 +153,7 @@ class LogEnvironment:
 
 
 def _settings(line: str) -> dict[str, str]:
-    """Return the settings in a line, with whether it tells of channels through switches."""
+    """Return the settings in a line, and whether NVLS has channels."""
     # Most lines of a long log tell nothing.
     matches = _SETTING.finditer(_PAIR.sub(r"\1=", line)) if "NCCL_" in line else ()
     settings = {f"nccl_{match[1].lower()}": match[2].rstrip(",:;") for match in matches}

@@ -1,8 +1,8 @@
 """nccl-tests' tables, of all versions; its doc/PERFORMANCE.md defines the bandwidths.
 
-Most versions do not name the test. It follows from the columns and from busbw over algbw, a law of each collective
-(`busbw_factor`), unless the log contains the program's name. The same law tells the number of ranks. One file may hold
-several runs, such as one per size: where the bandwidths of one have too few digits, the others tell.
+Most versions do not name the test. It follows from the program's name in the log, or from the columns and from busbw
+over algbw, which each collective determines (`busbw_factor`). The same law gives the number of ranks. If a file holds
+several runs, such as one per size, runs with too few digits are read like the others.
 """
 
 import math
@@ -43,13 +43,14 @@ def busbw_factor(test: str, num_ranks: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PrintedRow:
-    """A row as it is printed.
+    """A row as printed.
 
     op: the operation; "" if blank, as for hypercube.
     sides: time (us; in version 1 ms), algbw and busbw (GB/s), out of place and in place.
     rounding: half a last digit of each time, as a share of it, and of each algbw (GB/s).
-    wrong: the number of wrong elements as printed; "" if none, or unchecked.
-    checks_in_place: whether results in place are checked, which alltoall and sendrecv cannot; None if unknown.
+    wrong: number of wrong elements as printed; "" if none, or unchecked.
+    checks_in_place: whether in-place results are checked, which is impossible for alltoall and sendrecv; None if
+    unknown.
     """
 
     line: int
@@ -65,7 +66,7 @@ class PrintedRow:
 
     @classmethod
     def read(cls, line: int, named: dict[str, str], sides: list[list[str]], wrong_column: str) -> "PrintedRow":
-        """Read a row from its values. Raises ValueError for what is no number."""
+        """Read a row from its values. Raises ValueError for a value that is no number."""
         checks = [side[3] for side in sides if len(side) > 3]
         counted = checks if "wrong" in wrong_column else []
         wrong = next((text for text in counted if text not in _NONE and not decimal_number(text) <= 0), "")  # or NaN
@@ -106,7 +107,7 @@ class PrintedRow:
         return LogRow(size, times, self.line)
 
     def _bytes_by_rate(self, size: int) -> float:
-        """Bytes by the rate over `size`; 1 where the rate is too small to tell."""
+        """Bytes by the rate over `size`; 1 if the rate is too small to tell."""
         time, algbw, _ = self.sides[0]
         return algbw * 1e9 * time * 1e-6 / size if algbw >= _TELLS else 1.0
 
@@ -129,9 +130,9 @@ def _last_digit(text: str) -> float:
 
 
 def ratio_range(rows: Iterable[PrintedRow]) -> tuple[float, float]:
-    """Return the range of busbw over algbw that all rows, with their two digits, allow.
+    """Return the range of busbw over algbw that the two digits of all rows allow.
 
-    Low is above high if they contradict each other; 0 and infinity if all rates are too small.
+    Low is above high if rows contradict each other; 0 and infinity if all rates are too small.
     """
     low, high = 0.0, math.inf
     for _, algbw, busbw in (side for row in rows for side in row.sides):
@@ -191,7 +192,7 @@ _NEVER_CHECKED_IN_PLACE = ("alltoall", SENDRECV)
 
 @dataclass(frozen=True, slots=True)
 class _PrintedRun:
-    """The rows under one header, and what the log has told by their end.
+    """The rows under one header, and the facts of the log up to their end.
 
     program: the test by the program's name; "" if not in the log.
     """
@@ -232,7 +233,7 @@ class _PrintedRun:
 
 @dataclass(slots=True)
 class NcclTests:
-    """Reads the runs of one file of nccl-tests, line by line."""
+    """Reader of the runs in one file of nccl-tests, line by line."""
 
     file: str
     shape: Shape = field(default_factory=Shape)
@@ -248,7 +249,7 @@ class NcclTests:
     _environment: LogEnvironment = field(default_factory=LogEnvironment)
 
     def look_at(self, number: int, line: str) -> None:
-        """Read one line. Raises ValueError for results that were wrong."""
+        """Read one line. Raises ValueError for wrong results."""
         if "_perf" in line and (match := _PROGRAM.search(line)):
             if "test starting" in line:
                 self.end_run()
@@ -382,7 +383,7 @@ class NcclTests:
                         (named, ranks_from, hosts_from), run.shape.devices, run.environment, run.left_out)  # fmt: skip
 
     def _only(self, tests: Collection[str], run: _PrintedRun) -> str:
-        """Return the one test of runs with these columns. Raises ValueError if it is not one."""
+        """Return the one test of runs with these columns. Raises ValueError if there are several or none."""
         if len(tests) == 1:
             return next(iter(tests))
         raise ValueError(
@@ -404,7 +405,7 @@ class NcclTests:
                 )
 
     def _told(self, ranks_from: str, run: _PrintedRun) -> str:
-        """Return the source of ranks that the rates contradict, and what to do."""
+        """Return the source of ranks that the rates contradict, and a remedy."""
         if ranks_from == GIVEN:
             return "that were given: give those that ran"
         if run.shape.listed.num_ranks:

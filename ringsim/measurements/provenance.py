@@ -67,19 +67,18 @@ class RankHosts:
 
     @classmethod
     def from_measurements(cls, measurements: Measurements) -> Self | None:
-        """Return the recorded hosts; None if there are none. Raises ValueError for impossible ones."""
+        """Return the recorded hosts; None without them. Raises ValueError for impossible ones."""
         noted = {name: measurements.provenance.get(name) for name in ("machines", "hosts")}
         if None in noted.values():
             return None
         return cls(*(_numbers(f"provenance.{name}", value, measurements.num_ranks) for name, value in noted.items()))
 
     def as_dict(self) -> dict[str, list[int]]:
-        """Return both for the provenance of measurements."""
+        """Return both fields for the provenance of measurements."""
         return {"machines": list(self.physical_hosts), "hosts": list(self.hosts)}
 
     @property
     def num_hosts(self) -> int:
-        """The number of hosts."""
         return max(self.hosts) + 1
 
     @property

@@ -77,8 +77,8 @@ class GroupCalls:
     def call(self, call: TraceCall, ready_s: float = 0.0, computed_s: float = 0.0, place: float = 0.0) -> PlannedCall:
         """Return a call that is ready at `ready_s`.
 
-        computed_s: as in `Library.call_s`. place: rank of the call from the earliest, 0, to the latest, 1; the latest
-        are late.
+        computed_s: as in `Library.call_s`. place: of the call among all, from the earliest, 0, to the latest, 1; the
+        latest calls are late.
 
         Raises ValueError for an unknown collective or algorithm.
         """

@@ -299,7 +299,7 @@ class _CpuRun:
         self._issued.append(_Issued(queue, planned))
 
     def _place(self, call: int) -> float:
-        """Return the place of a call from the earliest, 0, to the latest, 1; places are spread evenly over calls and steps.
+        """Return the place of a call from the earliest, 0, to the latest, 1, spread evenly over calls and steps.
 
         Multiples of either ratio modulo 1 are spread evenly: over the calls of a step, and for each call over the
         steps. With a single ratio, a step of 21 calls would have the same late calls as the next.
