@@ -22,12 +22,11 @@ class Estimate:
     high: float
 
     def map(self, change: Callable[[float], float]) -> "Estimate":
-        """Return the estimate with an increasing function applied to the value and both ends."""
+        """Return the estimate with an increasing function applied to value and ends."""
         return Estimate(change(self.value), change(self.low), change(self.high))
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The lower and the upper end."""
         return self.low, self.high
 
     @property
@@ -41,11 +40,11 @@ class Estimate:
 
     @property
     def off_by(self) -> tuple[float, float]:
-        """The smallest and the largest error (estimated over true, less 1) if the true value is in the interval."""
+        """The smallest and the largest error (estimated over true, less 1) within the interval."""
         return self.value / self.high - 1, self.value / self.low - 1
 
 
 def ends_of(estimate: Estimate | None) -> dict[str, float | None]:
-    """Return the ends of a predicted time as fields for JSON; null if unknown."""
+    """Return the ends of a predicted time for JSON; null if unknown."""
     low_s, high_s = estimate.ends if estimate else (None, None)
     return {"predicted_low_s": low_s, "predicted_high_s": high_s}

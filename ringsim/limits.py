@@ -1,7 +1,7 @@
-"""The limits of this process: cores, memory, and the transfers that it simulates per second.
+"""The limits of this process: cores, memory, and transfers simulated per second.
 
 Containers and Slurm limit cores and memory by control groups (Linux cgroup v2), which the kernel's numbers for the
-whole machine do not show. Work that exceeds the limits is refused before it begins.
+whole machine do not show.
 """
 
 import math
@@ -37,12 +37,11 @@ def installed_bytes() -> float:
 
 
 def _usable_cores() -> int:
-    """Return the cores on which this process may run, or all cores if the system does not tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _groups() -> Iterator[Path]:
-    """Yield the folders of the process's control group and of its parents, whose limits also hold."""
+    """Yield the folders of the process's control group and its parents, whose limits also hold."""
     with suppress(OSError):
         for line in PROCESS.read_text(errors="surrogateescape").splitlines():
             if line.startswith("0::/"):
@@ -52,7 +51,7 @@ def _groups() -> Iterator[Path]:
 
 
 def _quotas() -> Iterator[float]:
-    """Yield infinity and the quotas of the groups: "200000 100000" is two cores, "max 100000" no limit."""
+    """Yield infinity and the groups' quotas: "200000 100000" is two cores, "max 100000" no limit."""
     yield float("inf")
     for folder in _groups():
         with suppress(OSError, ValueError, ZeroDivisionError):
@@ -69,7 +68,7 @@ def _free_bytes_of_groups() -> Iterator[float]:
 
 
 def _reclaimable_bytes(folder: Path) -> int:
-    """Return the memory of a group that the kernel frees when needed, mostly cached files."""
+    """Return a group's memory that the kernel frees when needed, mostly cached files."""
     with suppress(OSError, ValueError):
         return sum(_number_of(folder / "memory.stat", name) for name in RECLAIMABLE)
     return 0
@@ -83,7 +82,6 @@ def _free_bytes_of_machine() -> float:
 
 
 def _number_of(file: Path, name: str) -> int:
-    """Return the number after the name at the start of a line. Raises ValueError without such a line."""
     numbers = dict(line.split()[:2] for line in file.read_text().splitlines() if len(line.split()) > 1)
     if name not in numbers:
         raise ValueError(f"{file}: has no line {name}")
@@ -107,7 +105,7 @@ class HasTransfers(Protocol):
 
     @property
     def num_transfers(self) -> int:
-        """Return the number of its transfers."""
+        """Return the number of transfers."""
 
 
 def require_memory(purpose: str, num_bytes: float) -> None:
@@ -122,7 +120,7 @@ def require_memory(purpose: str, num_bytes: float) -> None:
 
 
 def require_installed_memory(purpose: str, num_bytes: float) -> None:
-    """Raise ValueError if `purpose` needs more than the installed memory: the answer is the same in all processes."""
+    """Raise ValueError if `purpose` needs more than the installed memory: all processes get the same answer."""
     installed = installed_bytes()
     if num_bytes > installed:
         raise ValueError(f"{purpose}: would take {format_size(num_bytes)} of memory; there is {format_size(installed)}")
@@ -131,8 +129,8 @@ def require_installed_memory(purpose: str, num_bytes: float) -> None:
 def estimated_transfers(make: Callable[[int], HasTransfers], num_ranks: int) -> int:
     """Estimate the transfers of `make(num_ranks)` by a power law through two small schedules.
 
-    The error is a few percent for numbers that grow as n, n log n or n^2. 0 if `num_ranks` is not above the small
-    schedules', or these cannot be built.
+    The error is a few percent for n, n log n or n^2 transfers. 0 for few ranks, or if the small schedules cannot be
+    built.
     """
     if num_ranks <= max(_PROBES):
         return 0

@@ -115,7 +115,7 @@ def _interface() -> MachineFinding:
 
 
 def gloo_address(host_name: str) -> str | None:
-    """Return Gloo's choice: the first address of the name to which a socket here can be bound; None without one."""
+    """Return Gloo's choice: the first address of the name to which a socket can be bound; None without one."""
     try:
         addresses = socket.getaddrinfo(host_name, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -150,7 +150,7 @@ def _torch() -> MachineFinding:
 
 
 def _ask_torch() -> tuple[str, bool]:
-    """Return the version of torch and its backends, or the last line of the import error; and whether it succeeded."""
+    """Return torch's version and backends and True, or the last line of the import error and False."""
     command = [sys.executable, "-P", "-c", ASK_TORCH]  # -P: not a torch.py of the current directory
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TORCH_TIMEOUT_S, check=False)

@@ -96,6 +96,5 @@ def _room_for_last(rows: Sequence[Sequence[str]], gap: str, width: int) -> int:
 
 
 def _wrapped(row: Sequence[str], room: int) -> list[Sequence[str]]:
-    """Return the row and further rows with the rest of its last cell."""
     first, *more = _lines(row[-1], room) or [""]
     return [(*row[:-1], first), *((*[""] * (len(row) - 1), line) for line in more)]

@@ -3,9 +3,9 @@
 A step is a list of events in program order: computations, calls and waits. The times of collectives are not recorded,
 because they depend on the network.
 
-A program may make calls on its own streams. On a GPU, streams run concurrently with the program. The overlap then
-depends on the calls for which those streams wait (`TraceCall.after`, `TraceCall.after_calls`) and on where the
-computations wait for them (`TraceEventKind.READ`).
+A program may make calls on its own streams. On a GPU, streams run concurrently with the program; the overlap depends on
+the calls for which they wait (`TraceCall.after`, `TraceCall.after_calls`) and on where computations wait for them
+(`TraceEventKind.READ`).
 """
 
 import shlex
@@ -30,7 +30,7 @@ _IndexOrNone = Annotated[int, values.whole(-1)]  # -1: none
 class TraceEventKind(Enum):
     """The kinds of events of a program.
 
-    READ: the stream of the computations waits for a call on another stream; later computations may read its result.
+    READ: the computations' stream waits for a call on another stream, whose result may be read from here on.
     """
 
     COMPUTE = "compute"
@@ -47,7 +47,7 @@ class Device(Enum):
 
 
 class Operator(Record, frozen=True):
-    """Equal calls of an operator: their number, and the costs of one.
+    """Equal calls of an operator, and the costs of one.
 
     name: such as aten.mm.
     dtype: of its arithmetic; torch's name, or tf32 for float32 that a GPU multiplies in TF32.
@@ -64,16 +64,16 @@ class Operator(Record, frozen=True):
 
     @property
     def may_be_fused(self) -> bool:
-        """Whether a compiler may fuse it into other operators, so that it reads and writes no memory."""
+        """Whether a compiler may fuse it into other operators, so that it accesses no memory."""
         return not self.flops and self.is_counted and not self.name.startswith("aten._fused_")
 
 
 class TraceEvent(Record, frozen=True):
     """An event of the rank.
 
-    seconds: of a computation, on the recording machine; 0 if nothing was computed.
+    seconds: of a computation, on the recording machine.
     call: index in the step's `calls` of the call that is made, waited for or read; -1 for a computation.
-    operators: of a computation; empty if they were not watched.
+    operators: of a computation; empty if not watched.
     """
 
     kind: TraceEventKind
@@ -93,12 +93,12 @@ class TraceCall(Record, frozen=True):
     is_async: the call returns before it ends; a wait follows, unless the program never waits.
     algorithm: named by the program, as in `ringsim algorithms`; "" if the library chooses.
     peer: the other rank of a send or recv, or the root, as a rank of the group; -1 if there is none.
-    local_s: seconds on this rank in addition to messages, for copies and rounding.
+    local_s: seconds on this rank besides messages, for copies and rounding.
     is_lent: the tensor is one of `collectives.empty`, which the ranks of a host read where it is.
-    on_side_stream: the call is on the program's own stream; on a GPU the computations then continue even if the call is
-    not asynchronous.
-    after: index of the last of the step's events for which that stream waits before the call; -1 for none; None if it
-    waits for all earlier events, as on the stream of the computations.
+    on_side_stream: the call is on the program's own stream; on a GPU computations then continue even if it is
+    synchronous.
+    after: index of the last event for which that stream waits before the call; -1 for none; None if it waits for all
+    earlier events, as on the stream of the computations.
     after_calls: indices of the calls of other groups for which it waits, the last of each group.
     """
 
@@ -149,7 +149,6 @@ class TracedStep(Record, frozen=True):
 
     @property
     def compute_s(self) -> float:
-        """Seconds of all computations."""
         return sum(event.seconds for event in self.events)
 
     @property
@@ -163,22 +162,18 @@ class TracedStep(Record, frozen=True):
 
     @property
     def is_watched(self) -> bool:
-        """Whether the operators of its computations are known."""
         return any(event.operators for event in self.events)
 
     @property
     def operators(self) -> list[Operator]:
-        """The operators of all computations."""
         return [operator for event in self.events for operator in event.operators]
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of all computations."""
         return sum(operator.flops * operator.count for operator in self.operators)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all calls."""
         return sum(call.size_bytes for call in self.calls)
 
 
@@ -190,7 +185,7 @@ class Group(Record, frozen=True):
 
     @property
     def name(self) -> str:
-        """A name for pictures, such as "ranks 0 to 7" or "ranks 0 to 56 by 8"."""
+        """Such as "ranks 0 to 7" or "ranks 0 to 56 by 8", for pictures."""
         gaps = {after - before for before, after in pairwise(self.ranks)}
         if len(gaps) != 1 or min(gaps) < 1:
             return f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"{len(self.ranks)} ranks"
@@ -200,8 +195,8 @@ class Group(Record, frozen=True):
 class TraceRequest(Record, frozen=True):
     """A request to record a program as one rank of a job.
 
-    program: path of a script, or with `is_module` the name of a module. num_steps: recorded after three warm-up steps.
-    output: file for the trace. folder: working directory of the program; "": that of the recorder.
+    program: path of a script, or with `is_module` name of a module. num_steps: recorded after three warm-up steps.
+    folder: working directory of the program; "": that of the recorder.
     device: that the program is told it has.
     """
 
@@ -229,12 +224,11 @@ class TraceRequest(Record, frozen=True):
 
     @property
     def ranks_here(self) -> int:
-        """The number of ranks on the first host."""
         return min(self.ranks_per_host, self.num_ranks)
 
     @property
     def command(self) -> str:
-        """The command line that records it, without the output file."""
+        """The command line of the recording, without the output file."""
         numbers = f"--ranks {self.num_ranks} --ranks-per-host {self.ranks_per_host} --rank {self.rank}"
         options = [*(["--fake"] if self.is_fake else []), numbers, f"--steps {self.num_steps}"]
         if (self.device is Device.CUDA) != self.is_fake:  # the default
@@ -246,7 +240,7 @@ class TraceRequest(Record, frozen=True):
 class HeldBytes(Record, frozen=True):
     """Bytes of the tensors that a rank holds at a moment; each storage counts once and in full.
 
-    parameters: all, trained or not. gradients: those held at the end of the step.
+    parameters: trained or not. gradients: those held at the end of the step.
     optimizer: state of all optimizers. rest: activations, gathered parameters, buckets, buffers and batches.
     """
 
@@ -257,7 +251,6 @@ class HeldBytes(Record, frozen=True):
 
     @property
     def total(self) -> int:
-        """The sum of all fields."""
         return self.parameters + self.gradients + self.optimizer + self.rest
 
 
@@ -274,7 +267,7 @@ class ProgramTrace(JsonFile, frozen=True):
     ranks_per_host: that the program was told.
     provenance: recording machine and versions.
     request: to record it again; None if not known.
-    memory: of the step whose operators were watched; None if not recorded.
+    memory: of the step with watched operators; None if not recorded.
     is_compiled: whether the program compiles some of its code; it was recorded in eager mode.
 
     Raises ValueError for a rank or group that does not exist, and for a request of another rank.

@@ -90,7 +90,7 @@ def parse_time(text: str) -> float:
 def _quantity(
     pattern: re.Pattern[str], text: str, prefixes: Mapping[str, int], rule: str
 ) -> tuple[Decimal, re.Match[str]]:
-    """Return the number of a text times its prefix. Raises ValueError if it is not `rule`, or is too large."""
+    """Return the number of a text times its prefix. Raises ValueError if it is not `rule`, or too large."""
     match = pattern.fullmatch(text)
     if not match or match[2] not in prefixes:
         raise ValueError(f"{text!r} is not {rule}")
@@ -141,7 +141,7 @@ def format_duration(time_s: float) -> str:
 
 
 def time_unit(time_s: float) -> tuple[float, str]:
-    """Return the largest fitting unit of a time: its number per second, and its name.
+    """Return the largest unit in which a time is at least 1: its number per second, and its name.
 
     >>> time_unit(0.0015)
     (1000, 'ms')

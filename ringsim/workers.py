@@ -58,7 +58,7 @@ class Workers:
 
     @property
     def count(self) -> int:
-        """The number of tasks that are computed at a time; for a cluster, the current number."""
+        """The number of tasks computed at a time; for a cluster, the current number."""
         return self.jobs if self.dask is None else max(sum(_client(self.dask).ncores().values()), 1)
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Generator[Result, None, None]:
@@ -106,7 +106,7 @@ def _run_in_processes(
 def _run_on_cluster(
     address: str, function: Callable[[Task], Result], tasks: Sequence[Task]
 ) -> Generator[Result, None, None]:
-    """Yield the results on a cluster; joblib's backend for Dask waits forever for tasks of killed workers."""
+    """Yield the results; joblib's backend for Dask waits forever for tasks of killed workers."""
     client = _client(address)
     from distributed import KilledWorker  # noqa: PLC0415
 
@@ -137,7 +137,6 @@ def _require_same_versions(address: str, client: Any) -> None:
 
 @cache
 def _client(address: str) -> Any:
-    """Return the client of a cluster, cached for the life of this process."""
     try:
         from distributed import Client  # noqa: PLC0415  an extra, and slow to import
     except ModuleNotFoundError:

@@ -69,7 +69,7 @@ class ComparedCell(OpenRecord, frozen=True, kw_only=True):
 
     @property
     def busbw_bytes_per_s(self) -> float:
-        """Bus bandwidth of the measured time, as defined by nccl-tests."""
+        """Defined by nccl-tests."""
         return busbw_factor(self.collective, self.num_ranks) * self.size_bytes / self.measured_s
 
 
@@ -82,9 +82,9 @@ class ComparedCells(OpenRecord, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ComparedCase:
-    """A measured case and its prediction.
+    """A measured case and its prediction, with the properties of a `ComparedCell`.
 
-    predicted_s: None without a prediction. how: its algorithm and protocol, or the reason why there is none.
+    how: algorithm and protocol of the prediction, or the reason why there is none.
     interval: of the measured time, see `intervals`; None if not known.
     """
 
@@ -96,17 +96,14 @@ class ComparedCase:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the measured time lies in the interval."""
         return self.interval is not None and self.interval.low <= self.case.measured_s <= self.interval.high
 
     @property
     def error(self) -> float | None:
-        """The predicted time over the measured one, less 1."""
         return None if self.predicted_s is None else self.predicted_s / self.case.measured_s - 1
 
     @property
     def spread(self) -> float:
-        """The 10th to the 90th percentile of the measured times, over the median."""
         low, high = self.case.spread_s
         return (high - low) / self.case.measured_s
 
@@ -142,17 +139,16 @@ class Comparison:
         return f"Comparison({self.network}, {plural(len(self.cases), 'case')}{median})"
 
     def logs(self) -> list[str]:
-        """Return the log of each case, or "" for all if no two logs have the same case."""
+        """Return the log of each case, or "" for all if no two logs share a case."""
         named = bool(repeated(compared.case for compared in self.cases))
         return [compared.case.file_name if named else "" for compared in self.cases]
 
     @property
     def has_intervals(self) -> bool:
-        """Whether any prediction has an interval."""
         return any(compared.interval for compared in self.cases)
 
     def extrapolation(self) -> str:
-        """Return a note on predictions for more hosts than the calibration has; "" if there are none."""
+        """Return a note on predictions for more hosts than the calibration has; "" if none."""
         known = {cells.num_hosts for cells in self.calibration.cells} if self.calibration else set()
         asked = {compared.case.call.num_nodes for compared in self.cases if compared.predicted_s is not None}
         beyond = sorted(number for number in asked if known and number > max(known))
@@ -162,11 +158,11 @@ class Comparison:
         return f"extrapolated: calibrated on {told} {'host' if known == {1} else 'hosts'}, predicted for {wanted}"
 
     def held_out(self) -> list[ComparedCase]:
-        """Return the predicted cases to which the network was not fitted."""
+        """Return the predicted cases that were not used in calibration."""
         return [case for case in self.cases if case.predicted_s is not None and not case.used_in_calibration]
 
     def summary(self) -> list[dict[str, Any]]:
-        """Return the number of cases and the median and p95 of |error|, by size class, held-out cases first.
+        """Return the number of cases, and median and p95 of |error|, by size class, held-out cases first.
 
         inside: share of the measured times in their intervals; None without intervals.
         """
@@ -196,9 +192,9 @@ class Comparison:
 def compare(measurements: Measurements, cluster: Network, trusted: Collection[str] = ()) -> Comparison:
     """Compare the collectives of `measurements` with simulations of the schedules that were executed.
 
-    trusted: algorithms of Python files that may be run, see `build_recorded`; other files' are not predicted.
+    trusted: algorithms of Python files that may be run, see `build_recorded`; others are not predicted.
 
-    Raises ValueError if the network has no room for the ranks, results were wrong, or there are no collectives.
+    Raises ValueError for too many ranks for the network, for wrong results, and without collectives.
 
         >>> from ringsim import Measurements, compare, load_network
         >>> comparison = compare(Measurements.load("measured.json"), load_network("mine.toml"))  # doctest: +SKIP
@@ -211,7 +207,7 @@ def compare(measurements: Measurements, cluster: Network, trusted: Collection[st
 def compare_logs(cases: Sequence[Timing], cluster: Network) -> Comparison:
     """Compare cases of logs with the formulas of `nccl_model`.
 
-    Raises ValueError if the network has no room for the ranks, or nothing can be predicted.
+    Raises ValueError for too many ranks for the network, and if nothing can be predicted.
     """
     calls = [case.call for case in cases if not case.call.why_unknown]
     if not calls:
@@ -233,7 +229,7 @@ def compare_measurements(
 
     trusted: as in `compare`. on_progress: is called with the number of cases simulated since its last call.
 
-    Raises ValueError if the network has no room for the ranks, or there are no collectives.
+    Raises ValueError for too many ranks for the network, and without collectives.
     """
     if not cases:
         raise ValueError("there are no collectives in the measurements: make them with python -m collectives.benchmark")
@@ -253,7 +249,7 @@ def compare_measurements(
 
 
 def _simulation(case: Timing, cluster: Network, trusted: Collection[str]) -> tuple[Callable[[Network], float], str]:
-    """Return a function from a network to the simulated seconds of the case, and the name of the prediction.
+    """Return a function from a network to the simulated seconds of the case, and the prediction's name.
 
     Raises ValueError or OSError with the reason if there is no prediction.
     """
@@ -280,7 +276,7 @@ def _simulation(case: Timing, cluster: Network, trusted: Collection[str]) -> tup
 def executed_over(library: Library, network: Network, transport: str, size_bytes: int) -> Library:
     """Return the library as it executed repeated calls of one tensor over a transport.
 
-    Raises ValueError if the network, unless uniform, does not describe the shared memory that was used.
+    Raises ValueError if shared memory was used and the network, unless uniform, does not describe it.
     """
     if transport == SHARED_MEMORY and network.shared_memory is None and network.message_costs is None:
         raise ValueError("it used shared memory, which the network file does not describe")
@@ -306,8 +302,7 @@ RECORD_NOTE = (
 class ComparedRun:
     """A predicted and a measured run: row i of both timelines is the same transfer, in the order of the record.
 
-    A transfer starts when it is issued. In `measured`, all its other times are that of its application, see
-    `RECORD_NOTE`.
+    A transfer starts when it is issued. In `measured`, its other times are all that of its application.
     """
 
     run: RecordedRun
@@ -323,7 +318,6 @@ class ComparedRun:
 
     @property
     def error(self) -> float:
-        """The predicted time over the measured one, less 1."""
         return self.predicted.timeline.time_s / self.measured.timeline.time_s - 1
 
 
@@ -363,9 +357,9 @@ def compare_run(run: RecordedRun, network: Network, trusted: Collection[str] = (
 
 
 def issued_s(schedule: Schedule, timeline: Timeline) -> Seconds:
-    """Return the seconds at which each sender can hand its transfer to the network: (num_transfers,).
+    """Return the seconds at which each sender can issue its transfer: (num_transfers,).
 
-    These are rules 1 and 2 of the execution; the transfer may then wait for its link.
+    These follow from rules 1 and 2 of the execution; the transfer may then wait for its link.
     """
     ready = np.append(timeline.applied_s, 0.0)[dependencies(schedule, in_order=OURS.runtime.in_order).data_dependency]
     latest: dict[tuple[int, int], float] = {}

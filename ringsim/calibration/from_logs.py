@@ -1,10 +1,10 @@
 """`calibrate_logs`: fit a `Network` with the library's protocols to the logs of a cluster.
 
 The fit finds the most likely `log_parameters` of `nccl_model`, given times and priors. Parameters that the logs cannot
-separate, such as the start and the hops, keep NCCL's ratio; the log of one number of hosts therefore gives a network
+separate, such as the start and the hops, keep NCCL's ratio; therefore the log of one number of hosts gives a network
 for others.
 
-`with_ring_steps`: NCCL chooses protocol and chunk size of a ring across hosts by the bytes per rank, not by speed. The
+`with_ring_steps`: NCCL chooses protocol and chunk size of a ring across hosts by the bytes per rank, not by speed. Its
 times therefore have steps and bends that start, latency and bandwidth cannot express; on more hosts they occur at the
 same bytes per rank. This holds neither within a host nor for trees.
 """
@@ -65,8 +65,8 @@ class LogFit:
 def calibrate_logs(cases: Sequence[Timing], name: str, nics: Nics | None = None) -> LogFit:
     """Fit a network to all cases that have a formula.
 
-    nics: of each host, if known. Their bandwidth is a prior: the times of several hosts show the share of it that is
-    reached, and latencies need not explain the difference.
+    nics: of each host, if known. Their bandwidth is a prior: the times of several hosts show the share that is reached,
+    and latencies need not explain the rest.
     Raises ValueError if too little was measured.
 
         >>> from pathlib import Path
@@ -116,7 +116,7 @@ def _fit(layout: LogParameters, cases: Sequence[Timing]) -> _Fitted:
     """Fit the parameters on which a time depends, and hold the others at NCCL's values.
 
     A time also depends on a parameter if NCCL's value of it would make another protocol the fastest: small changes then
-    have no effect, yet the time excludes NCCL's value.
+    have no effect, yet the time excludes that value.
     """
     calls = CallColumns.from_calls([case.call for case in cases])
     log_times = np.log([case.calibrated_s for case in cases])
@@ -195,7 +195,7 @@ def calibrated_cells(cases: Sequence[Timing]) -> tuple[CalibratedCells, ...]:
 
 
 def _parameters(fitted: _Fitted, modes: Sequence[Floats], cases: Sequence[Timing]) -> tuple[FittedParameter, ...]:
-    """Return the parameters that the times determine, and the others that predictions use.
+    """Return the parameters that the times determine or predictions use.
 
     modes: other optima, of single logs or nearly as likely; every interval contains them.
     """
@@ -218,8 +218,8 @@ SHORTEST = 1.5  # times the start: what a shorter time has beside it says little
 def with_ring_steps(cluster: Network, cases: Sequence[Timing]) -> Network:
     """Return `cluster` with the ring steps of the shape with most hosts, then with most ranks per host.
 
-    Shapes with too few sizes are skipped; sizes that a shape lacks come from shapes with fewer hosts. Rings are
-    collectives without another algorithm, and those for which `cluster` chooses a ring.
+    Shapes with too few sizes are skipped; missing sizes come from fewer hosts. Rings are collectives without another
+    algorithm, and those for which `cluster` chooses a ring.
     """
     across = [case for case in cases if case.call.num_nodes > 1 and _may_be_ring(case)]
     if not across:
@@ -248,10 +248,10 @@ def with_ring_steps(cluster: Network, cases: Sequence[Timing]) -> Network:
 
 
 def _nondecreasing(seconds: Mapping[int, Sequence[float]]) -> dict[int, float]:
-    """Return a step time for each message size, non-decreasing and close to the measurements.
+    """Return a non-decreasing step time for each message size, close to the measurements.
 
-    This is the isotonic regression of the logarithms by least absolute deviations (pool adjacent violators), so one
-    disturbed time does not raise the others.
+    Isotonic regression of the logarithms by least absolute deviations (pool adjacent violators): one disturbed time
+    does not raise the others.
     """
     pools: list[tuple[list[int], list[float]]] = []
     for message, times in sorted(seconds.items()):
@@ -267,6 +267,6 @@ def _median_s(times: Sequence[float]) -> float:
 
 
 def _may_be_ring(case: Timing) -> bool:
-    """Return whether it is a ring or NCCL's choice; other libraries' algorithms have no formula here."""
+    """Return whether it is a ring or NCCL's choice; other algorithms have no formula."""
     call = case.call
     return case.algorithm in ("nccl", "ring") and call.collective in RING_TESTS and call.settings.groups == 1

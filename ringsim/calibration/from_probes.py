@@ -1,7 +1,7 @@
 """`calibrate`: fit a `Network` with parameter intervals to the probes of a measurements file.
 
-Intervals are those of a bootstrap over each probe's blocks: they show the scatter of repeated runs, not the error of
-the model. `ProbeNoise` tells whether the probes scatter too much for predictions.
+The intervals are those of a bootstrap over each probe's blocks: they show the scatter of repeated runs, not the error
+of the model.
 """
 
 import math
@@ -45,7 +45,7 @@ class ProbeFit:
 
     parameters: in SI units; the interval holds 95 % of the bootstrap's fits.
     probes: the kinds of probes behind each parameter. residuals: predicted over measured, less 1, of each shift with
-    one message in flight. draws: the networks of the bootstrap, for the intervals of predictions.
+    one message in flight. draws: the networks of the bootstrap.
     """
 
     cluster: Network
@@ -100,7 +100,7 @@ def calibrate(
     model: None: chosen by the recorded hosts of the ranks.
     file: name of the source in the network file.
 
-    Raises ValueError if there are too few probes.
+    Raises ValueError for too few probes.
 
         >>> from ringsim import Measurements, calibrate, predict_time, ring_all_reduce
         >>> fit = calibrate(Measurements.load("measured.json"))  # doctest: +SKIP
@@ -127,7 +127,7 @@ def calibrate(
 
 
 def num_hosts(measurements: Measurements) -> int:
-    """Return the recorded number of hosts, else --nnodes of the command in the provenance, else 1."""
+    """Return the recorded number of hosts, else --nnodes of the recorded command, else 1."""
     if rank_hosts := RankHosts.from_measurements(measurements):
         return rank_hosts.num_hosts
     match = re.search(r"--nnodes[ =]([1-9][0-9]{0,5})\b", str(measurements.provenance.get("command", "")))
@@ -150,7 +150,7 @@ def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measure
 
 
 def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> Network:
-    """Return the fitted network without intervals. Raises ValueError if there are too few probes."""
+    """Return the fitted network without intervals. Raises ValueError for too few probes."""
     machine = measurements.provenance.get("machine", "unknown machine")
     parsed(values.Text, machine, "provenance.machine")
     source = f"measured: {machine}, probes of {measurements.num_ranks} ranks"
@@ -199,7 +199,7 @@ def probe_calibration(file: str, cluster: Network, draws: Sequence[Network], mea
 
 
 def _log_ratio(drawn: float | None, fitted: float) -> float:
-    """Return 0 if a value means no cost or no limit: other parameters then compensate for it."""
+    """Return the logarithm of the ratio; 0 if a value means no cost or no limit, for which other parameters compensate."""
     return math.log(drawn / fitted) if drawn and fitted and math.isfinite(drawn) and math.isfinite(fitted) else 0.0
 
 
@@ -215,7 +215,7 @@ def _noises(cluster: Network, measurements: Measurements) -> tuple[float, float]
 
 
 def _message_probes(measurements: Measurements, is_shared: bool) -> Iterator[tuple[Probe, Callable[[Network], float]]]:
-    """Yield the probes that time rounds of messages, and a function from a network to the simulated seconds.
+    """Yield the probes of rounds of messages, and a function from a network to the simulated seconds.
 
     is_shared: whether the network describes shared memory.
     """
@@ -237,7 +237,7 @@ TOO_WIDE = MISFIT
 def with_interval(fit: ProbeFit, predict: Callable[[Network], float], num_draws: int | None = None) -> Estimate:
     """Return a prediction for the fitted network, with its interval of 95 % over the bootstrap's networks.
 
-    num_draws: limit of the networks used, for slow predictions; None: all.
+    num_draws: limit of the networks used, for slow predictions.
     """
     times = [predict(draw) for draw in fit.draws[:num_draws]]
     time_s = predict(fit.cluster)
@@ -257,7 +257,6 @@ class ProbeNoise:
 
     @property
     def too_wide(self) -> bool:
-        """Whether noise alone may move predictions by more than `TOO_WIDE`."""
         return self.largest_error > TOO_WIDE
 
     @property
@@ -272,10 +271,7 @@ class ProbeNoise:
 
 
 def probe_noise(measurements: Measurements, fit: ProbeFit) -> ProbeNoise | None:
-    """Return the larger noise of the shortest and the longest message; None if no messages were probed.
-
-    Short messages show the noise of latency, long ones that of bandwidth.
-    """
+    """Return the noise of the shortest (latency) or longest (bandwidth) message, the larger one; None without shifts."""
     probes = measurements.probes_of("shift", in_flight=1)
     if not probes or measurements.num_ranks == 1:
         return None

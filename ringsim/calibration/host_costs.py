@@ -22,9 +22,9 @@ _NEAR, _MOST_ROUNDS = 1e-4, 50  # of a time to be met, and how often the latency
 def calibrate_uniform(measurements: Measurements) -> Network:
     """Return the uniform network that reproduces the probes.
 
-    One message in a shift takes alpha + m/B, with alpha = latency + overhead, and one addition m/R: each is a line
-    through the medians over the sizes by least squares of relative errors. Each further message in flight at the
-    smallest size costs one overhead more.
+    One message in a shift takes alpha + m/B, with alpha = latency + overhead, and one addition m/R: lines through the
+    medians over the sizes by least squares of relative errors. Each further message in flight at the smallest size
+    costs one overhead more.
 
     With one rank the network is free. Raises ValueError for missing probes.
     """
@@ -63,8 +63,8 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Network:
 
     A message occupies cores for `a + b m`, half at each end: a is overhead, b copying. An addition takes m/R. These are
     fitted to CPU times, which hardly depend on other load; if ranks outnumber cores, a is at least the time of a
-    further message in flight (`_core_s`). The remaining elapsed time of the smallest message is latency, and that of
-    the largest message is due to memory. `shared_memory_of` and `with_late_calls` add their costs.
+    further message in flight (`_core_s`). The remaining elapsed time of the smallest message is latency, that of the
+    largest is due to memory. `shared_memory_of` and `with_late_calls` add their costs.
 
     Raises ValueError for missing probes.
     """
@@ -81,9 +81,7 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Network:
 
 
 def processor_of(measurements: Measurements, num_cores: int) -> Processor:
-    """Return the CPU costs of messages, additions and calls.
-
-    num_cores: shared by all ranks.
+    """Return the CPU costs of messages, additions and calls. num_cores: shared by all ranks.
 
     Raises ValueError for missing probes.
     """
@@ -114,7 +112,7 @@ def processor_of(measurements: Measurements, num_cores: int) -> Processor:
 
 
 def _core_s(measurements: Measurements, num_cores: int) -> float:
-    """Return the time for which a message keeps a core from other messages if ranks outnumber cores; else 0.
+    """Return the time for which a message keeps a core from others if ranks outnumber cores; else 0.
 
     A further message in flight takes more than the CPU time of its threads, since a core idles until a thread woken by
     another core runs. It takes at most the time of a message alone.
@@ -127,7 +125,7 @@ def _core_s(measurements: Measurements, num_cores: int) -> float:
 
 
 def _with_memory_bandwidth(cluster: Network, num_ranks: int, elapsed: list[Probe]) -> Network:
-    """Return `cluster` with the memory bandwidth that explains the longest message, if it is too fast without."""
+    """Return `cluster` with the memory bandwidth that explains the longest message, if it is too fast."""
     smallest, largest, host = elapsed[0], elapsed[-1], cluster.spec.host
     if shift_s(cluster, num_ranks, largest.size_bytes) >= EXPLAINED * largest.median_s:
         return cluster
@@ -146,8 +144,8 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
     links_alike: assume equal links between hosts and free links within them, for measurements without pings.
 
     The costs on the cores are those of `calibrate_host`. Bandwidth is the rate of long messages in a shift, which uses
-    both directions at once; if pings show different rates, it is that of the slowest link, and the others are faster in
-    proportion. The remaining time of the smallest message is latency. Burst sizes follow from shifts after a pause.
+    both directions at once; if pings show different rates, it is that of the slowest link, and other links are faster
+    in proportion. The remaining time of the smallest message is latency. Burst sizes follow from shifts after a pause.
     Namespaces or containers of one machine share its cores if they have a single rank each; otherwise they get equal
     parts, if possible.
 
@@ -240,7 +238,7 @@ def _with_latency(cluster: Network, num_ranks: int, smallest: Probe) -> Network:
 
 
 def _with_burst(cluster: Network, measurements: Measurements) -> Network:
-    """Return `cluster` with the burst size that explains shifts after a pause; unchanged if a pause has little effect.
+    """Return `cluster` with the burst size that explains shifts after a pause, if a pause has an effect.
 
     The burst is the link's bytes in the time that the pause saves, less that of the smallest shift, since pausing ranks
     also fall asleep. The fit uses the shortest message of more than twice its burst: a shorter one may fit into the
@@ -265,7 +263,7 @@ def _with_burst(cluster: Network, measurements: Measurements) -> Network:
 
 
 def _with_link(cluster: Network, **changes: Any) -> Network:
-    """Return `cluster` with other links between its hosts, or between ranks if it has one host."""
+    """Return `cluster` with other links between its hosts, or between the ranks of its one host."""
     host = cluster.spec.host
     field = "link" if cluster.spec.ranks_per_host is None else "nics"
     return cluster.with_spec(host=replace(host, **{field: replace(getattr(host, field), **changes)}))
@@ -297,7 +295,7 @@ def with_late_calls(cluster: Network, measurements: Measurements) -> Network:
 def _late(
     num_ranks: int, calls: Sequence[Probe], network: Network, library: Library, prefix: str = ""
 ) -> dict[str, Any]:
-    """Return the share of the first probe's calls above twice their median, and their mean excess over it.
+    """Return the share of the first probe's calls above twice their median, and their mean excess.
 
     prefix: of both fields; async_: of calls in another thread.
 

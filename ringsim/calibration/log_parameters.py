@@ -40,7 +40,7 @@ _LATENCIES, _BANDWIDTHS = 1.0, math.log(2)  # of starts elsewhere than at what i
 
 
 class Assumption(NamedTuple):
-    """Facts about a cluster that are not fitted numbers; the likeliest combination is chosen.
+    """Facts about a cluster that are not fitted; the likeliest combination is chosen.
 
     num_nics: of a host; 0: one per rank. two_host_passes: as in `Tuning`. adds: whether switches reduce.
     """
@@ -51,10 +51,9 @@ class Assumption(NamedTuple):
 
 
 def assumptions(cases: Sequence[Timing], nics: Nics | None) -> list[Assumption]:
-    """Return all assumptions that the cases can tell apart, the default first.
+    """Return all assumptions that the cases can tell apart, the default first: a NIC per rank.
 
-    The default is a NIC per rank. Only a comparison of a ring with an all_reduce separates fast algorithms from fast
-    links.
+    Only a ring in addition to an all_reduce separates fast algorithms from fast links.
     """
     rings = [case for case in cases if case.call.collective in RING_TESTS]
     across = [case for case in rings if case.call.num_nodes > 1]
@@ -94,13 +93,13 @@ class LogParameters:
         return np.log(values), np.array([*off, _TREE, _TREE_HOPS, _MESSAGE_START, _MESSAGE, _FILL])
 
     def starts(self, prior: Floats) -> list[Floats]:
-        """Return starting points of the search: the prior, more latency, and more bandwidth."""
+        """Return starting points: the prior, with more latency, and with more bandwidth."""
         latencies = np.array([name.endswith("latency") for name in self.names])
         bandwidths = np.array([name in BANDWIDTHS for name in self.names])
         return [prior, prior + _LATENCIES * latencies, prior + _BANDWIDTHS * bandwidths]
 
     def _fastest(self, calls: CallColumns, log_times: Floats, num_nodes: int) -> float:
-        """Return a first guess of a bandwidth: the largest rate of bytes per link or NIC."""
+        """Return the largest rate of bytes per link or NIC, as a first guess."""
         where = calls.nodes == 1 if num_nodes == 1 else calls.nodes > 1
         used = np.where(calls.nodes == 1, 1, np.minimum(calls.senders, self.assumption.num_nics or math.inf))
         return float((calls.size / used / np.exp(log_times))[where].max()) if where.any() else 1e9
@@ -163,7 +162,7 @@ class Posterior:
 
     @property
     def deviation(self) -> Floats:
-        """The standard deviation of each parameter, (num_parameters,)."""
+        """(num_parameters,)."""
         return np.sqrt(np.diag(self.covariance))
 
 

@@ -25,14 +25,14 @@ def shift_s(
 
 
 def exchange_s(network: Network, num_ranks: int, num_pairs: int, size_bytes: int) -> float:
-    """Return the simulated seconds of a round in which pairs of neighbours exchange `size_bytes`."""
+    """Return the simulated seconds of a round in which neighbours exchange `size_bytes`."""
     src = np.arange(2 * num_pairs)
     exchange = _round(num_ranks, src, src ^ 1)
     return predict_repeated(exchange, network, num_ranks * size_bytes, runtime=IN_ORDER)
 
 
 def _round(num_ranks: int, src: Ints, dst: Ints) -> Schedule:
-    """Return a schedule of one step in which each rank sends the chunk of its number."""
+    """Return a schedule of one step in which each rank sends its own chunk."""
     columns = [(src, dst, src, np.zeros(len(src), bool))]
     return Schedule.from_columns(Collective.ALL_GATHER, "round", num_ranks, num_ranks, columns)
 
@@ -54,7 +54,7 @@ def cold_call_s(measurements: Measurements, subject: str = "", transport: str = 
 def async_call_s(measurements: Measurements) -> float:
     """Return the additional time of our call after a walk through memory if its group's thread executes it.
 
-    Shared memory comes first, as calls prefer it. 0 without such probes.
+    Shared memory has precedence. 0 without such probes.
     """
     for transport in ("shm", ""):
         cold, in_thread = (

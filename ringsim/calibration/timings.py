@@ -34,8 +34,8 @@ class Timing:
     times_s: of each run or iteration, out of place and in place. in_place_s: in place only; empty if not known.
     spread_s: 10th and 90th percentile of times_s, or the benchmark's own figures.
     device: of each rank; empty if not known.
-    transport: "shm" if chunks went through shared memory; "" if not, or not known.
-    rows: digests of a log's rows, by which a network file recognises its calibration; empty for measurements.
+    transport: "shm" if chunks went through shared memory; else, or if not known, "".
+    rows: digests of a log's rows, by which a network file recognises its calibration.
     """
 
     call: Call
@@ -50,28 +50,25 @@ class Timing:
 
     @property
     def group(self) -> tuple[str, str, int, int]:
-        """Collective, algorithm, ranks and hosts: all but the size."""
         return self.call.collective, self.algorithm, self.call.num_ranks, self.call.num_nodes
 
     @property
     def file_name(self) -> str:
-        """The name of `file`, without its folder."""
         return self.file.replace("\\", "/").rpartition("/")[2]
 
     @property
     def measured_s(self) -> float:
-        """The median of `times_s`."""
         return statistics.median(self.times_s)
 
     @property
     def calibrated_s(self) -> float:
-        """The time to fit to: in place for all_gather and reduce_scatter, which then need no copy."""
+        """The time to fit: in place for all_gather and reduce_scatter, which spares a copy."""
         spared = self.in_place_s if self.call.collective in RING_TESTS[1:] else ()
         return statistics.median(spared or self.times_s)
 
     @property
     def may_use_switch(self) -> bool:
-        """Whether NCCL may have used NVSwitches that reduce, by the GPU's name and NCCL's settings."""
+        """Whether NCCL may have used switches that reduce, by the GPU's name and NCCL's settings."""
         return bool(self.call.settings.uses_switch) and _may_hang_on_switch(self.device)
 
 
@@ -99,7 +96,7 @@ def cases_of_tables(tables: Iterable[LogTable], known: NcclSettings = NOT_KNOWN)
     """Return a case for each collective, algorithm, size, number of ranks and hosts, and file.
 
     known: settings of NCCL for logs without them.
-    Times of several files stay apart: their settings may differ, see `contradiction_warning`.
+    Files stay apart because their settings may differ, see `contradiction_warning`.
     """
     rows_by_case: dict[_Key, list[tuple[LogTable, LogRow]]] = {}
     for table in tables:
@@ -153,7 +150,7 @@ def _case(key: _Key, rows: Sequence[tuple[LogTable, LogRow]]) -> Timing:
 
 
 def _digest(key: _Key, row: LogRow) -> str:
-    """Return a short digest of a row, different for another run of the same test."""
+    """Return a short digest of a row, different for another run of the test."""
     test, _, *shape = key[:5]
     times = [f"{time_s:.9e}" for time_s in row.times_s]
     return hashlib.sha256(" ".join([test, *map(str, shape), *times]).encode()).hexdigest()[:DIGEST_LENGTH]

@@ -32,7 +32,7 @@ def warning_line(name: str, /, **facts: Any) -> str:
 
 
 class _Pair(NamedTuple):
-    """Two times of the same collective, from two logs or two runs of one log, with their seconds."""
+    """Times of the same collective from two logs, or from two runs of one log."""
 
     fast_s: float
     fast: Timing

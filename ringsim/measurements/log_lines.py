@@ -53,14 +53,13 @@ def clean(line: str) -> str:
 
 
 class LogShape(NamedTuple):
-    """The hosts of a log, and the ranks of each, as given by the user; None: the log tells."""
+    """The hosts of a log, and the ranks of each, as given by the user; None: not given."""
 
     num_nodes: int | None = None
     ranks_per_node: int | None = None
 
     @property
     def num_ranks(self) -> int | None:
-        """All ranks, if both are given."""
         return self.num_nodes * self.ranks_per_node if self.num_nodes and self.ranks_per_node else None
 
 
@@ -71,8 +70,7 @@ NOT_SAID = LogShape()
 class LogRow:
     """One size in a benchmark's table.
 
-    size_bytes: of the whole tensor (for all_gather the output, for reduce_scatter the input); of a message for other
-    tests.
+    size_bytes: of the whole tensor (all_gather's output, reduce_scatter's input), or of a message.
     times_s: out of place, then in place, as far as timed.
     low_s, high_s: range of the repetitions, if printed; not the minimum over ranks.
     line: from 1.
@@ -90,11 +88,11 @@ class LogTable:
     """The rows of one run of a benchmark.
 
     test: one of `TESTS`, or the benchmark's own name.
-    num_ranks, num_nodes: of all hosts; None if neither the log nor the user tells.
+    num_ranks, num_nodes: of all hosts; None if not known.
     read_from: sources of test, ranks and hosts, such as "line 1" or `GIVEN`.
     devices: of the ranks, without duplicates.
-    environment: other facts of the log: versions, commands, settings.
-    left_out: place and reason of each row that is left out; for a table without rows, the reason.
+    environment: versions, commands and settings of the log.
+    left_out: place and reason of each row that is left out, or of the whole table.
     """
 
     file: str
@@ -110,7 +108,7 @@ class LogTable:
 
     @property
     def reading(self) -> str:
-        """A line with the collective, ranks and hosts of the table, and their sources."""
+        """A line with collective, ranks and hosts, and their sources."""
         test_from, ranks_from, hosts_from = self.read_from
         place = f"{self.file}: line {self.rows[0].line}: {self.test} ({test_from})"
         if self.test not in TESTS:
@@ -180,7 +178,7 @@ class RunShape:
     def place(self, by_law: int | None = None, pairs: int = 0) -> tuple[int | None, int | None, str, str]:
         """Return the ranks and the hosts, None if unknown, and the source of each.
 
-        by_law: the ranks by the rates or counts of the table. pairs: of a test that sends between pairs of ranks.
+        by_law: the ranks by the rates or counts of the table. pairs: of a test between pairs of ranks.
         """
         own, listed, started = self.own, self.listed, self.started
         given = LogShape(own.num_nodes or self.of_all.num_nodes, own.ranks_per_node or self.of_all.ranks_per_node)
@@ -315,14 +313,14 @@ class Shape:
         return shape
 
     def _of_command(self, programs: str) -> dict[str, int]:
-        """Return the counts of the program's last command; none if its other commands contradict it."""
+        """Return the counts of the program's last command; none if other commands contradict it."""
         own = [(program, counts) for program, counts in self._used if re.fullmatch(programs, program)]
         last = own[-1][1] if own else {} if self._used else self._job
         others = [counts for program, counts in own if program]
         return {} if any(last[kind] != some[kind] for some in others for kind in last.keys() & some) else last
 
     def _listed(self, processes: int, per_process: int) -> tuple[Told, int, str]:
-        """Return the ranks and hosts of one listed group, the number of groups that share a host, and a doubt."""
+        """Return the ranks and hosts of one listed group, the number of groups per host, and a doubt."""
         ranks, groups = {rank for _, rank in self._ranks}, [group for group, _ in self._ranks]
         num_listed = len(ranks) if self._doubt else -(-len(ranks) // per_process) * per_process  # of whole processes
         if missing := set(range(num_listed)) - ranks:
@@ -347,7 +345,7 @@ class Shape:
 
 
 def _command(line: str) -> tuple[str | None, str, dict[str, int]]:
-    """Return the launcher of a command ("" if none), its program and its counts; None for other lines."""
+    """Return the launcher ("" if none), program and counts of a command; None for other lines."""
     before, *parts = _NAME.split(line)
     launcher, program, counts = "", "", dict[str, int]()
     for name, rest in zip(parts[::2], parts[1::2], strict=True):
@@ -376,7 +374,7 @@ def _value(options: str, words: str) -> re.Match[str] | None:
 
 
 def _within_job(job: Mapping[str, int], own: dict[str, int], launcher: str) -> dict[str, int]:
-    """Return the counts of a command within a Slurm job, including those of the job that certainly hold for it."""
+    """Return the counts of a command, with those of its Slurm job that certainly hold for it."""
     if not own.keys() & {"nodes", "ranks", "per_node"}:
         return {**job, **own} if launcher else own
     tasks = job.get("nodes", 0) * job.get("per_node", 0)
@@ -388,7 +386,7 @@ def _within_job(job: Mapping[str, int], own: dict[str, int], launcher: str) -> d
 
 
 def _statement(line: str) -> dict[str, int]:
-    """Return the counts in words, such as "16 processes on 2 nodes"."""
+    """Return counts in words, such as "16 processes on 2 nodes"."""
     words = {"per_node": _PER_HOST, "ranks": _PROCESSES}
     said = {kind: pattern.search(line) for kind, pattern in words.items() if "process" in line}
     said["nodes"] = _ON_HOSTS.search(line) if line.startswith(("#", "Options")) or said.get("ranks") else None

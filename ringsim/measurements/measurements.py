@@ -41,7 +41,7 @@ class CollectiveTimes(Record, frozen=True):
     arrival_skew_s: per call, of each iteration: time of the slowest rank before the last rank began, in which it may
     have waited. Only valid with one clock, as on one host. Its key in files is "late_s".
     positions: of each iteration, number of competitors before this one.
-    rank_medians_s: median time of each rank.
+    rank_medians_s: of each rank.
     """
 
     collective: Collective
@@ -84,7 +84,7 @@ class CollectiveTimes(Record, frozen=True):
 
     @property
     def cell(self) -> tuple[Collective, int, str, str, int, bool]:
-        """The key of the task: times of one cell, by any competitor, can be compared."""
+        """The key of the task: times of one cell can be compared."""
         return self.collective, self.size_bytes, self.dtype, self.op, self.num_ranks, self.in_place
 
 
@@ -102,7 +102,7 @@ def p10_p90(times_s: Sequence[float]) -> tuple[float, float]:
 def p95(errors: Sequence[float]) -> float:
     """Return the 95th percentile: the smallest error that at least 95 % of the errors do not exceed.
 
-    It is not interpolated, as fewer than 95 % might be below an interpolated one. Raises ValueError without errors.
+    Not interpolated, since fewer than 95 % might be below an interpolated one. Raises ValueError without errors.
     """
     if not len(errors):
         raise ValueError("no errors: at least one is needed")
@@ -125,10 +125,10 @@ class ProbeKind(NamedTuple):
 
     pattern, through torch.distributed:
         shift: every rank sends `in_flight` messages to its right neighbour, receives as many from its left one, and
-        waits for all; ping: ranks R and R + 1 send each other a message alternately; exchange: K pairs of neighbours
+        waits for all; ping: ranks R and R + 1 alternately send each other a message; exchange: K pairs of neighbours
         send each other a message; reduce: every rank adds a received message (only this is timed) and sends the sum on;
-        fresh: every rank copies into new memory; call: a shift with a call for every message, or (dist) torch's
-        all_reduce of one rank.
+        fresh: every rank copies into new memory; call: a shift with a call per message, or (dist) torch's all_reduce of
+        one rank.
     pattern, through shared memory (transport shm):
         shift: every rank forwards the sum of its chunk and a received one; copy, add: every rank sends ROUNDS_PER_RUN
         chunks, which the neighbour copies or adds; call: as above.
@@ -167,7 +167,7 @@ class Probe(Record, frozen=True):
 
     kind: text of a `ProbeKind`. size_bytes: of a message, a copy or an addition.
     times_s: seconds per round, each the mean over the participating ranks and a block of rounds without a pause. Cold,
-    warm and asynchronous calls are timed one by one, so that calls that wait for a core stand out.
+    warm and asynchronous calls are timed one by one, which shows calls that wait for a core.
     """
 
     kind: values.Name
@@ -177,7 +177,6 @@ class Probe(Record, frozen=True):
 
     @property
     def median_s(self) -> float:
-        """The median of the blocks, which other work on the host disturbs least."""
         return statistics.median(self.times_s)
 
 
@@ -191,11 +190,11 @@ class RecordedRun(Record, frozen=True):
 
     algorithm: one of `ringsim algorithms` or a user's own.
     size_bytes, element_bytes: of the whole tensor and of an element, as sent.
-    runs_s: duration of every run, from the last begin to the last end; the recorded run is the median one.
+    runs_s: of every run, from the last begin to the last end; the recorded run is the median one.
     begin_s, end_s: (num_ranks,).
     step, src, dst, chunk: (num_transfers,), in lexicographic order.
     issued_s: the sender handed it to the transport. applied_s: the receiver had added or copied it.
-    clock_error_s: the largest difference of two clocks; 0 except in older files, of ranks on several machines.
+    clock_error_s: largest difference of two clocks; 0 except in older files, of ranks on several machines.
     transport: "shm" for shared memory between all ranks, "gloo" for torch.distributed, "auto" for both.
     """
 
@@ -245,12 +244,11 @@ class RecordedRun(Record, frozen=True):
 
     @property
     def time_s(self) -> float:
-        """The seconds from the last begin to the last application, as `Timeline.time_s` of a simulation."""
+        """Seconds from the last begin to the last application, as `Timeline.time_s` of a simulation."""
         return max(self.applied_s, default=0.0)
 
     @property
     def transfers(self) -> list[tuple[int, int, int, int]]:
-        """The step, src, dst and chunk of every transfer."""
         return list(zip(self.step, self.src, self.dst, self.chunk, strict=True))
 
     def __str__(self) -> str:
@@ -292,7 +290,7 @@ class Measurements(JsonFile, frozen=True):
     def probes_of(self, pattern: str, in_flight: int | None = None, **fields: str) -> list[Probe]:
         """Return the probes of a kind, sorted by size.
 
-        in_flight: only probes with this number of messages in flight. fields: of `ProbeKind`; the others are empty.
+        in_flight: number of messages in flight; None: any. fields: of `ProbeKind`; others are empty.
         """
         kind = ProbeKind(pattern, **fields)
         wanted = [p for p in self.probes if ProbeKind.read(p.kind) == kind and in_flight in (None, p.in_flight)]
@@ -307,7 +305,6 @@ class Measurements(JsonFile, frozen=True):
         return decode(cls, body)
 
     def as_text(self) -> str:
-        """Return the contents of the file."""
         return json_text(self.as_dict())
 
 
@@ -325,7 +322,7 @@ def pooled(turns: Sequence[Measurements]) -> Measurements:
 
 
 def _as_of_now(times: Any) -> Any:
-    """Convert the times of a collective from an older version of the file."""
+    """Convert times from an older version of the file."""
     if not isinstance(times, dict) or not isinstance(times.get("times_s"), list):
         return times
     return {**times, "calls": 1, "late_s": [0.0] * len(times["times_s"])}

@@ -45,7 +45,7 @@ class NcclSettings(NamedTuple):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "NcclSettings":
-        """Return the settings that `LogEnvironment` has gathered."""
+        """Return the settings gathered by `LogEnvironment`."""
         major, minor = environment.get(_NCCL, ".").split(".")
         version = (int(major), int(minor)) if major else None
         return cls(
@@ -76,7 +76,7 @@ NOT_KNOWN = NcclSettings()
 
 
 def path_settings(environment: Mapping[str, str]) -> str:
-    """Return the settings that change the path of bytes or the calls, such as "NCCL_P2P_DISABLE=1"; "" for none."""
+    """Return the settings that affect the path of bytes or the calls, such as "NCCL_P2P_DISABLE=1"."""
     told = {name.upper(): value for name, value in sorted(environment.items()) if name not in _OTHERWISE_MODELLED}
     changes = {name: value for name, value in told.items() if not (name.endswith("_DISABLE") and value == "0")}
     text = " ".join(f"{name}={value}" for name, value in changes.items() if _SETTING.match(f"{name}={value}"))
@@ -98,7 +98,6 @@ def _names(setting: str, known: Sequence[str]) -> str:
 
 
 def _lists(setting: str, name: str) -> bool:
-    """Return whether a setting such as "ring,tree" or "^tree" admits a name."""
     if not setting or not name:
         return True
     names = setting.removeprefix("^").split(",")
@@ -110,8 +109,7 @@ class LogEnvironment:
     """The versions and settings in the lines of a log, for the process that runs at a line.
 
     A setting belongs to the process that prints it, or between two processes, as in a command, to the next one; exports
-    hold for all later processes. A version also belongs to its process; other processes have the first version of the
-    log.
+    hold for all later processes. Processes without a version have the first one of the log.
     """
 
     _versions: dict[str, str] = field(default_factory=dict)
@@ -134,21 +132,19 @@ class LogEnvironment:
                 known.pop(f"nccl_{match[1].lower()}", None)
 
     def begin_table(self) -> None:
-        """Note that a table follows; the settings since the previous table hold for it."""
+        """Apply the settings since the previous table to the following one."""
         self._own |= self._next
         self._next = {}
 
     def note_row(self) -> None:
-        """Note that the process has printed a row of its table."""
         self._has_rows = True
 
     def end_process(self) -> None:
-        """Forget the settings of the process, if there was one."""
+        """Forget the settings of the process, if it has printed rows."""
         if self._has_rows:
             self._own, self._next, self._has_rows = self._exported | self._next, {}, False
 
     def as_dict(self) -> dict[str, str]:
-        """Return the settings for a table that ends here."""
         return self._versions | self._own
 
 

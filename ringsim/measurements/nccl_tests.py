@@ -1,8 +1,8 @@
 """nccl-tests' tables, of all versions; its doc/PERFORMANCE.md defines the bandwidths.
 
 Most versions do not name the test. It follows from the program's name in the log, or from the columns and from busbw
-over algbw, which each collective determines (`busbw_factor`). The same law gives the number of ranks. If a file holds
-several runs, such as one per size, runs with too few digits are read like the others.
+over algbw, which each collective determines (`busbw_factor`). The same law gives the number of ranks. If the bandwidths
+of one run have too few digits, the file's other runs tell.
 """
 
 import math
@@ -48,7 +48,7 @@ class PrintedRow:
     op: the operation; "" if blank, as for hypercube.
     sides: time (us; in version 1 ms), algbw and busbw (GB/s), out of place and in place.
     rounding: half a last digit of each time, as a share of it, and of each algbw (GB/s).
-    wrong: number of wrong elements as printed; "" if none, or unchecked.
+    wrong: number of wrong elements; "" if none, or unchecked.
     checks_in_place: whether in-place results are checked, which is impossible for alltoall and sendrecv; None if
     unknown.
     """
@@ -66,7 +66,7 @@ class PrintedRow:
 
     @classmethod
     def read(cls, line: int, named: dict[str, str], sides: list[list[str]], wrong_column: str) -> "PrintedRow":
-        """Read a row from its values. Raises ValueError for a value that is no number."""
+        """Read a row. Raises ValueError for a value that is no number."""
         checks = [side[3] for side in sides if len(side) > 3]
         counted = checks if "wrong" in wrong_column else []
         wrong = next((text for text in counted if text not in _NONE and not decimal_number(text) <= 0), "")  # or NaN
@@ -86,7 +86,6 @@ class PrintedRow:
 
     @property
     def reduces(self) -> bool:
-        """Whether there is an operation."""
         return self.op not in ("", "none")
 
     def as_row(self, file: str, test: str, num_ranks: int | None) -> LogRow:
@@ -124,7 +123,7 @@ class PrintedRow:
 
 
 def _last_digit(text: str) -> float:
-    """Return half a unit of the last digit of a number, such as 0.05 for 1.5."""
+    """Return half a unit of the last digit, such as 0.05 for 1.5."""
     digits, _, exponent = text.lower().partition("e")
     return 0.5 * 10.0 ** min(int(exponent or 0) - len(digits.partition(".")[2]), 300)
 
@@ -145,7 +144,7 @@ def ratio_range(rows: Iterable[PrintedRow]) -> tuple[float, float]:
 def ranks_by_counts(rows: Iterable[PrintedRow]) -> int | None:
     """Return the size over one rank's count; None if equal, or rows contradict each other.
 
-    Since version 2.1 collectives whose count is one rank's print the size of all ranks exactly.
+    Since version 2.1 the printed size is exactly that of all ranks if the count is one rank's.
     """
     ratios = {divmod(row.size, row.count * row.element) if row.count else (1, 0) for row in rows}
     ratio, rest = ratios.pop()
@@ -233,7 +232,7 @@ class _PrintedRun:
 
 @dataclass(slots=True)
 class NcclTests:
-    """Reader of the runs in one file of nccl-tests, line by line."""
+    """Reader of the runs in one file of nccl-tests."""
 
     file: str
     shape: Shape = field(default_factory=Shape)
@@ -337,7 +336,7 @@ class NcclTests:
 
     @property
     def tables(self) -> list[LogTable]:
-        """The tables of all runs; the first one, without rows, holds the lines left out of runs without rows.
+        """The tables of all runs, after one without rows for the lines left out of runs without rows.
 
         Raises ValueError for a table whose test is unknown, or that contradicts itself.
         """
@@ -383,7 +382,7 @@ class NcclTests:
                         (named, ranks_from, hosts_from), run.shape.devices, run.environment, run.left_out)  # fmt: skip
 
     def _only(self, tests: Collection[str], run: _PrintedRun) -> str:
-        """Return the one test of runs with these columns. Raises ValueError if there are several or none."""
+        """Return the one test of runs with these columns. Raises ValueError for several or none."""
         if len(tests) == 1:
             return next(iter(tests))
         raise ValueError(
@@ -392,7 +391,7 @@ class NcclTests:
         )
 
     def _check_ranks(self, run: _PrintedRun, test: str, num_ranks: int, ranks_from: str) -> None:
-        """Raise ValueError if busbw / algbw, which is 2(n - 1)/n for all_reduce, contradicts the ranks."""
+        """Raise ValueError if busbw over algbw contradicts the ranks."""
         last, factor = run.rows[-1], busbw_factor(test, num_ranks)
         for _, algbw, busbw in last.sides if test in RING_TESTS else ():
             rounding = 0.006 * (1 + factor)  # both are printed with two digits
@@ -405,7 +404,6 @@ class NcclTests:
                 )
 
     def _told(self, ranks_from: str, run: _PrintedRun) -> str:
-        """Return the source of ranks that the rates contradict, and a remedy."""
         if ranks_from == GIVEN:
             return "that were given: give those that ran"
         if run.shape.listed.num_ranks:

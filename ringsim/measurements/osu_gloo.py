@@ -1,4 +1,4 @@
-"""Tables of the OSU micro-benchmarks and of Gloo's own benchmark: a size and its times in each row."""
+"""Tables of the OSU micro-benchmarks and of Gloo's benchmark: a size and its times in each row."""
 
 import re
 from collections.abc import Mapping
@@ -86,7 +86,7 @@ class _TableReader:
 
 @dataclass(slots=True)
 class Osu(_TableReader):
-    """Reader of the tables of the OSU micro-benchmarks: latency, bandwidth, and the collectives."""
+    """Reader of the tables of the OSU micro-benchmarks."""
 
     _program: str = ""
     _num_values: int = 0  # of a row

@@ -13,9 +13,9 @@ Use = tuple[Ints, Floats | float]  # a column of paths: the resource, and how mu
 
 
 class ClusterTopology(Topology):
-    """The resources of each rank, host and NIC, as arrays; a path combines the resources of its two ends.
+    """The resources of each rank, host and NIC, as arrays; a path combines those at its two ends.
 
-    Raises ValueError if the spec has no room for `num_ranks` ranks, or names a resource that does not exist.
+    Raises ValueError if the spec has no room for `num_ranks` ranks, or names an unknown resource.
     """
 
     def __init__(self, spec: Spec, num_ranks: int) -> None:
@@ -60,8 +60,8 @@ class ClusterTopology(Topology):
         """Return the use per byte of the sender's and the receiver's port if a switch adds up or copies the messages.
 
         NVLink SHARP: the switch reads the shares of all ranks, including the owner's, and sends the owner their sum; or
-        it gets the sum once and sends it to all ranks. Therefore k messages load k + 1 ports, and one port at the owner
-        once. No port reaches more than `library.switch_share` of its bandwidth.
+        it gets the sum once and sends it to all. Therefore k messages load k + 1 ports, and the owner's other direction
+        once. No port exceeds `library.switch_share` of its bandwidth.
         """
         merged = np.maximum(added, copied)
         many, one = (merged + 1) / merged / self._switch_share, 1 / merged / self._switch_share
@@ -69,7 +69,7 @@ class ClusterTopology(Topology):
         return out, np.where(added > 1, one, np.where(copied > 1, many, 1.0))
 
     def _paths(self, src: Ints, dst: Ints, out: Floats | float, into: Floats | float) -> Paths:
-        """out, into: use per byte of the ports of the two ranks within a host."""
+        """out, into: use per byte of both ranks' ports within a host."""
         src_host, dst_host = self._layout.host_of_rank[src], self._layout.host_of_rank[dst]
         within = src_host == dst_host
         host_path = self._fabric.host_path(src_host, dst_host)
@@ -89,7 +89,7 @@ class ClusterTopology(Topology):
     def _ends(
         self, src: Ints, dst: Ints, within: np.ndarray, out: Floats | float, into: Floats | float
     ) -> Iterator[Use]:
-        """Yield the resources at the two hosts. Within one host the uses of both ranks add up in one column."""
+        """Yield the resources at the two ends; within one host the uses of both ranks share a column."""
         nic_of_rank = self._layout.nic_of_rank
         yield np.where(within, self._rank_out[src], self._nic_out[nic_of_rank[src]]), out
         yield np.where(within, self._rank_in[dst], self._nic_in[nic_of_rank[dst]]), into
@@ -109,7 +109,7 @@ class ClusterTopology(Topology):
 
 
 def _table(uses: Iterable[Use], num_pairs: int) -> tuple[Ints, Floats]:
-    """Return the columns as two arrays of shape (num_pairs, width), without unused resources."""
+    """Return `resource` and `use_per_byte` of `Paths`, without unused columns."""
     used = [(resource, use) for resource, use in uses if (resource != NONE).any()]
     resource = np.empty((num_pairs, len(used)), dtype=np.int64)
     use_per_byte = np.empty((num_pairs, len(used)))
@@ -120,7 +120,7 @@ def _table(uses: Iterable[Use], num_pairs: int) -> tuple[Ints, Floats]:
 
 
 def _failing_ranks(spec: Spec, num_ranks: int, catalogue: Catalogue) -> Ints:
-    """Return for each rank the resource that fails with it, without a limit until then, or NONE: (num_ranks,)."""
+    """Return for each rank the resource that fails with it, or NONE: (num_ranks,)."""
     for place, failure in enumerate(spec.failures):
         if failure.rank is not None:
             _check_rank(failure.rank, f"failure[{place}].rank", num_ranks)
@@ -130,9 +130,9 @@ def _failing_ranks(spec: Spec, num_ranks: int, catalogue: Catalogue) -> Ints:
 
 
 def processors_of(spec: Spec, num_ranks: int, cores: Ints, **instead: float) -> Processors:
-    """Return the costs of all ranks; slow ranks are slower.
+    """Return the costs of all ranks, with slow ranks slower.
 
-    cores: see `Processors`. instead: costs that replace the spec's.
+    cores: see `Processors`. instead: replacements of the spec's costs.
     """
     slowdown = _slowdowns(spec, num_ranks)
 

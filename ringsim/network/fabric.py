@@ -1,7 +1,4 @@
-"""`RankLayout`: the host and NIC of each rank; `Fabric`: the switches or cables between hosts.
-
-`Catalogue` numbers the resources while a topology is built.
-"""
+"""`RankLayout`: the host and NIC of each rank; `Fabric`: the switches or cables between hosts."""
 
 import json
 from collections import deque
@@ -17,7 +14,7 @@ from ringsim.network.topology import NONE, Floats, Ints, Resources
 
 
 class Catalogue:
-    """The resources of a topology so far.
+    """The numbered resources of a topology during its construction.
 
     A resource without a limit gets no number, unless the network file says that it is slow or fails.
     """
@@ -32,7 +29,7 @@ class Catalogue:
         self._burst: list[Floats] = []
 
     def add(self, names: Sequence[str], capacity: Floats, burst_bytes: Floats | None = None) -> Ints:
-        """Return the numbers of these resources, shaped as `capacity`; NONE for a resource that is not kept."""
+        """Return the numbers of these resources, shaped as `capacity`; NONE for a resource without a limit."""
         keep = np.isfinite(capacity)
         if self._special:
             self._offered.update(dict.fromkeys(names))
@@ -46,7 +43,7 @@ class Catalogue:
         return numbers
 
     def add_ports(self, names: Sequence[str], links: Sequence[Link], half_duplex_suffix: str = "") -> tuple[Ints, Ints]:
-        """Return the outgoing and the incoming resource of each link; a half-duplex link has the same for both."""
+        """Return the outgoing and the incoming resource of each link; they are the same on a half-duplex link."""
         half = np.array([link.half_duplex for link in links], dtype=bool)
         capacity = np.array([link.bandwidth_bytes_per_s for link in links])
         burst = np.array([float(link.burst_bytes) for link in links])
@@ -112,7 +109,7 @@ class RankLayout:
 
     @property
     def nic_names(self) -> list[str]:
-        """The names of the NICs, such as host0.nic1."""
+        """Such as host0.nic1."""
         counts = np.bincount(self.host_of_nic).tolist()
         return [f"{name}.nic{i}" for name, count in zip(self.names, counts, strict=True) for i in range(count)]
 
@@ -169,7 +166,7 @@ class Fabric(Protocol):
     """The network to which hosts are attached."""
 
     def host_path(self, src_host: Ints, dst_host: Ints) -> HostPath:
-        """Return the paths of these pairs of hosts; if both hosts of a pair are the same, its path is arbitrary."""
+        """Return the paths of these pairs of hosts; arbitrary for a host to itself."""
 
 
 def make_fabric(spec: Spec, layout: RankLayout, catalogue: Catalogue) -> Fabric:
@@ -191,7 +188,7 @@ class _Leaves:
         self._down = catalogue.add([f"leaf{leaf}.down" for leaf in range(num_leaves)], uplink)
 
     def _uplinks(self, layout: RankLayout, num_leaves: int) -> Floats:
-        """Return the bandwidths, (num_leaves,); a partly filled leaf counts as full of hosts like its own."""
+        """Return the bandwidths, (num_leaves,); a partly filled leaf counts as full."""
         if self._switch.oversubscription is None:
             return np.full(num_leaves, self._switch.uplink_bytes_per_s)
         rates = np.array([host.nics.bandwidth_bytes_per_s for host in layout.hosts])
@@ -229,7 +226,7 @@ class _Cables:
         return HostPath(latency[which], list(table[:, which]))
 
     def _route(self, src: int, dst: int) -> list[tuple[int, bool]]:
-        """Return the cables of the path, and whether each is passed in the direction in which the file names it."""
+        """Return the cables of the path, and whether each is passed from its first to its second end."""
         if src not in self._reached:
             self._reached[src] = reach(self._hosts[src], self._ways)
         route, at = [], self._hosts[dst]
@@ -243,7 +240,7 @@ Ways = Mapping[str, Sequence[tuple[str, int, bool]]]
 
 
 def neighbours(cables: Sequence[Cable]) -> Ways:
-    """Return for each host and switch its cables: the other end, the cable's index, and whether it starts here."""
+    """Return for each host and switch its cables: other end, index, and whether it is the first end."""
     ways: dict[str, list[tuple[str, int, bool]]] = {}
     for number, cable in enumerate(cables):
         first, second = cable.between
@@ -266,7 +263,7 @@ def reach(start: str, ways: Ways) -> dict[str, tuple[str, int, bool]]:
 
 
 def _number(cables: Sequence[Cable], catalogue: Catalogue) -> tuple[Ints, Ints]:
-    """Return the resources of each cable in both directions; a half-duplex cable has the same for both."""
+    """Return the resources of each cable in both directions."""
     there, back = [], []
     for cable in cables:
         first, second = cable.between

@@ -1,4 +1,4 @@
-"""The tables of a network file that `spec` lacks, the places in them, and the text of a `Network` as such a file.
+"""The remaining tables of a network file, places in it, and the conversion of a `Network` to text.
 
 docs/reference/files.md describes each table.
 """
@@ -61,7 +61,7 @@ class NetworkFile(spec.Table, frozen=True):
 
 
 def value_of(described: spec.Spec, place: str) -> Any:
-    """Return the value at a place, such as "host.nic.latency"; in a list of tables, the value in the last one."""
+    """Return the value at a place such as "host.nic.latency"; in a list of tables, the last one's value."""
     value: Any = described
     for name in place.split("."):
         value = getattr(value, next(field for field, key in _keys(value) if key == name))
@@ -85,8 +85,7 @@ def quantities(described: spec.Spec) -> dict[str, float]:
 def scaled(described: spec.Spec, ratios: Mapping[str, float]) -> spec.Spec:
     """Return the spec with the quantities multiplied by `ratios`, whose keys are places as in `value_of`.
 
-    A place in a list of tables stands for every table of the list. Shares are limited to 1. Places that the spec does
-    not have are ignored.
+    In a list of tables all tables change. Shares are limited to 1. Places that the spec lacks are ignored.
     """
 
     def times(place: str, field: str, value: Any) -> Any:
@@ -100,7 +99,7 @@ def scaled(described: spec.Spec, ratios: Mapping[str, float]) -> spec.Spec:
 
 
 def _changed(value: Any, place: str, change: Callable[[str, str, Any], Any]) -> Any:
-    """Return part of a spec with `change(place, field, quantity)` in place of each quantity."""
+    """Return part of a spec with `change(place, field, quantity)` for each quantity."""
     changes = {}
     for field, key in _keys(value):
         inner, there = getattr(value, field), f"{place}.{key}".removeprefix(".")
@@ -114,7 +113,6 @@ def _changed(value: Any, place: str, change: Callable[[str, str, Any], Any]) -> 
 
 
 def _keys(table: msgspec.Struct) -> Iterable[tuple[str, str]]:
-    """Yield each field of a table and its key in files."""
     return zip(table.__struct_fields__, table.__struct_encode_fields__, strict=True)
 
 
@@ -122,7 +120,7 @@ _FIGURES = 6  # more than any measurement has
 
 
 def network_text(network: Network) -> str:
-    """Return the network as TOML, with a key for each value that is not the default.
+    """Return the network as TOML, without values equal to their defaults.
 
     Raises ValueError for hosts by name, slow ranks, failures or jitter, which cannot be written.
     """
@@ -137,7 +135,7 @@ def network_text(network: Network) -> str:
 
 
 def _table(part: msgspec.Struct, always: Collection[str] = ()) -> dict[str, Any]:
-    """Return by their keys the fields that differ from their defaults, and the fields `always`."""
+    """Return the fields that differ from their defaults, and the fields `always`, by key."""
     fields = ((field, getattr(part, field.name)) for field in msgspec.structs.fields(part))
     return {
         field.encode_name: _written(field.name, value, always)

@@ -1,7 +1,4 @@
-"""`read_network` reads a `Network` from text, `load_network` from a file or a preset.
-
-docs/reference/files.md describes the format.
-"""
+"""`read_network` reads a `Network` from text, `load_network` from a file or a preset."""
 
 import math
 from collections.abc import Sequence
@@ -42,12 +39,11 @@ def read_network(text: str, file: str) -> Network:
 
 
 def _merged(template: Any, given: Any) -> Any:
-    """Return the given table with the template's values for missing keys; other values stay, to be refused later."""
+    """Return the table with the template's values for missing keys; other types stay, to be refused later."""
     return {**template, **given} if isinstance(template, dict) and isinstance(given, dict) else given
 
 
 def _host(template: _Raw, host: Any) -> Any:
-    """Return a host by name with defaults for missing keys, including those of its link and NICs."""
     shared = {key: value for key, value in template.items() if key not in ("ranks", "count")}
     whole = _merged(shared, host)
     for key in ("link", "nic"):
@@ -65,7 +61,7 @@ def _cluster(network: NetworkFile, file: str) -> Network:
 
 
 def _check_parameters(calibration: Calibration, described: spec.Spec) -> None:
-    """Raise ValueError for a parameter that the network does not have: its draws would change nothing."""
+    """Raise ValueError for an unknown parameter: its draws would change nothing."""
     protocols = [protocol.name for protocol in described.protocols]
     names = parameter_names(protocols) if protocols else list(quantities(described))  # of a fit to logs, to probes
     for index, name in enumerate(calibration.parameters):
@@ -106,7 +102,6 @@ def _spec(network: NetworkFile) -> spec.Spec:
 
 
 def _hardware(table: spec.Host) -> spec.Host:
-    """Return the host of a table, with the rates of its shared memory sorted by size."""
     host = spec.Host(**{name: getattr(table, name) for name in spec.Host.__struct_fields__})
     for place, link in (("host.link", host.link), ("host.nic", host.nics)):
         _require_bandwidth(place, link)

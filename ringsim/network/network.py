@@ -35,14 +35,13 @@ class CalibratedCells(Record, frozen=True):
 class Calibration(Record, frozen=True):
     """The timings that a network was fitted to.
 
-    files: the names of the logs or measurements, without folders.
-    senders_per_host: the most ranks of a host that sent to other hosts at once, if `host.nic` describes all NICs of a
-    host together; None if it gives their number, or nothing crossed hosts.
-    num_ranks: of the probes, if all ranks were on one host; None otherwise.
-    noise, latency_noise: standard deviation of the logarithm of measured over fitted times, where bytes and where
-    latencies dominate; latency_noise None: the same as noise.
-    parameters, draws: the fitted parameters, and equally likely networks as ratios to the fitted values; empty if not
-    known.
+    files: names of the logs or measurements, without folders.
+    senders_per_host: most ranks of a host that sent to other hosts at once, if `host.nic` is all NICs of a host
+    together; None if it gives their number, or nothing crossed hosts.
+    num_ranks: of the probes, if all ranks were on one host; else None.
+    noise, latency_noise: standard deviation of the logarithm of fitted over measured times, where bytes and where
+    latencies dominate; latency_noise None: equal to noise.
+    parameters, draws: fitted parameters, and equally likely networks as ratios to their values; empty if not known.
     """
 
     files: tuple[values.Text, ...] = msgspec.field(default=(), name="from")
@@ -68,7 +67,7 @@ class Calibration(Record, frozen=True):
     ) -> bool:
         """Return whether the calibration used one of these timings of the collective.
 
-        rows: their digests. If digests are missing here or in the file, a timing with the same collective, algorithm,
+        rows: their digests. If digests are missing here or in the file, a timing of the same collective, algorithm,
         size, ranks and hosts counts as the same.
         """
         shape = collective, num_ranks, num_hosts
@@ -95,7 +94,7 @@ def parameter_names(protocols: Iterable[str]) -> list[str]:
 
 
 class MessageCosts(NamedTuple):
-    """The costs of a message between any two ranks of a uniform network; see `Network.uniform`."""
+    """The costs of a message on a uniform network; see `Network.uniform`."""
 
     latency_s: float
     bandwidth_bytes_per_s: float
@@ -105,14 +104,12 @@ class MessageCosts(NamedTuple):
 
     @classmethod
     def from_spec(cls, spec: Spec) -> Self:
-        """Return the spec's costs of messages within a host and of reductions."""
         link, rank = spec.host.link, spec.processor
         overheads_s = rank.send_overhead_s, rank.receive_overhead_s
         return cls(link.latency_s, link.bandwidth_bytes_per_s, rank.reduce_bytes_per_s, *overheads_s)
 
     @property
     def spec(self) -> Spec:
-        """The spec of one host whose ranks have a port each."""
         processor = Processor(self.gap_s, self.receive_overhead_s, self.reduce_bytes_per_s)
         return Spec(host=Host(link=Link(self.latency_s, self.bandwidth_bytes_per_s)), processor=processor)
 
@@ -127,8 +124,8 @@ class Network:
     file: name of its file in error messages.
     calibration: None if the network was not fitted.
 
-    Raises ValueError for a spec with a time that is not finite or is negative, or a rate that is not greater than 0.
-    Raises TypeError for costs in place of a spec.
+    Raises ValueError for a negative or infinite time and for a rate not above 0, TypeError for costs in place of a
+    spec.
 
         >>> from ringsim import load_network
         >>> load_network("gbe").topology(4).num_ranks
@@ -154,15 +151,15 @@ class Network:
         """Return a network on which every rank has one full-duplex port, and all ports and pairs of ranks are alike.
 
         A message of m bytes takes `gap_s + m / rate` and arrives `latency_s` later. Applying it takes the receiving
-        rank `receive_overhead_s`, and a reduction `m / reduce_bytes_per_s` more. All concurrent messages of its sender
-        and of its receiver share `bandwidth_bytes_per_s`: the single-port model of Hockney 1994 and LogGP (Alexandrov
-        et al. 1995).
+        rank `receive_overhead_s`, and a reduction `m / reduce_bytes_per_s` more. Concurrent messages of one sender or
+        one receiver share `bandwidth_bytes_per_s`: the single-port model of Hockney 1994 and LogGP (Alexandrov et al.
+        1995).
 
-        latency_s: from the last byte's leaving to its arrival. Latencies of several messages overlap.
+        latency_s: from the last byte's leaving to its arrival; latencies of several messages overlap.
         bandwidth_bytes_per_s: of a port, in each direction.
-        reduce_bytes_per_s: bytes of received chunks that a rank adds per second; infinite: reductions are free.
-        gap_s: per message of a channel; does not overlap with other gaps (LogGP's g).
-        receive_overhead_s: per message; spaces the messages that a connection applies (LogGP's o, at the receiver).
+        reduce_bytes_per_s: received bytes that a rank adds per second; infinite: reductions are free.
+        gap_s: per message of a channel; gaps do not overlap (LogGP's g).
+        receive_overhead_s: per message of a connection; likewise (LogGP's o, at the receiver).
 
         Raises ValueError for a value that is negative or not a number, and for a rate of zero.
 
@@ -194,12 +191,12 @@ class Network:
 
     @property
     def place(self) -> str:
-        """The network's file, or its name; for error messages."""
+        """Its file or name, for error messages."""
         return self.file or self.name
 
     @property
     def message_costs(self) -> MessageCosts | None:
-        """The costs of a message, for closed forms, if `Network.uniform` made the network; None otherwise."""
+        """The costs of a message, for closed forms; None unless `Network.uniform` made the network."""
         if self.name != _UNIFORM or self.file:
             return None
         costs = MessageCosts.from_spec(self.spec)
@@ -207,19 +204,18 @@ class Network:
 
     @property
     def shared_memory(self) -> SharedMemory | None:
-        """The costs of messages through memory that all ranks share on one host; None without such memory."""
+        """The costs of messages through memory that all ranks share on one host; None without it."""
         spec = self.spec
         one_host = not spec.placed_hosts and (spec.ranks_per_host is None or spec.num_hosts == 1)
         return spec.host.shared_memory if one_host else None
 
     def with_spec(self, **changes: Any) -> Self:
-        """Return the network with these fields of its spec changed."""
         return replace(self, spec=msgspec.structs.replace(self.spec, **changes))
 
     def topology(self, num_ranks: int) -> Topology:
         """Return the topology for the engines.
 
-        Raises ValueError if there is no room for `num_ranks` ranks, or a slow or failing resource does not exist.
+        Raises ValueError if there is no room for `num_ranks` ranks, or a slow or failing resource is unknown.
         """
         if self.message_costs:
             return _uniform_topology(self.spec, num_ranks)
@@ -229,7 +225,7 @@ class Network:
     def memory_topology(
         self, num_ranks: int, published_bytes: int | None = None, touched_bytes: int | None = None
     ) -> SharedMemoryTopology:
-        """Return the topology of ranks that read from each other's `shared_memory`, see `SharedMemoryTopology`.
+        """Return the topology of ranks that read from each other's memory, see `SharedMemoryTopology`.
 
         Raises ValueError as `topology` does.
         """
@@ -240,7 +236,7 @@ class Network:
     def require_priced(self, num_ranks: int) -> None:
         """Raise ValueError if a message between neighbouring ranks takes no time, except on a uniform network.
 
-        Its simulations would take no time either, because the file gives no costs of links or NICs.
+        Simulations would take no time either: the file gives no costs of links or NICs.
         """
         if self.message_costs or num_ranks < 2:
             return
@@ -260,10 +256,7 @@ class Network:
             )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON without the calibration; for a uniform network, its costs.
-
-        An infinite rate becomes None.
-        """
+        """Return JSON fields without the calibration, or the costs of a uniform network; infinity becomes None."""
         if costs := self.message_costs:
             return {name: finite_or_none(value) for name, value in costs._asdict().items()}
         names = "name", "spec", "description", "source", "file"

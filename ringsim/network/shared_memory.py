@@ -1,7 +1,7 @@
 """`SharedMemoryTopology`: the ranks of one host, which read received chunks from each other's memory.
 
 The sender copies a chunk to shared memory, unless it is there already, and the receiver adds or copies it from there
-(see `MemoryPasses`). Each rank works on one core. Larger tensors than a slot go in portions, one after the other.
+(see `MemoryPasses`). Larger tensors than a slot go in portions, one after the other.
 """
 
 import numpy as np
@@ -14,8 +14,8 @@ from ringsim.network.topology import Floats, Ints, Paths, Processors, Resources,
 def rate_at(costs: SharedMemory, published_bytes: int, touched_bytes: int) -> MemoryRate:
     """Return the rates for the bytes that a rank publishes at a time and the bytes that it touches.
 
-    Seconds per byte are interpolated linearly in the logarithm of bytes. If a rank touches at most twice the bytes that
-    it publishes (sent and received), they are in the caches.
+    Seconds per byte are interpolated in the logarithm of bytes. If a rank touches at most twice the bytes that it
+    publishes (sent and received), they are in the caches.
     """
     at = np.log([rate.published_bytes for rate in costs.rates])
     published = max(published_bytes, 1)
@@ -48,8 +48,7 @@ class SharedMemoryTopology(Topology):
     ) -> None:
         """published_bytes: by each rank at a time; None: a full slot.
 
-        touched_bytes: memory that a rank touches between two collectives of the same tensor, which may still be in the
-        caches; None: the same as when the rates were measured.
+        touched_bytes: between two collectives of the same tensor, which may stay in the caches; None: as measured.
         """
         self.num_ranks, self.jitter = num_ranks, spec.jitter
         published_bytes = costs.slot_bytes if published_bytes is None else published_bytes

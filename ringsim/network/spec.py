@@ -20,7 +20,7 @@ def _half_duplex(value: Any) -> bool:
 
 
 def _name(value: Any) -> str:
-    """Return the name; resources are named after it, so it has no dots, arrows or blanks."""
+    """Return the name; resources are named after it, so dots, arrows and blanks are refused."""
     if not isinstance(value, str) or not value.replace("_", "").replace("-", "").isalnum():
         raise ValueError("a name must be text of letters, digits, _ and - only")
     return value
@@ -62,7 +62,7 @@ class Link(Table, frozen=True):
 
 
 class Nics(Link, frozen=True):
-    """The network interfaces of a host, all alike; consecutive ranks share an interface, equally many each.
+    """The network interfaces of a host, all alike; consecutive ranks share one, equally many each.
 
     count: 0: one per rank of the host.
     """
@@ -73,10 +73,10 @@ class Nics(Link, frozen=True):
 class MemoryRate(Table, frozen=True):
     """The rates of one core, in bytes per second, for one number of published bytes.
 
-    published_bytes: by each rank; the more bytes, the fewer of them are in the caches.
-    copy_bytes_per_s: copies to or from shared memory. reduce_bytes_per_s: additions from there to a tensor.
-    reduce_into_bytes_per_s: additions of both with the sum elsewhere. All three are for tensors spread over
-    `SharedMemory.touched_bytes`. cached_...: for the same tensors each time.
+    published_bytes: by each rank; the more bytes, the fewer are in the caches.
+    copy_bytes_per_s: to or from shared memory. reduce_bytes_per_s: additions from there to a tensor.
+    reduce_into_bytes_per_s: additions of both with the sum elsewhere. All are for tensors spread over
+    `SharedMemory.touched_bytes`; cached_...: for the same tensors each time.
     """
 
     published_bytes: values.Size
@@ -91,10 +91,10 @@ class MemoryRate(Table, frozen=True):
 class SharedMemory(Table, frozen=True):
     """The costs of messages between ranks of a host that read from each other's memory.
 
-    slot_bytes: that a rank can publish at a time; a larger tensor goes in portions, one after the other.
-    latency_s: from publishing to the receiver's noticing. call_s: of a call, in addition to its messages and copies.
+    slot_bytes: that a rank can publish at a time; larger tensors go in portions.
+    latency_s: from publishing to the receiver's noticing. call_s: of a call, besides messages and copies.
     cold_call_s: additional time after a computation. late_share, late_s: as in `Processor`.
-    touched_bytes: memory that a rank walked through while the rates were measured.
+    touched_bytes: memory that a rank walked through in the measurement of the rates.
     rates: by increasing `published_bytes`; at least one.
     """
 
@@ -114,9 +114,9 @@ class Host(Table, frozen=True):
     """The cores, the memory and the links of a host.
 
     cores: None: always enough.
-    memory_bytes_per_s: of its memory; a message within the host uses it `copies` times per byte.
+    memory_bytes_per_s: a message within the host uses it `copies` times per byte.
     link: a rank's port to the other ranks of the host.
-    shared_memory: for our own collectives within the host, see `SharedMemoryTopology`; None: unused.
+    shared_memory: for our collectives within the host, see `SharedMemoryTopology`; None: unused.
     """
 
     cores: values.Count | None = None
@@ -159,12 +159,12 @@ class Cable(Link, frozen=True, kw_only=True):
 class Processor(Table, frozen=True):
     """The costs of a rank at the two ends of a message.
 
-    first_touch_bytes_per_s: of copies into memory that is touched for the first time; no message does this.
-    call_s, torch_call_s: of our call and of torch.distributed's, in addition to messages and copies.
+    first_touch_bytes_per_s: of copies into new memory, which no message does.
+    call_s, torch_call_s: of our call and of torch.distributed's, besides messages and copies.
     cold_call_s, cold_torch_call_s: additional time of each after a computation.
     async_call_s: additional time of our asynchronous call, which a thread of its group executes.
-    late_share, torch_late_share, async_late_share: share of these calls (the last: of our asynchronous ones) that take
-    late_s, torch_late_s, async_late_s longer because a thread waits for a core.
+    late_share, torch_late_share, async_late_share: of these calls, that take late_s, torch_late_s, async_late_s longer
+    because a thread waits for a core.
     """
 
     send_overhead_s: values.Time = 0.0
@@ -186,10 +186,10 @@ class Processor(Table, frozen=True):
 
 
 class Protocol(Table, frozen=True):
-    """A protocol of a library; the library chooses the one with which a collective ends first.
+    """A protocol of a library, which chooses the fastest for each collective.
 
-    start_s: once per collective. link_latency_s, hop_latency_s: of a hop within a host, and between hosts; tree_...:
-    the same on a tree. share: of the bandwidths of links and NICs.
+    start_s: per collective. link_latency_s, hop_latency_s: of a hop within a host, and between hosts; tree_...: on a
+    tree. share: of the bandwidths of links and NICs.
     """
 
     name: ResourceName
@@ -202,10 +202,7 @@ class Protocol(Table, frozen=True):
 
 
 class RingStep(Table, frozen=True):
-    """The measured time of a step of a ring across hosts in which each rank sends `message_bytes`.
-
-    It excludes the start of the collective.
-    """
+    """The measured time of a step of a ring across hosts, without the start, with messages of `message_bytes`."""
 
     message_bytes: values.Size
     time_s: values.Time
@@ -215,19 +212,19 @@ class Tuning(Table, frozen=True):
     """The algorithms of a collective library, in addition to its protocols.
 
     tree_share: of the bandwidth, for an all_reduce on trees across hosts; None: no trees.
-    switch_share: likewise for in-network reduction within a host; None: no such reduction.
-    message_start: ratio of a single message's start to `start_s`.
-    message_share: of the bandwidth of a NIC, for single messages between hosts.
+    switch_share: likewise for in-network reduction within a host; None: unavailable.
+    message_start: a single message's start, as a multiple of `start_s`.
+    message_share: of a NIC's bandwidth, for single messages between hosts.
     two_host_passes: how many times all bytes of an all_reduce on trees leave each of two hosts; 1 in NCCL's model, and
     2 with more hosts.
     pat_share: of the bandwidth, for all_gather and reduce_scatter by PAT, between hosts of one rank; None: no PAT.
     switch_latency_s: of in-network reduction, without its bytes; None: the start and two hops of the last protocol.
     switch_hop_latency_s: from host to host, where trees join the switches of several hosts; None: no such trees.
-    channels: of a large call, each of which occupies a multiprocessor of the GPU; 0: not known.
+    channels: of a large call, each on its own multiprocessor of the GPU; 0: not known.
     link_channels: likewise of a ring within a host; 0: the same as channels.
     ring_steps: of a ring across hosts, by message size; empty: its time follows from the protocols.
-    ring_ranks: ranks per host when the ring steps were measured.
-    ring_fill: of a ring within a host: additional steps whose bytes take time while the links fill.
+    ring_ranks: ranks per host in the measurement of the ring steps.
+    ring_fill: of a ring within a host: additional steps for the bytes while the links fill.
     """
 
     tree_share: values.Ratio | None = None
@@ -246,7 +243,7 @@ class Tuning(Table, frozen=True):
 
 
 class SlowRank(Table, frozen=True):
-    """A straggler: its overheads, reductions and copies take `slowdown` times their time."""
+    """A straggler: its overheads, reductions and copies take `slowdown` times as much time."""
 
     rank: values.Whole
     slowdown: values.Slowdown
@@ -274,8 +271,8 @@ class Spec(Table, frozen=True):
 
     host, ranks_per_host, num_hosts: if all hosts are alike; None: any number.
     protocols, library: of a collective library; the engines use `switch_share` only.
-    placed_hosts: hosts by name; if any, the first three fields are ignored.
-    cables: between the hosts; if any, `switch` is ignored.
+    placed_hosts: hosts by name; they replace the first three fields.
+    cables: between the hosts; they replace `switch`.
     """
 
     host: Host = Host()
@@ -294,7 +291,7 @@ class Spec(Table, frozen=True):
 
     @property
     def max_ranks(self) -> int | None:
-        """The largest number of ranks; None: any number."""
+        """None: any number."""
         if self.placed_hosts:
             return sum(len(placed.ranks) for placed in self.placed_hosts)
         if self.num_hosts is None or self.ranks_per_host is None:
@@ -303,7 +300,7 @@ class Spec(Table, frozen=True):
 
 
 def with_numbers(value: Any, change: Callable[[str, float], Any]) -> Any:
-    """Return a network, a spec or part of one with `change(field, number)` in place of each number, at any depth."""
+    """Return a network, a spec or part of one with `change(field, number)` for each number, at any depth."""
     if isinstance(value, tuple):
         return tuple(with_numbers(inner, change) for inner in value)
     if is_dataclass(value) and not isinstance(value, type):
@@ -324,10 +321,7 @@ FREE_BYTES_PER_S = 1e300  # bytes take no time, yet it is a rate: a network on w
 
 
 def with_free_bytes(spec: Spec) -> Spec:
-    """Return the spec with bytes that take no time; latencies and overheads remain.
-
-    Slow links keep their longer latency, and slow cores stay slow, as overheads take time on them.
-    """
+    """Return the spec with bytes that take no time; latencies and overheads remain, also of slow links and cores."""
 
     def free(field: str, number: float) -> float:
         return FREE_BYTES_PER_S if field.endswith("_per_s") else 0 if field == "burst_bytes" else number
@@ -340,7 +334,7 @@ def with_free_bytes(spec: Spec) -> Spec:
 
 
 def require_quantities(value: object, place: str = "") -> None:
-    """Raise ValueError for the first invalid number of a spec; numbers of files are checked earlier."""
+    """Raise ValueError for the first invalid number of a spec; files are checked earlier."""
     if isinstance(value, float):
         require_number(value, place)
     elif isinstance(value, tuple):
@@ -352,7 +346,7 @@ def require_quantities(value: object, place: str = "") -> None:
 
 
 def require_number(value: float, place: str) -> None:
-    """Raise ValueError for an invalid number; the name of `place` tells whether it is a rate, a share or a cost."""
+    """Raise ValueError for an invalid number; `place` ends in the kind of quantity."""
     if place.endswith("_per_s"):
         rule = "" if value > 0 else "greater than 0"
     elif place.endswith("late_share"):

@@ -1,8 +1,7 @@
 """`Topology`: a network as the engines see it, for one number of ranks.
 
 A *resource* is anything that messages or ranks can share (a port, a NIC, an uplink, a host's memory or cores); it has a
-name and a capacity. Each byte of a message uses the resources on its path, and its ends use cores. The engines know
-only this; hosts and switches belong to `Network`.
+name and a capacity. Each byte of a message uses the resources on its path, and its ends use cores.
 """
 
 from abc import ABC, abstractmethod
@@ -26,9 +25,9 @@ class Resources:
     """All resources of a topology; a column per field, each of shape (num_resources,).
 
     capacity: bytes per second, or cores (core-seconds per second).
-    fails_at_s: end of its capacity; infinite if it does not fail.
-    burst_bytes: size of its token bucket; 0 for none. The bucket is full at time 0 and fills at the unused rate of the
-    capacity. Until it is empty, the resource does not limit its users.
+    fails_at_s: time from which its capacity is 0; infinite if it does not fail.
+    burst_bytes: size of its token bucket; 0 for none. The bucket is full at time 0 and fills at the unused capacity.
+    Until it is empty, the resource does not limit its users.
     """
 
     names: tuple[str, ...]
@@ -38,7 +37,6 @@ class Resources:
 
     @classmethod
     def steady(cls, names: tuple[str, ...], capacity: Floats) -> "Resources":
-        """Return resources with constant capacities."""
         return cls(names, capacity, np.full(len(names), np.inf), np.zeros(len(names)))
 
 
@@ -47,9 +45,9 @@ class Processors:
     """The costs of the ranks at the two ends of a message; a column per field, each of shape (num_ranks,).
 
     send_overhead_s, receive_overhead_s: per message, before its bytes leave and when it is applied.
-    reduce_bytes_per_s: of a received chunk, on the rank's core.
+    reduce_bytes_per_s: of a received chunk, on one core.
     cores: the resource for the rank's overheads and reductions, each on at most one core; NONE: always enough cores.
-    copy_bytes_per_s: of a message on one core. If cores are scarce, a message and a reduction get equal shares.
+    copy_bytes_per_s: of a message on one core. If cores are scarce, a message and a reduction share them equally.
     """
 
     send_overhead_s: Floats
@@ -76,7 +74,7 @@ class Paths:
     use_per_byte: Floats
 
     def check(self) -> None:
-        """Raise ValueError for a latency or use that is not finite or is negative, and a rate that is not above 0."""
+        """Raise ValueError for a negative or infinite latency or use, and for a rate not above 0."""
         require_costs("latency_s of path", self.latency_s)
         require_costs("use_per_byte of path", self.use_per_byte.max(axis=1, initial=0.0))
         require_costs("use_per_byte of path", self.use_per_byte.min(axis=1, initial=0.0))
@@ -99,8 +97,8 @@ class Paths:
 class Jitter(Record, frozen=True):
     """Random delays, reproducible by their seed.
 
-    The latency of every message grows by the fraction `latency` on average, and its overheads and its reduction by
-    `compute`; the growth is exponentially distributed.
+    The latency of every message grows by the fraction `latency` on average, its overheads and reduction by `compute`;
+    the growth is exponentially distributed.
     """
 
     seed: values.Whole = 0
@@ -118,9 +116,8 @@ class InSwitch:
     """Connections whose messages the switch of a host adds up or copies; a row each, in the order of `key`.
 
     key: (num_connections,), see `connection_keys`.
-    added: (num_connections,), number of messages of a step that the switch adds up to one for their destination; 1:
-    none.
-    copied: (num_connections,), number of destinations to which it copies one message of the source; 1: no copies.
+    added: (num_connections,), messages of a step that the switch adds up to one for their destination; 1: no addition.
+    copied: (num_connections,), destinations of one message of the source; 1: no copies.
     """
 
     key: Ints
@@ -151,8 +148,8 @@ def connection_ends(keys: Ints, num_ranks: int) -> tuple[Ints, Ints, Ints]:
 class Topology(ABC):
     """A network of a known number of ranks.
 
-    switch_of_rank: (num_ranks,), the switch of each rank, if the switches add up and copy messages; None otherwise.
-    in_switch: the connections that use this; None: none.
+    switch_of_rank: (num_ranks,), the switch of each rank, if switches add up and copy messages; else None.
+    in_switch: the connections for which they do; None: none.
     """
 
     num_ranks: int
@@ -164,7 +161,7 @@ class Topology(ABC):
 
     @abstractmethod
     def paths(self, src: Ints, dst: Ints) -> Paths:
-        """Return the paths of these pairs in their order. `src` and `dst` differ in every row."""
+        """Return the paths of these pairs in their order; `src` and `dst` differ in every row."""
 
     def connection_paths(self, src: Ints, dst: Ints, channel: Ints) -> Paths:  # noqa: ARG002  of no switch that adds
         """Return the paths of messages on these channels, which the switch of a host may add up or copy."""
@@ -174,7 +171,7 @@ class Topology(ABC):
 def require_sound(topology: Topology) -> None:
     """Raise ValueError for the first cost with which virtual time cannot advance, such as NaN.
 
-    Paths have their own check, because they are computed later and only if used.
+    Paths are checked separately, because they are computed later and only if used.
     """
     processors, resources = topology.processors, topology.resources
     require_costs("send_overhead_s of rank", processors.send_overhead_s)

@@ -1,11 +1,11 @@
 """A step of DistributedDataParallel as a trace, made from a profile of a step of one process.
 
 1. Rank 0 broadcasts the buffers, if any; the forward pass follows.
-2. In the backward pass the computing thread copies each ready gradient into its bucket and divides it, which delays all
+2. In the backward pass the computing thread copies each ready gradient into its bucket and divides it, which delays
 later gradients.
 3. A bucket is launched when its last gradient is ready and all earlier buckets are launched.
 4. After the backward pass the computing thread waits for the buckets in order, and copies each back.
-5. The optimizer's step ends it.
+5. The optimizer's step follows.
 
 All ranks are assumed to be alike, and communication to take nothing from computing.
 
@@ -49,7 +49,7 @@ class BucketCaps:
 
     @classmethod
     def from_mb(cls, bucket_cap_mb: float | None) -> "BucketCaps":
-        """Return DDP's caps for its `bucket_cap_mb`, in MiB; if given, all buckets have the same cap."""
+        """Return DDP's caps for its `bucket_cap_mb`, in MiB; if given, all caps are equal."""
         if bucket_cap_mb is None:
             return cls()
         if not 0 < bucket_cap_mb <= MAX_VALUE / MIB:
@@ -88,9 +88,9 @@ def assign_buckets(profile: StepProfile, caps: BucketCaps, phase: Phase = Phase.
 def fill_buckets(order: Iterable[int], parameters: Sequence[Parameter], caps: BucketCaps | None) -> list[list[int]]:
     """Append each parameter to the bucket of its dtype and device, and close the bucket at its cap.
 
-    Buckets therefore exceed their caps, and no parameter is split. Buckets still open at the end follow, one for each
-    dtype and device, in reverse order of appearance: the reducer iterates over a hash table, whose order is the C++
-    library's. caps: None: no limit.
+    Buckets therefore exceed their caps, and no parameter is split. Open buckets follow, one for each dtype and device,
+    in reverse order of appearance: the reducer iterates over a hash table, whose order is the C++ library's. caps:
+    None: no limit.
     """
     closed: list[list[int]] = []
     open_buckets: dict[Hashable, list[int]] = {}
@@ -116,11 +116,11 @@ _TIE = 1e-9  # two caps that make the same buckets differ by rounding alone
 class DdpConfig:
     """The settings of DDP.
 
-    backend: one of `LIBRARIES`. algorithm: of the all_reduces; None: the library's. workers: collectives that run at
-    once; None: the library's number.
+    backend: one of `LIBRARIES`. algorithm: of the all_reduces; None: the library's.
+    workers: collectives that run at once; None: the library's number.
     wire_dtype: of the gradients that a comm hook sends; None: their own.
     bucket_view: `gradient_as_bucket_view=True`: nothing is copied back.
-    overlap: False if communication needs the core that computes: it then begins after the backward pass.
+    overlap: False if communication needs the core that computes, and begins after the backward pass.
     copy_bytes_per_s: of gradients; None: the network's rate of additions, as memory bounds both.
     """
 
@@ -136,7 +136,6 @@ class DdpConfig:
 
     @property
     def library(self) -> Library:
-        """The backend's library with the given algorithm and number of workers."""
         library = LIBRARIES[self.backend]
         if self.workers:
             library = replace(library, runtime=replace(library.runtime, num_workers=self.workers))
@@ -157,12 +156,11 @@ class DdpStep(NamedTuple):
 
     @property
     def exposed_s(self) -> float:
-        """Exposed communication."""
         return self.prediction.mean.exposed_s
 
     @property
     def efficiency(self) -> float:
-        """The time of one process alone over that of this step; 1 if no time passes."""
+        """The time of one process alone over this step's; 1 if no time passes."""
         return efficiency(self.single_s, self.step_s)
 
     @property
@@ -171,7 +169,7 @@ class DdpStep(NamedTuple):
         return sum(call.collective == "all_reduce" for call in self.prediction.timeline.step.calls)
 
     def row(self) -> dict[str, Any]:
-        """Return a row for JSON; an infinite time becomes None."""
+        """Return a row for JSON; infinity becomes None."""
         times: dict[str, Any] = finite_or_none(self.prediction.mean._asdict())
         return {
             "num_ranks": self.prediction.trace.num_ranks,
@@ -187,7 +185,7 @@ class DdpStep(NamedTuple):
 
 
 def trace_ddp(profile: StepProfile, num_ranks: int, config: DdpConfig, copy_bytes_per_s: float) -> ProgramTrace:
-    """Return the step as a trace; all its calls are in one group of `num_ranks` ranks."""
+    """Return the step as a trace with one group of `num_ranks` ranks."""
     buckets = assign_buckets(profile, config.caps, config.phase)
     copy_s = [parameter.size_bytes / copy_bytes_per_s for parameter in profile.parameters]
     broadcasts = [TraceCall("broadcast", profile.buffer_bytes, "uint8", 0, False)] if profile.buffer_bytes else []
@@ -237,7 +235,7 @@ def _event(kind: TraceEventKind, call: int) -> TraceEvent:
 
 
 def predict_ddp(profile: StepProfile, network: Network, num_ranks: int, config: DdpConfig | None = None) -> DdpStep:
-    """Return the step of `num_ranks` ranks that all follow the profile; if calls may be late, the typical step.
+    """Return the step of `num_ranks` ranks with this profile; if calls may be late, the typical step.
 
     Raises ValueError for an unknown algorithm, and for a network without room for `num_ranks` ranks.
     """

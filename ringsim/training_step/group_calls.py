@@ -1,7 +1,5 @@
 """`GroupCalls`: the collectives of a process group on a network.
 
-If the group's library chooses, a call follows its `Plan`, over the network of that protocol.
-
 Groups of the same shape, such as groups across hosts with one rank of each host, communicate at the same time, since
 all ranks run the same program. They are simulated together, and therefore share NICs and links.
 """
@@ -30,7 +28,7 @@ class PlannedCall(NamedTuple):
     """A call, and the protocol that the library chooses; None if not known.
 
     formula_s: seconds by the library's own formula, start included, if a simulation would show nothing else or is too
-    large; otherwise None.
+    large; else None.
     channels: each occupies a multiprocessor of the GPU; 0 if not known.
     """
 
@@ -71,7 +69,6 @@ class GroupCalls:
             self.network.require_priced(self._num_ranks)
 
     def on(self, network: Network) -> "GroupCalls":
-        """Return the collectives of the same group on another network."""
         return GroupCalls(network, self._num_ranks, self.library, self.ranks)
 
     def call(self, call: TraceCall, ready_s: float = 0.0, computed_s: float = 0.0, place: float = 0.0) -> PlannedCall:
@@ -98,7 +95,6 @@ class GroupCalls:
         return PlannedCall(None, queued) if plan is None else self._over_protocol(queued, plan)
 
     def _over_protocol(self, queued: QueuedCall, plan: Plan) -> PlannedCall:
-        """Return the call over the plan's protocol, or with the time of a formula."""
         schedule = queued.schedule
         time_s = plan.known_s if schedule is plan.schedule else None
         if time_s is None and self._is_too_large(schedule, queued.size_bytes):
@@ -116,28 +112,28 @@ class GroupCalls:
 
     @property
     def by_formula(self) -> str:
-        """The calls so far whose times are those of the library's own formula, and the reason; "" if none."""
+        """The calls so far with times of the library's own formula, and the reason; "" if none."""
         if not self._by_formula:
             return ""
         calls = f"{' and '.join(sorted(self._by_formula))} on {self._size:,} ranks"
         return f"{calls}: the time of {self.library.title}'s own formula, as it has too many transfers to be simulated"
 
     def late(self, call: TraceCall) -> tuple[float, float]:
-        """Return the share of late calls, and their delay in seconds; 0, 0 if none."""
+        """Return the share of late calls, and their delay in seconds."""
         if self._size == 1:
             return 0.0, 0.0
         return self.carrier(call.algorithm).late_calls(self.network, is_async=call.is_async)
 
     def carrier(self, algorithm: str) -> Library:
-        """Return the library of a call: `collectives` if the call names an algorithm and the library is not a GPU's."""
+        """Return the library of a call: `collectives` if it names an algorithm, unless on a GPU."""
         return OURS if algorithm and not self.library.chooses else self.library
 
     def depends_on_the_clock(self, algorithm: str) -> bool:
-        """Return whether a call's time depends on its start: the network fails at a moment, or has jitter."""
+        """Return whether the time of a call depends on its start, because of a failure or jitter."""
         return not self._is_steady and self.carrier(algorithm).runtime.shared_memory(self.network) is None
 
     def alone_s(self, planned: PlannedCall, algorithm: str = "") -> float:
-        """Return the seconds of a call while this group has no other call under way."""
+        """Return the seconds of a call without others of this group."""
         call = planned.call
         if planned.formula_s is not None:
             return call.call_s + planned.formula_s
@@ -154,7 +150,7 @@ class GroupCalls:
         return self._alone_s[key]
 
     def call_alone_s(self, call: TraceCall) -> float:
-        """Return the seconds of a call after a computation, not late, with no other call of the group under way."""
+        """Return the seconds of a call after a computation, not late, without others of this group."""
         return self.alone_s(self.call(call, computed_s=math.inf), call.algorithm)
 
     def within(self, call: TraceCall) -> Estimate | None:
@@ -166,7 +162,7 @@ class GroupCalls:
     def _may_share_guessed_nics(self) -> bool:
         """Whether other ranks of its hosts may use the NICs, whose number is not known.
 
-        The interval of a plan holds for a group of all ranks that use the NICs.
+        A plan's interval is for a group of all ranks that use the NICs.
         """
         calibration = self.network.calibration
         if calibration is None or calibration.senders_per_host is None or self.network.spec.host.nics.count:
@@ -191,7 +187,7 @@ class GroupCalls:
         return (kind, algorithm) if algorithm else self.library.algorithm(kind)
 
     def _choice(self, collective: str, algorithm: str, size_bytes: int) -> Plan | None:
-        """Return the library's plan; None if it does not choose, or the network does not determine its choice."""
+        """Return the library's plan; None if it does not choose, or its choice is not known."""
         if not self._chooses:
             return None
         kind, name = self._built(collective, algorithm)
@@ -222,7 +218,6 @@ class GroupCalls:
 
 
 def _formula_s(choice: Plan) -> float:
-    """Return the seconds by the library's own formula, for schedules too large to simulate."""
     if choice.formula and choice.formula.is_of(choice.schedule):
         return choice.formula.time_s
     raise ValueError(f"{choice.schedule} has too many transfers to simulate, and no formula: give fewer ranks")
@@ -244,7 +239,7 @@ def _simulated_as(collective: str) -> Collective:
 def mirrored_groups(ranks: Sequence[int], num_ranks: int) -> Ints:
     """Return (num_groups, len(ranks)): the group first, then the groups that divide the other ranks alike.
 
-    Only a group of every k-th rank has such groups; for other groups nothing is known of the remaining ranks.
+    Only a group of every k-th rank has other groups; otherwise nothing is known of the remaining ranks.
     """
     own = np.asarray(ranks, np.int64)
     stride = int(own[1] - own[0]) if len(own) > 1 else 1
@@ -263,6 +258,6 @@ def element_bytes_of(dtype: str) -> int:
 
 
 def _hosts_of(network: Network, group: Ints) -> list[int]:
-    """Return the number of ranks of the group on each of its hosts."""
+    """Return the number of the group's ranks on each host."""
     counts: list[int] = np.unique(group // (network.spec.ranks_per_host or len(group)), return_counts=True)[1].tolist()
     return counts if network.spec.ranks_per_host else [len(group)]

@@ -1,8 +1,7 @@
-"""The interval of a predicted step, and changes that would make the step shorter, by further simulations.
+"""The interval of a predicted step, and changes that would make it shorter, by further simulations.
 
 If all calls take f times their predicted time, a step takes f times the step with computations of 1/f of their time.
-The interval therefore needs no other network, and calls overlap with computations as in the prediction. The times of
-computations are taken as exact.
+The interval therefore needs no other network. Times of computations are taken as exact.
 """
 
 import math
@@ -69,7 +68,7 @@ def with_step_interval(prediction: TracePrediction) -> TracePrediction:
 
     There is no interval if the computations were fitted to a measured step, the network has no known uncertainty, a
     call has no bounded interval, or the network has jitter or failures; also, on a network from probes, if the kinds of
-    calls together have more transfers than are simulated per draw.
+    calls together have too many transfers.
     """
     simulation = prediction.simulation
     within = _communication_within(simulation)
@@ -92,7 +91,7 @@ def _communication_within(simulation: StepSimulation) -> Estimate | None:
 
 
 def _from_logs(counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) -> Estimate | None:
-    """Return the mean of the intervals of the calls, weighted by their times."""
+    """Return the mean interval of the calls, weighted by their times."""
     withins = [groups[call.group].within(call) for call in counts]
     known = [within for within in withins if within is not None]
     if len(known) < len(withins):
@@ -115,5 +114,4 @@ def _from_probes(network: Network, counts: Mapping[TraceCall, int], groups: Sequ
 
 
 def _alone_s(counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) -> float:
-    """Return the sum of the seconds of all calls, `counts` of each."""
     return sum(count * groups[call.group].call_alone_s(call) for call, count in counts.items())

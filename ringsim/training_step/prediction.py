@@ -26,7 +26,6 @@ class Roofline:
     """The peak rates of a device, which bound the times of its operators from below.
 
     flops_per_s: by the dtype of `Operator`, or else by the bytes of an element.
-    memory_bytes_per_s: read and written.
     multiprocessors: 0: not known.
     memory_bytes: capacity of its memory; None: not known.
     """
@@ -40,7 +39,7 @@ class Roofline:
         """Return the time of a computation: for each operator the longer of arithmetic and memory accesses.
 
         occupied: multiprocessors in use by calls; at least one is left.
-        is_fused: without the operators that a compiler may fuse away.
+        is_fused: leave out operators that a compiler may fuse.
         """
         share = max(1, self.multiprocessors - occupied) / self.multiprocessors if self.multiprocessors else 1.0
         operators = [operator for operator in event.operators if not (is_fused and operator.may_be_fused)]
@@ -74,9 +73,9 @@ class Computing:
 
     on_gpu: streams do the work, and a GPU's library (LIBRARY) the collectives.
     roofline: for the times of operators; None: recorded times.
-    scale: factor of these times; greater than 1 for a roofline, since nothing reaches the peak.
+    scale: factor of these times; above 1 for a roofline, since nothing reaches the peak.
     is_fitted: the scale makes a step as long as it was measured. is_fused: as in `Roofline.seconds`.
-    library: for all calls of a generated trace, whose computations already include that ranks share cores; None for a
+    library: for all calls of a generated trace, whose computations already include the sharing of cores; None for a
     recorded trace.
     """
 
@@ -98,7 +97,7 @@ class Computing:
         return LOWER_BOUND if self.roofline else f"prediction (computations as {origin})"
 
     def seconds(self, event: TraceEvent, occupied: int = 0) -> float:
-        """Return the time of a computation. occupied: multiprocessors of the GPU that calls occupy meanwhile."""
+        """Return the time of a computation. occupied: multiprocessors in use by calls."""
         if self.roofline is None:
             return self.scale * event.seconds
         return self.scale * self.roofline.seconds(event, occupied, self.is_fused)
@@ -113,10 +112,10 @@ _SAME_WORK = 0.01  # share by which the FLOPs of a rank may differ, as those of 
 class StepSimulation:
     """The steps of a trace on a network; equal collectives and computations are timed once.
 
-    steps: all, or with a roofline those whose operators were watched.
+    steps: all, or with a roofline the steps with watched operators.
     numbers: of each step among those with calls; they determine which calls are late.
-    core_scale: factor of the recorded times of computations because ranks share the cores of a host. A program is
-    recorded alone, with a core to itself; on a host with fewer cores than ranks, the kernel shares them equally.
+    core_scale: factor of the recorded times of computations: a program is recorded alone, but on a host with fewer
+    cores than ranks, the kernel shares the cores equally.
 
     algorithm: of all_reduces, in place of the library's choice.
     trusted: algorithms of Python files that the trace may name, see `build_recorded`.
@@ -158,7 +157,6 @@ class StepSimulation:
         self._seconds: dict[tuple[int, int], float] = {}  # by a computation's id, and what calls occupy meanwhile
 
     def on(self, network: Network, computing: Computing | None = None) -> "StepSimulation":
-        """Return the same steps on another network, or with other computations."""
         other = StepSimulation(self.trace, network, computing or self.computing, self._algorithm, self._trusted)
         other.numbers = self.numbers
         return other
@@ -174,7 +172,6 @@ class StepSimulation:
         return tuple(self._timeline(*step, scale) for step in zip(self.steps, self.numbers, strict=True))
 
     def mean(self, scale: float = 1.0) -> MeanStep:
-        """Return the mean of the steps; see `timelines`."""
         return MeanStep.of(self.timelines(scale))
 
     def _timeline(self, step: TracedStep, number: int, scale: float) -> StepTimeline:
@@ -194,7 +191,7 @@ class StepSimulation:
 
 
 def _refuse_peers(trace: ProgramTrace) -> None:
-    """Raise ValueError for the first send or recv: other ranks make different calls there."""
+    """Raise ValueError for the first send or recv, since ranks then differ in their calls."""
     for number, step in enumerate(trace.steps):
         for index, call in enumerate(step.calls):
             if call.collective in ("send", "recv"):
@@ -216,7 +213,7 @@ def _by_algorithm(step: TracedStep, algorithm: str, trusted: Collection[str]) ->
 
 
 def calls_of(group: Group, num_ranks: int, network: Network, on_gpu: bool = False) -> GroupCalls:
-    """Return the collectives of a recorded group on a network."""
+    """Return the collectives of a recorded group."""
     name = LIBRARY if on_gpu else "ring" if group.backend == "ring" else "gloo"
     return GroupCalls(network, num_ranks, LIBRARIES[name], group.ranks)
 
@@ -246,7 +243,7 @@ def predict_trace(
 class TracePrediction:
     """The steps of a trace on a network.
 
-    timelines: of all simulated steps, in order. mean: of these steps.
+    mean: of `timelines`.
     fused_s: mean step of a compiled program without the operators that may be fused; None if the program is not
     compiled, or the times are recorded or measured.
     better: step times after improvements, by name, see `with_better_steps`.
@@ -270,7 +267,6 @@ class TracePrediction:
 
     @property
     def network(self) -> dict[str, Any]:
-        """The network, as in its `as_dict`."""
         return dict(self.simulation.network.as_dict())
 
     @property
@@ -281,12 +277,11 @@ class TracePrediction:
 
     @property
     def by_formula(self) -> str:
-        """The calls with times of the library's own formula, and the reason, for the first group with such calls."""
+        """The calls with times of the library's own formula, and the reason, in the first such group."""
         return next((group.by_formula for group in self.simulation.groups if group.by_formula), "")
 
     @property
     def steps_s(self) -> tuple[float, ...]:
-        """The times of all steps, in order."""
         return tuple(timeline.step_s for timeline in self.timelines)
 
     @property
@@ -296,14 +291,13 @@ class TracePrediction:
 
     @property
     def timeline(self) -> StepTimeline:
-        """The step in pictures."""
         return self.timelines[self.shown]
 
     @property
     def not_counted(self) -> list[str]:
         """The operators without counted arithmetic, with their calls and bytes in all steps, most bytes first.
 
-        On GPUs also the collectives over Gloo, if the program has other groups too.
+        On GPUs also collectives over Gloo, if other groups use another backend.
         """
         calls, sizes = Counter[str](), Counter[str]()
         by_gloo = [group.backend == "gloo" for group in self.trace.groups]
@@ -320,13 +314,13 @@ class TracePrediction:
 
     @property
     def unawaited(self) -> str:
-        """The number of calls that end in their steps although nobody waits for them there; "" for 0."""
+        """A note on calls that end in their steps although nobody waits for them there; "" if none."""
         calls = [call for step in self.simulation.steps for call in step.unawaited]
         told = f"{plural(len(calls), 'call')}, {format_size(sum(call.size_bytes for call in calls))}"
         return f"taken to end in their steps, where the program does not wait for them: {told}" if calls else ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON; an infinite time becomes None."""
+        """Return JSON fields; infinity becomes None."""
         timeline = self.timeline
         calls = zip(timeline.step.calls, timeline.calls, timeline.exposed_by_call(), strict=True)
         compiled = [self.fused_s, self.mean.step_s] if self.fused_s is not None else None
@@ -360,8 +354,7 @@ class TracePrediction:
 class ScaledStep(NamedTuple):
     """A step on `num_ranks` ranks.
 
-    efficiency: time of the reference step of `TraceScaling` over that of this step; 1 if no time passes, 0 for a step
-    that never ends.
+    efficiency: as in `efficiency`, with the reference step of `TraceScaling`.
     total_tokens_per_s: on all ranks; None if the tokens of a step are not known.
     fused_s: as in `TracePrediction`.
     """
@@ -381,7 +374,7 @@ class TraceScaling:
 
     predictions: one for each number of ranks; they are sorted by it.
     tokens: of each rank in a step, if known.
-    single_s: the step of a process alone, as reference of the efficiency; None: the step on the fewest ranks.
+    single_s: reference of the efficiency: the step of a process alone; None: the step on the fewest ranks.
     """
 
     def __init__(
@@ -392,7 +385,6 @@ class TraceScaling:
 
     @property
     def steps(self) -> list[ScaledStep]:
-        """The mean step on each number of ranks."""
         first_s = self.predictions[0].mean.step_s if self.single_s is None else self.single_s
         steps = []
         for prediction in self.predictions:
@@ -417,7 +409,7 @@ class TraceScaling:
         return f"a rank computes {work}: the work of a rank changes, and so the efficiency is not that of weak scaling"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON; an infinite time becomes None."""
+        """Return JSON fields; infinity becomes None."""
         first = self.predictions[0]
         return {
             "basis": first.computing.basis,

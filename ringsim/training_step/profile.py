@@ -23,7 +23,6 @@ _Seconds = Annotated[float, values.number(0, MAX_VALUE, "a finite number of seco
 class Parameter(Record, frozen=True):
     """One parameter that has a gradient.
 
-    elements: of the parameter and of its gradient.
     ready_s: seconds from the start of the backward pass until the gradient is ready.
 
     Raises ValueError for a dtype that has no gradients.
@@ -40,7 +39,6 @@ class Parameter(Record, frozen=True):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its gradient."""
         return self.elements * ELEMENT_BYTES[self.dtype]
 
 
@@ -77,7 +75,6 @@ class StepProfile(JsonFile, frozen=True):
 
     @property
     def step_s(self) -> float:
-        """The seconds of a step of one process alone, without DDP."""
         return self.forward_s + self.backward_s + self.optimizer_s
 
     @property
@@ -85,7 +82,7 @@ class StepProfile(JsonFile, frozen=True):
         return sum(parameter.size_bytes for parameter in self.parameters)
 
     def order_of_readiness(self) -> list[int]:
-        """Return the parameters' indices by the time of readiness; among equals the last registered is first."""
+        """Return the parameters' indices by readiness; among equals the last registered is first."""
         return sorted(range(len(self.parameters)), key=lambda index: (self.parameters[index].ready_s, -index))
 
 
@@ -97,7 +94,7 @@ def _size(value: Any) -> int:
 
 
 def _shapes(value: Any) -> tuple[int, ...]:
-    """Return the elements of each parameter, from shapes such as "768x3072" or numbers."""
+    """Return the elements of each parameter, from shapes such as "768x3072"."""
     if not isinstance(value, list) or not value:
         raise ValueError('must be a list of shapes, such as ["768x3072", "3072"]')
     return tuple(_elements(item) for item in value)
@@ -147,7 +144,7 @@ def load_layers(path: Path) -> StepProfile:
 def _profile(model: _Model, file: str) -> StepProfile:
     """Return the step: layers are registered in file order, and the backward pass begins with the last one.
 
-    The gradients of a layer become ready together at the end of its part of the backward pass.
+    The gradients of a layer become ready at the end of its part of the backward pass.
     """
     if sum(len(layer.parameters) * layer.repeat for layer in model.layer) > MAX_PARAMETERS:
         raise ValueError(f"layer: more than {MAX_PARAMETERS} parameters in all")

@@ -6,8 +6,8 @@ two cores, its computing and communicating threads share them fairly: while both
 
 On a GPU the program only issues work, and runs ahead. Computations are one stream, and the calls of a group another:
 
-- a call begins when the stream on which it is made reaches it. The stream of the computations has then finished all
-earlier events; a stream of the program's own only the events for which the program made it wait;
+- a call begins when its stream reaches it. The stream of the computations has then finished all earlier events; a
+stream of the program's own only the events for which the program made it wait;
 - a computation is slower while calls are under way, whose channels occupy multiprocessors of the GPU;
 - computations wait for a synchronous call at the call, for an asynchronous call where the program waits, and for a call
 on its own stream where the program makes the stream of the computations wait.
@@ -33,7 +33,7 @@ class CallSpan(NamedTuple):
     """The earliest possible begin, the begin and the end of a call, in seconds from the start of the step.
 
     protocol: None if the backend's library is not known to choose one.
-    channels: on a GPU, each occupies a multiprocessor meanwhile; 0 if not known.
+    channels: on a GPU, each occupies a multiprocessor; 0 if not known.
     """
 
     ready_s: float
@@ -69,7 +69,7 @@ class Computation(NamedTuple):
 class StepTimeline:
     """A traced step with the times of its events, in seconds from its start.
 
-    calls: one for each of the step's calls. done_s: end of the computations and waits up to each of the step's events.
+    calls: one for each of the step's calls. done_s: end of the computations and waits up to each event.
     step_s: infinite if a call never ends. slowed_s: additional time of computations because calls are under way.
     """
 
@@ -83,12 +83,11 @@ class StepTimeline:
 
     @property
     def compute_s(self) -> float:
-        """Seconds of all computations."""
         return sum(end_s - begin_s for _, begin_s, end_s in self.computations)
 
     @property
     def exposed_s(self) -> float:
-        """Exposed communication: seconds without computing, because of waits."""
+        """Exposed communication: seconds without computing."""
         return self.step_s - self.compute_s
 
     @property
@@ -155,9 +154,9 @@ def simulate_step(
 ) -> StepTimeline:
     """Return the timeline of a step.
 
-    groups: of the trace. on_gpu: whether streams execute computations and calls.
+    on_gpu: whether streams execute computations and calls.
     seconds: duration of a computation while calls occupy the given number of multiprocessors.
-    pace: relative speed of computing and of calls while both are in progress; 1 with cores for both; unused on a GPU.
+    pace: relative speed of computing and of calls while both are in progress; unused on a GPU.
     number: of the step among those with calls; it determines which calls are late.
 
     Raises ValueError for a call that cannot be simulated, such as send.
@@ -240,7 +239,6 @@ class _CpuRun:
         self._waits: list[Wait] = []
 
     def compute(self, index: int) -> None:
-        """Advance through a computation; after a wait that never ends nothing is computed."""
         event = self.step.events[index]
         alone_s = self.seconds(event, 0)
         if math.isfinite(self.now_s) and alone_s > 0:
@@ -250,7 +248,7 @@ class _CpuRun:
             self._computed_s += alone_s
 
     def advance(self, event: TraceEvent, alone_s: float) -> None:  # noqa: ARG002
-        """Advance to the end of a computation. alone_s: its time without calls under way."""
+        """Advance to the end of a computation. alone_s: its time without calls."""
         if self._pace < 1:
             alone_s -= self._share_cores(alone_s)
         self.now_s += alone_s
@@ -270,7 +268,6 @@ class _CpuRun:
 
     @property
     def clock_s(self) -> float:
-        """The time by the clock of the calls."""
         return self.now_s - self._behind_s
 
     def _in_step(self, clock_s: float) -> float:
@@ -281,7 +278,6 @@ class _CpuRun:
         return begin_s + (clock_s - since_s) * rate
 
     def meet(self, event: TraceEvent) -> None:
-        """Advance to a call, to a wait, or to the reading of a result."""
         call = self.step.calls[event.call]
         if event.kind is TraceEventKind.CALL:
             self.issue(call, self.clock_s)
@@ -301,8 +297,8 @@ class _CpuRun:
     def _place(self, call: int) -> float:
         """Return the place of a call from the earliest, 0, to the latest, 1, spread evenly over calls and steps.
 
-        Multiples of either ratio modulo 1 are spread evenly: over the calls of a step, and for each call over the
-        steps. With a single ratio, a step of 21 calls would have the same late calls as the next.
+        Multiples of either ratio modulo 1 are spread evenly, one over the calls of a step, the other over its
+        repetitions. With a single ratio, a step of 21 calls would have the same late calls as the next.
         """
         return ((call + 1) * GOLDEN_RATIO + self._number * SILVER_RATIO) % 1.0
 
@@ -312,20 +308,18 @@ class _CpuRun:
         return self._known[call].end_s
 
     def _time_calls(self, queue: _Queue) -> float:
-        """Record the times of a queue's calls if no call is added, and return the end of the last one."""
+        """Record the times of a queue's calls if none is added, and return the last end."""
         spans = dict(queue.spans())
         self._known.update(spans)
         return max((span.end_s for span in spans.values()), default=0.0)
 
     def wait(self, call: int) -> None:
-        """Advance computing to the end of the call."""
         waited_s = self.end_s(call) - self.clock_s
         if waited_s > 0:
             self._waits.append(Wait(call, self.now_s, self.now_s + waited_s))
             self.now_s += waited_s
 
     def timeline(self) -> StepTimeline:
-        """Simulate the whole step."""
         for index, event in enumerate(self.step.events):
             if event.kind is TraceEventKind.COMPUTE:
                 self.compute(index)
