@@ -96,7 +96,7 @@ def _pages_bytes(name: str) -> float:
 
 
 def transfers_in(seconds: float) -> int:
-    """Return approximately how many transfers are simulated one by one in that time."""
+    """Return approximately how many transfers are simulated in that time."""
     return round(seconds * TRANSFERS_PER_S)
 
 
@@ -120,7 +120,7 @@ def require_memory(purpose: str, num_bytes: float) -> None:
 
 
 def require_installed_memory(purpose: str, num_bytes: float) -> None:
-    """Raise ValueError if `purpose` needs more than the installed memory: all processes get the same answer."""
+    """Raise ValueError if `purpose` needs more than the installed memory, the same on all processes of a machine."""
     installed = installed_bytes()
     if num_bytes > installed:
         raise ValueError(f"{purpose}: would take {format_size(num_bytes)} of memory; there is {format_size(installed)}")

@@ -23,7 +23,7 @@ def align_columns(
 ) -> list[str]:
     """Return a line for each row, with columns as wide as their longest cells.
 
-    rows: all of one length. alignment: l or r for each column; the last letter also holds for further columns.
+    alignment: l or r for each column; the last letter also holds for further columns.
     width: of the table; cells of the last column wrap beyond it.
 
     >>> align_columns([("size", "ranks"), ("64 KiB", "2")], "lr")

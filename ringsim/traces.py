@@ -1,11 +1,8 @@
 """`ProgramTrace`: recorded training steps of one rank of a program, with its collectives.
 
 A step is a list of events in program order: computations, calls and waits. The times of collectives are not recorded,
-because they depend on the network.
-
-A program may make calls on its own streams. On a GPU, streams run concurrently with the program; the overlap depends on
-the calls for which they wait (`TraceCall.after`, `TraceCall.after_calls`) and on where computations wait for them
-(`TraceEventKind.READ`).
+because they depend on the network. On a GPU, the overlap of streams depends on the calls for which they wait
+(`TraceCall.after`, `TraceCall.after_calls`) and on where computations wait for them (`TraceEventKind.READ`).
 """
 
 import shlex
@@ -51,7 +48,7 @@ class Operator(Record, frozen=True):
 
     name: such as aten.mm.
     dtype: of its arithmetic; torch's name, or tf32 for float32 that a GPU multiplies in TF32.
-    flops: floating-point operations per call. size_bytes: memory read and written per call.
+    flops, size_bytes: operations, and bytes read and written, per call.
     is_counted: False if its arithmetic may take longer than its memory accesses and its operations are not known.
     """
 
@@ -95,10 +92,9 @@ class TraceCall(Record, frozen=True):
     peer: the other rank of a send or recv, or the root, as a rank of the group; -1 if there is none.
     local_s: seconds on this rank besides messages, for copies and rounding.
     is_lent: the tensor is one of `collectives.empty`, which the ranks of a host read where it is.
-    on_side_stream: the call is on the program's own stream; on a GPU computations then continue even if it is
-    synchronous.
-    after: index of the last event for which that stream waits before the call; -1 for none; None if it waits for all
-    earlier events, as on the stream of the computations.
+    on_side_stream: on the program's own stream; on a GPU computations then continue even if the call is synchronous.
+    after: index of the last event for which that stream waits before the call; -1 for none; None for all earlier
+    events, as on the stream of the computations.
     after_calls: indices of the calls of other groups for which it waits, the last of each group.
     """
 

@@ -141,7 +141,7 @@ def format_duration(time_s: float) -> str:
 
 
 def time_unit(time_s: float) -> tuple[float, str]:
-    """Return the largest unit in which a time is at least 1: its number per second, and its name.
+    """Return the largest unit in which a time is at least 1, or ns: its number per second, and its name.
 
     >>> time_unit(0.0015)
     (1000, 'ms')

@@ -58,7 +58,7 @@ class Workers:
 
     @property
     def count(self) -> int:
-        """The number of tasks computed at a time; for a cluster, the current number."""
+        """The number of tasks computed at a time; a cluster's may change."""
         return self.jobs if self.dask is None else max(sum(_client(self.dask).ncores().values()), 1)
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Generator[Result, None, None]:

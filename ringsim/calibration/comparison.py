@@ -82,7 +82,7 @@ class ComparedCells(OpenRecord, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ComparedCase:
-    """A measured case and its prediction, with the properties of a `ComparedCell`.
+    """A measured case and its prediction; error and spread as in `ComparedCell`.
 
     how: algorithm and protocol of the prediction, or the reason why there is none.
     interval: of the measured time, see `intervals`; None if not known.
@@ -148,7 +148,7 @@ class Comparison:
         return any(compared.interval for compared in self.cases)
 
     def extrapolation(self) -> str:
-        """Return a note on predictions for more hosts than the calibration has; "" if none."""
+        """Return a note on predictions for more hosts than calibrated; "" if none."""
         known = {cells.num_hosts for cells in self.calibration.cells} if self.calibration else set()
         asked = {compared.case.call.num_nodes for compared in self.cases if compared.predicted_s is not None}
         beyond = sorted(number for number in asked if known and number > max(known))

@@ -4,9 +4,9 @@ The fit finds the most likely `log_parameters` of `nccl_model`, given times and 
 separate, such as the start and the hops, keep NCCL's ratio; therefore the log of one number of hosts gives a network
 for others.
 
-`with_ring_steps`: NCCL chooses protocol and chunk size of a ring across hosts by the bytes per rank, not by speed. Its
-times therefore have steps and bends that start, latency and bandwidth cannot express; on more hosts they occur at the
-same bytes per rank. This holds neither within a host nor for trees.
+`with_ring_steps`: NCCL chooses protocol and chunk size of a ring across hosts by the bytes per rank, not by speed.
+Steps and bends in its times, which start, latency and bandwidth cannot express, therefore occur at the same bytes per
+rank on more hosts. This holds neither within a host nor for trees.
 """
 
 import math
@@ -53,7 +53,7 @@ class LogFit:
 
     @property
     def warnings(self) -> dict[str, str]:
-        """One line for each kind of warning; "" for none."""
+        """One line for each kind; "" for none."""
         return {
             "contradictory": contradiction_warning(self.cases),
             "guessed_nics": nic_warning(self.cluster, self.cluster.spec.ranks_per_host or 0),
@@ -92,7 +92,7 @@ def calibrate_logs(cases: Sequence[Timing], name: str, nics: Nics | None = None)
 
 
 def _each_log_alone(cases: Sequence[Timing]) -> Iterator[list[Timing]]:
-    """For each log that other logs repeat, yield all cases without the repetitions in the others."""
+    """For each log that others repeat, yield all cases without their repetitions in other logs."""
     groups = repeated(cases)
     for file in sorted({case.file for some in groups for case in some}):
         others = {id(case) for some in groups if file in {case.file for case in some} for case in some}

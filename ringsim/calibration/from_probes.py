@@ -199,7 +199,7 @@ def probe_calibration(file: str, cluster: Network, draws: Sequence[Network], mea
 
 
 def _log_ratio(drawn: float | None, fitted: float) -> float:
-    """Return the logarithm of the ratio; 0 if a value means no cost or no limit, for which other parameters compensate."""
+    """Return 0 if a value means no cost or no limit: other parameters then compensate for it."""
     return math.log(drawn / fitted) if drawn and fitted and math.isfinite(drawn) and math.isfinite(fitted) else 0.0
 
 
@@ -261,17 +261,15 @@ class ProbeNoise:
 
     @property
     def largest_error(self) -> float:
-        """The larger error of the prediction, as a magnitude."""
         return max(map(abs, self.predicted.off_by))
 
     def line(self) -> str:
-        """Return the warning of a busy machine."""
         (low_s, high_s), (low, high) = p10_p90(self.probe.times_s), self.predicted.off_by
         return warning_line("busy", size_bytes=self.probe.size_bytes, low_s=low_s, high_s=high_s, low=low, high=high)
 
 
 def probe_noise(measurements: Measurements, fit: ProbeFit) -> ProbeNoise | None:
-    """Return the noise of the shortest (latency) or longest (bandwidth) message, the larger one; None without shifts."""
+    """Return the larger noise of the shortest (latency) and longest (bandwidth) message; None without messages."""
     probes = measurements.probes_of("shift", in_flight=1)
     if not probes or measurements.num_ranks == 1:
         return None

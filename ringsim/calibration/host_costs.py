@@ -146,8 +146,8 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
     The costs on the cores are those of `calibrate_host`. Bandwidth is the rate of long messages in a shift, which uses
     both directions at once; if pings show different rates, it is that of the slowest link, and other links are faster
     in proportion. The remaining time of the smallest message is latency. Burst sizes follow from shifts after a pause.
-    Namespaces or containers of one machine share its cores if they have a single rank each; otherwise they get equal
-    parts, if possible.
+    Namespaces or containers of one machine share its cores if they have one rank each; otherwise they get equal parts,
+    if possible.
 
     Raises ValueError for missing probes, and for hosts with different numbers of ranks.
     """
@@ -327,7 +327,7 @@ def shared_memory_of(measurements: Measurements, cluster: Network) -> SharedMemo
     "shm/copy" and "shm/add": ranks send chunks that are not forwarded, so nobody waits. The smallest chunks give the
     overheads; larger ones take two copies, or a copy and an addition. "shm/shift": ranks forward sums; a message takes
     an addition into another place, and the first a copy. Its smallest message also takes the latency, and in "shm/call"
-    the cost of a call. "/cached": the same tensors each time. Ranks that outnumber cores take turns.
+    the cost of a call. Ranks that outnumber cores take turns.
     """
     copies, shifts, calls = (measurements.probes_of(kind, transport="shm") for kind in ("copy", "shift", "call"))
     if not (copies and shifts):

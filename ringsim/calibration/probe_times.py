@@ -40,7 +40,7 @@ def _round(num_ranks: int, src: Ints, dst: Ints) -> Schedule:
 def cold_call_s(measurements: Measurements, subject: str = "", transport: str = "") -> float:
     """Return the additional time of a call after a walk through memory; 0 without such probes.
 
-    A computation evicts the code and data of a call from the caches, and its threads sleep.
+    A computation evicts the call's code and data from the caches, and its threads sleep.
 
     subject, transport: as in `ProbeKind`.
     """

@@ -85,7 +85,7 @@ class FittedParameter(Estimate):
 
 
 def repeated(cases: Iterable[Timing]) -> list[list[Timing]]:
-    """Return the groups of several cases that differ only in their file."""
+    """Return the groups of cases that differ only in their file."""
     alike: dict[tuple[Call, str], list[Timing]] = {}
     for case in cases:
         alike.setdefault((case.call, case.algorithm), []).append(case)

@@ -30,7 +30,7 @@ MAX_BYTES = 64 * 2**20  # a log with more is not one table of results
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield each line with its number, from 1.
 
-    Raises ValueError for a file that cannot be a log, OSError if it is unreadable.
+    Raises ValueError for a file that cannot be a log, OSError for an unreadable one.
     """
     data = read_bytes(path, MAX_BYTES)
     if b"\0" in data[:4096]:
@@ -48,7 +48,7 @@ def whole(text: str) -> int:
 
 
 def clean(line: str) -> str:
-    """Return the line without colours and the time of printing."""
+    """Return the line without colours and time."""
     return _TIME.sub("", _COLOUR.sub("", line)).strip()
 
 
@@ -230,7 +230,7 @@ class Shape:
     _continued: str = ""
 
     def look_at(self, number: int, line: str, end_runs: Callable[[], None]) -> None:
-        """Read one line; call `end_runs` before it changes the ranks of the rows so far."""
+        """Read one line; call `end_runs` before it changes the ranks of earlier rows."""
         if match := _RANK.search(line):
             end_runs()
             self._list(number, match)
@@ -289,7 +289,7 @@ class Shape:
     def run(self, programs: str, *, has_list: bool = False) -> RunShape:
         """Return the shape of the run that ends here.
 
-        programs: a pattern of the benchmark's program names. has_list: whether the benchmark lists its ranks.
+        programs: pattern of the benchmark's programs. has_list: whether the benchmark lists its ranks.
         """
         self.is_used, self.has_rows = True, False
         self._used, self._commands = self._commands or self._used, []

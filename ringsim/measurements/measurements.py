@@ -38,8 +38,8 @@ class CollectiveTimes(Record, frozen=True):
     wrong: wrong elements over all ranks; None if unchecked.
     calls: successive calls per iteration.
     times_s: per call, of each iteration: the slowest rank's time from its start to its end.
-    arrival_skew_s: per call, of each iteration: time of the slowest rank before the last rank began, in which it may
-    have waited. Only valid with one clock, as on one host. Its key in files is "late_s".
+    arrival_skew_s: per call, of each iteration: time of the slowest rank before the last rank began; only valid with
+    one clock, as on one host. Its key in files is "late_s".
     positions: of each iteration, number of competitors before this one.
     rank_medians_s: of each rank.
     """
@@ -309,7 +309,7 @@ class Measurements(JsonFile, frozen=True):
 
 
 def pooled(turns: Sequence[Measurements]) -> Measurements:
-    """Return the probes of several turns as one, with the provenance of the first.
+    """Return the probes of several turns as one, with the first's provenance.
 
     Raises ValueError if the turns have different probes.
     """

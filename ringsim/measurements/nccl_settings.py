@@ -119,7 +119,7 @@ class LogEnvironment:
     _has_rows: bool = False
 
     def look_at(self, line: str) -> None:
-        """Note versions and settings, from lines such as `# NCCL version: 2.18` or NCCL's own log."""
+        """Note versions and settings, such as `# NCCL version: 2.18` or from NCCL's own log."""
         settings, told = _settings(line), self._next if self._has_rows else self._own
         self._versions = {_NCCL: settings[_NCCL]} | self._versions if _NCCL in settings else self._versions
         if _EXPORT.search(line):

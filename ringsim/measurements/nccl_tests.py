@@ -31,9 +31,9 @@ _NONE = ("N/A", "NA")
 
 
 def busbw_factor(test: str, num_ranks: int) -> float:
-    """Return busbw over algbw, which makes busbw comparable with a link's bandwidth for any number of ranks.
+    """Return busbw over algbw: the least share of the tensor that the busiest rank sends.
 
-    It is the least share of the tensor that the busiest rank sends (doc/PERFORMANCE.md of nccl-tests).
+    It makes busbw comparable with a link's bandwidth for any number of ranks (doc/PERFORMANCE.md of nccl-tests).
 
     >>> busbw_factor("all_reduce", 4)
     1.5
@@ -144,7 +144,7 @@ def ratio_range(rows: Iterable[PrintedRow]) -> tuple[float, float]:
 def ranks_by_counts(rows: Iterable[PrintedRow]) -> int | None:
     """Return the size over one rank's count; None if equal, or rows contradict each other.
 
-    Since version 2.1 the printed size is exactly that of all ranks if the count is one rank's.
+    Since version 2.1 the size is exactly that of all ranks if the count is one rank's.
     """
     ratios = {divmod(row.size, row.count * row.element) if row.count else (1, 0) for row in rows}
     ratio, rest = ratios.pop()
@@ -205,7 +205,6 @@ class _PrintedRun:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The tests with these columns."""
         tests = _BY_COLUMNS[self.rows[-1].reduces, self.rows[-1].has_root]
         checked = next((row.checks_in_place for row in self.rows if row.checks_in_place is not None), None)
         if checked is not None:

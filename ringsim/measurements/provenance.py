@@ -79,7 +79,6 @@ class RankHosts:
 
     @property
     def one_clock(self) -> bool:
-        """Whether all ranks are on one physical host."""
         return not any(self.physical_hosts)
 
     @property

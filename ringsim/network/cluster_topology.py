@@ -59,8 +59,8 @@ class ClusterTopology(Topology):
     def _port_uses(self, added: Ints, copied: Ints) -> tuple[Floats, Floats]:
         """Return the use per byte of the sender's and the receiver's port if a switch adds up or copies the messages.
 
-        NVLink SHARP: the switch reads the shares of all ranks, including the owner's, and sends the owner their sum; or
-        it gets the sum once and sends it to all. Therefore k messages load k + 1 ports, and the owner's other direction
+        NVLink SHARP: the switch reads the shares of all ranks and sends the owner their sum, or it gets the sum once
+        and sends it to all, the owner included. Therefore k messages load k + 1 ports, and the owner's other direction
         once. No port exceeds `library.switch_share` of its bandwidth.
         """
         merged = np.maximum(added, copied)
@@ -109,7 +109,6 @@ class ClusterTopology(Topology):
 
 
 def _table(uses: Iterable[Use], num_pairs: int) -> tuple[Ints, Floats]:
-    """Return `resource` and `use_per_byte` of `Paths`, without unused columns."""
     used = [(resource, use) for resource, use in uses if (resource != NONE).any()]
     resource = np.empty((num_pairs, len(used)), dtype=np.int64)
     use_per_byte = np.empty((num_pairs, len(used)))
@@ -132,7 +131,7 @@ def _failing_ranks(spec: Spec, num_ranks: int, catalogue: Catalogue) -> Ints:
 def processors_of(spec: Spec, num_ranks: int, cores: Ints, **instead: float) -> Processors:
     """Return the costs of all ranks, with slow ranks slower.
 
-    cores: see `Processors`. instead: replacements of the spec's costs.
+    cores: see `Processors`. instead: of the spec's costs.
     """
     slowdown = _slowdowns(spec, num_ranks)
 

@@ -29,7 +29,7 @@ class Catalogue:
         self._burst: list[Floats] = []
 
     def add(self, names: Sequence[str], capacity: Floats, burst_bytes: Floats | None = None) -> Ints:
-        """Return the numbers of these resources, shaped as `capacity`; NONE for a resource without a limit."""
+        """Return the numbers of these resources, shaped as `capacity`; NONE for a resource that is not kept."""
         keep = np.isfinite(capacity)
         if self._special:
             self._offered.update(dict.fromkeys(names))
@@ -43,7 +43,7 @@ class Catalogue:
         return numbers
 
     def add_ports(self, names: Sequence[str], links: Sequence[Link], half_duplex_suffix: str = "") -> tuple[Ints, Ints]:
-        """Return the outgoing and the incoming resource of each link; they are the same on a half-duplex link."""
+        """Return the outgoing and the incoming resource of each link; half duplex: the same."""
         half = np.array([link.half_duplex for link in links], dtype=bool)
         capacity = np.array([link.bandwidth_bytes_per_s for link in links])
         burst = np.array([float(link.burst_bytes) for link in links])
@@ -170,7 +170,7 @@ class Fabric(Protocol):
 
 
 def make_fabric(spec: Spec, layout: RankLayout, catalogue: Catalogue) -> Fabric:
-    """Return the fabric of the spec, and add its links to the catalogue."""
+    """Return the fabric of the spec, with its links in the catalogue."""
     if spec.cables:
         return _Cables(spec.cables, layout.names, catalogue)
     return _Leaves(spec.switch, layout, catalogue)
@@ -250,7 +250,7 @@ def neighbours(cables: Sequence[Cable]) -> Ways:
 
 
 def reach(start: str, ways: Ways) -> dict[str, tuple[str, int, bool]]:
-    """Return for each reachable end its predecessor, the cable and its direction, by breadth-first search."""
+    """Return for each reachable end its predecessor, cable and direction (breadth-first search)."""
     came_from: dict[str, tuple[str, int, bool]] = {}
     queue = deque([start])
     while queue:
@@ -263,7 +263,6 @@ def reach(start: str, ways: Ways) -> dict[str, tuple[str, int, bool]]:
 
 
 def _number(cables: Sequence[Cable], catalogue: Catalogue) -> tuple[Ints, Ints]:
-    """Return the resources of each cable in both directions."""
     there, back = [], []
     for cable in cables:
         first, second = cable.between

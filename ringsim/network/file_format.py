@@ -61,7 +61,7 @@ class NetworkFile(spec.Table, frozen=True):
 
 
 def value_of(described: spec.Spec, place: str) -> Any:
-    """Return the value at a place such as "host.nic.latency"; in a list of tables, the last one's value."""
+    """Return the value at a place such as "host.nic.latency"; in a list of tables, the last one's."""
     value: Any = described
     for name in place.split("."):
         value = getattr(value, next(field for field, key in _keys(value) if key == name))
@@ -135,7 +135,6 @@ def network_text(network: Network) -> str:
 
 
 def _table(part: msgspec.Struct, always: Collection[str] = ()) -> dict[str, Any]:
-    """Return the fields that differ from their defaults, and the fields `always`, by key."""
     fields = ((field, getattr(part, field.name)) for field in msgspec.structs.fields(part))
     return {
         field.encode_name: _written(field.name, value, always)

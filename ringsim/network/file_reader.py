@@ -39,7 +39,7 @@ def read_network(text: str, file: str) -> Network:
 
 
 def _merged(template: Any, given: Any) -> Any:
-    """Return the table with the template's values for missing keys; other types stay, to be refused later."""
+    """Return the table with the template's values for missing keys; other types stay, to be refused."""
     return {**template, **given} if isinstance(template, dict) and isinstance(given, dict) else given
 
 

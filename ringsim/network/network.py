@@ -21,7 +21,7 @@ _UNIFORM = "uniform"
 class CalibratedCells(Record, frozen=True):
     """The sizes at which one collective was timed on a number of ranks and hosts.
 
-    rows: a digest of each timing, as in `Timing.rows`; empty in files of older versions.
+    rows: digests of the timings, as in `Timing.rows`; empty in files of older versions.
     """
 
     collective: values.Name
@@ -37,8 +37,8 @@ class Calibration(Record, frozen=True):
 
     files: names of the logs or measurements, without folders.
     senders_per_host: most ranks of a host that sent to other hosts at once, if `host.nic` is all NICs of a host
-    together; None if it gives their number, or nothing crossed hosts.
-    num_ranks: of the probes, if all ranks were on one host; else None.
+    together; else None.
+    num_ranks: of the probes, if all ranks were on one host.
     noise, latency_noise: standard deviation of the logarithm of fitted over measured times, where bytes and where
     latencies dominate; latency_noise None: equal to noise.
     parameters, draws: fitted parameters, and equally likely networks as ratios to their values; empty if not known.
@@ -67,8 +67,8 @@ class Calibration(Record, frozen=True):
     ) -> bool:
         """Return whether the calibration used one of these timings of the collective.
 
-        rows: their digests. If digests are missing here or in the file, a timing of the same collective, algorithm,
-        size, ranks and hosts counts as the same.
+        rows: their digests. Without digests, a timing of the same collective, algorithm, size, ranks and hosts counts
+        as the same.
         """
         shape = collective, num_ranks, num_hosts
         alike = [
@@ -88,7 +88,7 @@ OF_THE_LIBRARY = ("tree_share", "tree_latency", "message_start", "message_share"
 
 
 def parameter_names(protocols: Iterable[str]) -> list[str]:
-    """Return the names of all parameters of a fit to logs with these protocols, in their order."""
+    """Return the names of all parameters of a fit to logs with these protocols, in order."""
     of_protocols = [f"{protocol} {key}" for protocol in protocols for key in _OF_A_PROTOCOL]
     return [*BANDWIDTHS, *of_protocols, *OF_THE_LIBRARY]
 
@@ -121,8 +121,7 @@ class Network:
     `load_network` reads a network from a file; `Network.uniform` makes one whose pairs of ranks are all alike.
 
     source: a label (vendor figure, NCCL's own model, measured) and a reference.
-    file: name of its file in error messages.
-    calibration: None if the network was not fitted.
+    file: its name in error messages.
 
     Raises ValueError for a negative or infinite time and for a rate not above 0, TypeError for costs in place of a
     spec.
@@ -225,7 +224,7 @@ class Network:
     def memory_topology(
         self, num_ranks: int, published_bytes: int | None = None, touched_bytes: int | None = None
     ) -> SharedMemoryTopology:
-        """Return the topology of ranks that read from each other's memory, see `SharedMemoryTopology`.
+        """Return the topology of the network's shared memory; see `SharedMemoryTopology`.
 
         Raises ValueError as `topology` does.
         """

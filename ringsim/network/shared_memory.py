@@ -1,7 +1,7 @@
 """`SharedMemoryTopology`: the ranks of one host, which read received chunks from each other's memory.
 
 The sender copies a chunk to shared memory, unless it is there already, and the receiver adds or copies it from there
-(see `MemoryPasses`). Larger tensors than a slot go in portions, one after the other.
+(see `MemoryPasses`). Tensors larger than a slot go in portions.
 """
 
 import numpy as np
@@ -48,7 +48,7 @@ class SharedMemoryTopology(Topology):
     ) -> None:
         """published_bytes: by each rank at a time; None: a full slot.
 
-        touched_bytes: between two collectives of the same tensor, which may stay in the caches; None: as measured.
+        touched_bytes: memory that a rank touches between two collectives of the same tensor; None: as measured.
         """
         self.num_ranks, self.jitter = num_ranks, spec.jitter
         published_bytes = costs.slot_bytes if published_bytes is None else published_bytes

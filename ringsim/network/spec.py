@@ -46,7 +46,7 @@ def _key(field: str) -> str:
 
 
 class Table(Record, frozen=True, rename=_key):
-    """A table of a network file: values have units, and keys are field names without units."""
+    """A table of a network file: values have units, keys are field names without units."""
 
 
 class Link(Table, frozen=True):

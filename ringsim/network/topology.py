@@ -1,6 +1,6 @@
 """`Topology`: a network as the engines see it, for one number of ranks.
 
-A *resource* is anything that messages or ranks can share (a port, a NIC, an uplink, a host's memory or cores); it has a
+A *resource* is anything that messages or ranks can share (a port, a NIC, an uplink, a host's memory or cores), with a
 name and a capacity. Each byte of a message uses the resources on its path, and its ends use cores.
 """
 
@@ -164,14 +164,14 @@ class Topology(ABC):
         """Return the paths of these pairs in their order; `src` and `dst` differ in every row."""
 
     def connection_paths(self, src: Ints, dst: Ints, channel: Ints) -> Paths:  # noqa: ARG002  of no switch that adds
-        """Return the paths of messages on these channels, which the switch of a host may add up or copy."""
+        """Return the paths of messages on these channels, which switches may add up or copy."""
         return self.paths(src, dst)
 
 
 def require_sound(topology: Topology) -> None:
     """Raise ValueError for the first cost with which virtual time cannot advance, such as NaN.
 
-    Paths are checked separately, because they are computed later and only if used.
+    Paths have their own check, since they are computed when used.
     """
     processors, resources = topology.processors, topology.resources
     require_costs("send_overhead_s of rank", processors.send_overhead_s)

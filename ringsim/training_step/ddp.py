@@ -9,7 +9,7 @@ later gradients.
 
 All ranks are assumed to be alike, and communication to take nothing from computing.
 
-Source of the buckets: torch 2.13, `_BucketCapacityConfig` and `_build_reducer` in torch/nn/parallel/distributed.py, and
+Source of the buckets: torch 2.13, `_BucketCapacityConfig` and `_build_reducer` in torch/nn/parallel/distributed.py,
 `compute_bucket_assignment_by_size` and `Reducer::rebuild_buckets` in torch/csrc/distributed/c10d/reducer.cpp.
 """
 
@@ -165,7 +165,7 @@ class DdpStep(NamedTuple):
 
     @property
     def num_buckets(self) -> int:
-        """The number of all_reduces, including that of the map of used parameters with `find_unused_parameters`."""
+        """All all_reduces, including that of the map of used parameters with `find_unused_parameters`."""
         return sum(call.collective == "all_reduce" for call in self.prediction.timeline.step.calls)
 
     def row(self) -> dict[str, Any]:

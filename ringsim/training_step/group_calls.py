@@ -150,7 +150,7 @@ class GroupCalls:
         return self._alone_s[key]
 
     def call_alone_s(self, call: TraceCall) -> float:
-        """Return the seconds of a call after a computation, not late, without others of this group."""
+        """Return `alone_s` of a call after a computation that is not late."""
         return self.alone_s(self.call(call, computed_s=math.inf), call.algorithm)
 
     def within(self, call: TraceCall) -> Estimate | None:
@@ -258,6 +258,6 @@ def element_bytes_of(dtype: str) -> int:
 
 
 def _hosts_of(network: Network, group: Ints) -> list[int]:
-    """Return the number of the group's ranks on each host."""
+    """Return the group's ranks per host."""
     counts: list[int] = np.unique(group // (network.spec.ranks_per_host or len(group)), return_counts=True)[1].tolist()
     return counts if network.spec.ranks_per_host else [len(group)]

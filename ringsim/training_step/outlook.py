@@ -79,7 +79,7 @@ def with_step_interval(prediction: TracePrediction) -> TracePrediction:
 
 
 def _communication_within(simulation: StepSimulation) -> Estimate | None:
-    """Return the interval of the calls' total time, relative to the predicted time."""
+    """Return the interval of the calls' total time, relative to the prediction."""
     network, groups = simulation.network, simulation.groups
     counts = Counter(call for step in simulation.steps for call in step.calls if len(groups[call.group].ranks) > 1)
     is_known = network.calibration is not None and bool(network.calibration.draws)
@@ -103,7 +103,6 @@ def _from_logs(counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) ->
 
 
 def _from_probes(network: Network, counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) -> Estimate | None:
-    """Return the interval of the calls' summed times, over these times."""
     schedules = [groups[call.group].call(call).call.schedule for call in counts]
     draws = SimulatedDraws.from_network(network)
     if draws is None or sum(schedule.num_transfers for schedule in schedules) > _MOST_TRANSFERS:

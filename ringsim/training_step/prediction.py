@@ -74,9 +74,9 @@ class Computing:
     on_gpu: streams do the work, and a GPU's library (LIBRARY) the collectives.
     roofline: for the times of operators; None: recorded times.
     scale: factor of these times; above 1 for a roofline, since nothing reaches the peak.
-    is_fitted: the scale makes a step as long as it was measured. is_fused: as in `Roofline.seconds`.
-    library: for all calls of a generated trace, whose computations already include the sharing of cores; None for a
-    recorded trace.
+    is_fitted: the scale makes a step as long as measured. is_fused: as in `Roofline.seconds`.
+    library: for all calls of a generated trace, whose computations include the sharing of cores; None for a recorded
+    one.
     """
 
     on_gpu: bool = False
@@ -88,7 +88,6 @@ class Computing:
 
     @property
     def basis(self) -> str:
-        """The source of the times of the computations, in words."""
         if self.is_fitted:
             return "prediction (computations scaled to a measured step)"
         if self.scale != 1:
@@ -114,14 +113,14 @@ class StepSimulation:
 
     steps: all, or with a roofline the steps with watched operators.
     numbers: of each step among those with calls; they determine which calls are late.
-    core_scale: factor of the recorded times of computations: a program is recorded alone, but on a host with fewer
-    cores than ranks, the kernel shares the cores equally.
+    core_scale: factor of the recorded times of computations: a program is recorded alone, but ranks share the cores of
+    a host equally if it has fewer cores than ranks.
 
     algorithm: of all_reduces, in place of the library's choice.
     trusted: algorithms of Python files that the trace may name, see `build_recorded`.
 
-    Raises ValueError for a network without room for the ranks, a call that cannot be simulated, a roofline without
-    watched operators, or an unknown or untrusted algorithm.
+    Raises ValueError for too many ranks for the network, a call that cannot be simulated, a roofline without watched
+    operators, or an unknown or untrusted algorithm.
     """
 
     def __init__(
@@ -235,7 +234,7 @@ def predict_trace(
     algorithm: str = "",
     trusted: Collection[str] = (),
 ) -> "TracePrediction":
-    """Predict all steps of a trace; see `StepSimulation` for the arguments and errors."""
+    """Predict all steps of a trace; see `StepSimulation` for arguments and errors."""
     return StepSimulation(trace, network, computing, algorithm, trusted).predict()
 
 
@@ -244,8 +243,8 @@ class TracePrediction:
     """The steps of a trace on a network.
 
     mean: of `timelines`.
-    fused_s: mean step of a compiled program without the operators that may be fused; None if the program is not
-    compiled, or the times are recorded or measured.
+    fused_s: mean step of a compiled program without the operators that may be fused; None for other programs, and for
+    recorded or measured times.
     better: step times after improvements, by name, see `with_better_steps`.
     interval: of the mean step, see `with_step_interval`; None if not known.
     """
@@ -277,7 +276,7 @@ class TracePrediction:
 
     @property
     def by_formula(self) -> str:
-        """The calls with times of the library's own formula, and the reason, in the first such group."""
+        """As in `GroupCalls`, for the first group with such calls."""
         return next((group.by_formula for group in self.simulation.groups if group.by_formula), "")
 
     @property

@@ -46,8 +46,7 @@ class StepProfile(JsonFile, frozen=True):
     """One training step without communication; the parameters are in order of registration.
 
     optimizer_s: of the optimizer's step and all else after the backward pass.
-    buffer_bytes: of the model's buffers, which DDP broadcasts from rank 0 before each forward pass; 0: none.
-    provenance: source of the figures.
+    buffer_bytes: of the model's buffers, which DDP broadcasts before each forward pass.
 
     Raises ValueError for more than MAX_PARAMETERS, for too many bytes, and for a gradient ready after the end.
     """
@@ -134,7 +133,7 @@ class _Model(Record, frozen=True):
 def load_layers(path: Path) -> StepProfile:
     """Return the step that the TOML file describes.
 
-    Raises OSError for an unreadable file, and ValueError with file, place, value and rule for an invalid one.
+    Raises OSError for an unreadable file, ValueError with file, place, value and rule for an invalid one.
     """
     text = read_text(path)
     with naming_place(path):

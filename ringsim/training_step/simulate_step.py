@@ -7,10 +7,10 @@ two cores, its computing and communicating threads share them fairly: while both
 On a GPU the program only issues work, and runs ahead. Computations are one stream, and the calls of a group another:
 
 - a call begins when its stream reaches it. The stream of the computations has then finished all earlier events; a
-stream of the program's own only the events for which the program made it wait;
-- a computation is slower while calls are under way, whose channels occupy multiprocessors of the GPU;
-- computations wait for a synchronous call at the call, for an asynchronous call where the program waits, and for a call
-on its own stream where the program makes the stream of the computations wait.
+stream of the program's own only the events for which it was made to wait;
+- a computation is slower while calls are under way, whose channels occupy multiprocessors;
+- computations wait for a synchronous call at the call, for an asynchronous one where the program waits, and for a call
+on its own stream where the program makes the computations' stream wait.
 
 All ranks are assumed to be alike. Calls of different groups share nothing unless the groups are mirrored.
 """
@@ -45,7 +45,7 @@ class CallSpan(NamedTuple):
 
     @property
     def under_way_s(self) -> float:
-        """Seconds from begin to end; 0 if it never begins."""
+        """0 if it never begins."""
         return self.end_s - self.begin_s if math.isfinite(self.begin_s) else 0.0
 
 
@@ -101,7 +101,6 @@ class StepTimeline:
             raise ValueError("the step never ends, as something fails: there is nothing to draw")
 
     def exposed_by_call(self) -> list[float]:
-        """Return for each call the seconds of waiting for it."""
         exposed_s = [0.0] * len(self.calls)
         for call, begin_s, end_s in self.waits:
             exposed_s[call] += end_s - begin_s
@@ -254,7 +253,7 @@ class _CpuRun:
         self.now_s += alone_s
 
     def _share_cores(self, alone_s: float) -> float:
-        """Advance computing and calls together at their pace, and return the finished seconds of computing."""
+        """Advance computing and calls together at their pace, and return the computed seconds."""
         ends_s = [self._time_calls(queue) for queue in self._queues.values()]
         shared_s = min(alone_s, max(ends_s, default=0.0) - self.clock_s)
         if shared_s <= 0:
@@ -271,7 +270,7 @@ class _CpuRun:
         return self.now_s - self._behind_s
 
     def _in_step(self, clock_s: float) -> float:
-        """Convert a time by the calls' clock to a time in the step."""
+        """Convert a time of the calls' clock to a time in the step."""
         index = max(bisect_right(self._moments, (clock_s, math.inf)) - 1, 0)
         (since_s, begin_s), *later = self._moments[index : index + 2]
         rate = (later[0][1] - begin_s) / (later[0][0] - since_s) if later else 1.0
