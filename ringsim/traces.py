@@ -149,7 +149,7 @@ class TracedStep(Record, frozen=True):
 
     @property
     def unawaited(self) -> list[TraceCall]:
-        """The calls for which the program does not wait in the step, nor for a later call of their group."""
+        """The calls for which the program does not wait in the step, nor for later ones of their group."""
         awaiting = TraceEventKind.WAIT, TraceEventKind.READ
         blocking = [index for index, call in enumerate(self.calls) if not (call.is_async or call.on_side_stream)]
         waits = sorted([*blocking, *(event.call for event in self.events if event.kind in awaiting)])
@@ -261,7 +261,6 @@ class ProgramTrace(JsonFile, frozen=True):
     """Steps of one rank of a job with `num_ranks` ranks.
 
     ranks_per_host: that the program was told.
-    provenance: recording machine and versions.
     request: to record it again; None if not known.
     memory: of the step with watched operators; None if not recorded.
     is_compiled: whether the program compiles some of its code; it was recorded in eager mode.

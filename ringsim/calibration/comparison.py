@@ -302,7 +302,7 @@ RECORD_NOTE = (
 class ComparedRun:
     """A predicted and a measured run: row i of both timelines is the same transfer, in the order of the record.
 
-    A transfer starts when it is issued. In `measured`, its other times are all that of its application.
+    In `measured`, all times of a transfer but its start are that of its application, see `RECORD_NOTE`.
     """
 
     run: RecordedRun

@@ -218,8 +218,8 @@ SHORTEST = 1.5  # times the start: what a shorter time has beside it says little
 def with_ring_steps(cluster: Network, cases: Sequence[Timing]) -> Network:
     """Return `cluster` with the ring steps of the shape with most hosts, then with most ranks per host.
 
-    Shapes with too few sizes are skipped; missing sizes come from fewer hosts. Rings are collectives without another
-    algorithm, and those for which `cluster` chooses a ring.
+    Shapes with too few sizes are skipped; sizes outside a shape's range come from fewer hosts. Rings are collectives
+    without another algorithm, and those for which `cluster` chooses a ring.
     """
     across = [case for case in cases if case.call.num_nodes > 1 and _may_be_ring(case)]
     if not across:
@@ -267,6 +267,5 @@ def _median_s(times: Sequence[float]) -> float:
 
 
 def _may_be_ring(case: Timing) -> bool:
-    """Return whether it is a ring or NCCL's choice; other algorithms have no formula."""
     call = case.call
     return case.algorithm in ("nccl", "ring") and call.collective in RING_TESTS and call.settings.groups == 1

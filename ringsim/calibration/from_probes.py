@@ -215,7 +215,7 @@ def _noises(cluster: Network, measurements: Measurements) -> tuple[float, float]
 
 
 def _message_probes(measurements: Measurements, is_shared: bool) -> Iterator[tuple[Probe, Callable[[Network], float]]]:
-    """Yield the probes of rounds of messages, and a function from a network to the simulated seconds.
+    """Yield the probes of rounds of messages, and functions from a network to simulated seconds.
 
     is_shared: whether the network describes shared memory.
     """

@@ -64,7 +64,7 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Network:
     A message occupies cores for `a + b m`, half at each end: a is overhead, b copying. An addition takes m/R. These are
     fitted to CPU times, which hardly depend on other load; if ranks outnumber cores, a is at least the time of a
     further message in flight (`_core_s`). The remaining elapsed time of the smallest message is latency, that of the
-    largest is due to memory. `shared_memory_of` and `with_late_calls` add their costs.
+    largest is due to memory.
 
     Raises ValueError for missing probes.
     """
@@ -125,7 +125,7 @@ def _core_s(measurements: Measurements, num_cores: int) -> float:
 
 
 def _with_memory_bandwidth(cluster: Network, num_ranks: int, elapsed: list[Probe]) -> Network:
-    """Return `cluster` with the memory bandwidth that explains the longest message, if it is too fast."""
+    """Return `cluster`, if it is too fast, with the memory bandwidth that explains the longest message."""
     smallest, largest, host = elapsed[0], elapsed[-1], cluster.spec.host
     if shift_s(cluster, num_ranks, largest.size_bytes) >= EXPLAINED * largest.median_s:
         return cluster
@@ -263,7 +263,6 @@ def _with_burst(cluster: Network, measurements: Measurements) -> Network:
 
 
 def _with_link(cluster: Network, **changes: Any) -> Network:
-    """Return `cluster` with other links between its hosts, or between the ranks of its one host."""
     host = cluster.spec.host
     field = "link" if cluster.spec.ranks_per_host is None else "nics"
     return cluster.with_spec(host=replace(host, **{field: replace(getattr(host, field), **changes)}))

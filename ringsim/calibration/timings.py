@@ -34,7 +34,7 @@ class Timing:
     times_s: of each run or iteration, out of place and in place. in_place_s: in place only; empty if not known.
     spread_s: 10th and 90th percentile of times_s, or the benchmark's own figures.
     device: of each rank; empty if not known.
-    transport: "shm" if chunks went through shared memory; else, or if not known, "".
+    transport: "shm" if chunks went through shared memory.
     rows: digests of a log's rows, by which a network file recognises its calibration.
     """
 

@@ -1,7 +1,7 @@
 """Warnings about a calibration and its predictions: one line each, "" for none. The sentences are in warnings.j2.
 
-Warnings refuse nothing: two runs of one setting on a busy cluster may differ as much as TCP and RDMA; both are true
-then, and the intervals are wide.
+Warnings refuse nothing: two runs on a busy cluster may differ as much as TCP and RDMA; both are true then, and the
+intervals are wide.
 """
 
 import math

@@ -90,7 +90,6 @@ class LogTable:
     test: one of `TESTS`, or the benchmark's own name.
     num_ranks, num_nodes: of all hosts; None if not known.
     read_from: sources of test, ranks and hosts, such as "line 1" or `GIVEN`.
-    devices: of the ranks, without duplicates.
     environment: versions, commands and settings of the log.
     left_out: place and reason of each row that is left out, or of the whole table.
     """

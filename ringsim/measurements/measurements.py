@@ -102,7 +102,7 @@ def p10_p90(times_s: Sequence[float]) -> tuple[float, float]:
 def p95(errors: Sequence[float]) -> float:
     """Return the 95th percentile: the smallest error that at least 95 % of the errors do not exceed.
 
-    Not interpolated, since fewer than 95 % might be below an interpolated one. Raises ValueError without errors.
+    Not interpolated, since fewer than 95 % might be below. Raises ValueError without errors.
     """
     if not len(errors):
         raise ValueError("no errors: at least one is needed")
@@ -244,7 +244,7 @@ class RecordedRun(Record, frozen=True):
 
     @property
     def time_s(self) -> float:
-        """Seconds from the last begin to the last application, as `Timeline.time_s` of a simulation."""
+        """As `Timeline.time_s` of a simulation."""
         return max(self.applied_s, default=0.0)
 
     @property

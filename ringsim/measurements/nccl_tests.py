@@ -191,10 +191,7 @@ _NEVER_CHECKED_IN_PLACE = ("alltoall", SENDRECV)
 
 @dataclass(frozen=True, slots=True)
 class _PrintedRun:
-    """The rows under one header, and the facts of the log up to their end.
-
-    program: the test by the program's name; "" if not in the log.
-    """
+    """The rows under one header, and the facts of the log up to their end. program: the test by the program's name."""
 
     program: str
     program_line: int
@@ -390,7 +387,6 @@ class NcclTests:
         )
 
     def _check_ranks(self, run: _PrintedRun, test: str, num_ranks: int, ranks_from: str) -> None:
-        """Raise ValueError if busbw over algbw contradicts the ranks."""
         last, factor = run.rows[-1], busbw_factor(test, num_ranks)
         for _, algbw, busbw in last.sides if test in RING_TESTS else ():
             rounding = 0.006 * (1 + factor)  # both are printed with two digits

@@ -156,7 +156,6 @@ class Gloo(_TableReader):
             self._is_half |= bool(_HALF.search(line))
 
     def end_run(self) -> None:
-        """Make a table of the rows so far, and wait for the next header."""
         _TableReader.end_run(self)
         self._columns = []
 

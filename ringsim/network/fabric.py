@@ -177,7 +177,7 @@ def make_fabric(spec: Spec, layout: RankLayout, catalogue: Catalogue) -> Fabric:
 
 
 class _Leaves:
-    """Leaf switches with `hosts_per_leaf` consecutive hosts each, below a core without limits."""
+    """Leaf switches with `hosts_per_leaf` hosts each, below a core without limits."""
 
     def __init__(self, switch: Switch, layout: RankLayout, catalogue: Catalogue) -> None:
         self._switch = switch

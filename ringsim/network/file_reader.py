@@ -61,7 +61,7 @@ def _cluster(network: NetworkFile, file: str) -> Network:
 
 
 def _check_parameters(calibration: Calibration, described: spec.Spec) -> None:
-    """Raise ValueError for an unknown parameter: its draws would change nothing."""
+    """Raise ValueError for unknown parameters, whose draws would change nothing."""
     protocols = [protocol.name for protocol in described.protocols]
     names = parameter_names(protocols) if protocols else list(quantities(described))  # of a fit to logs, to probes
     for index, name in enumerate(calibration.parameters):

@@ -97,8 +97,8 @@ class Paths:
 class Jitter(Record, frozen=True):
     """Random delays, reproducible by their seed.
 
-    The latency of every message grows by the fraction `latency` on average, its overheads and reduction by `compute`;
-    the growth is exponentially distributed.
+    latency, compute: mean fraction by which the latency of a message, and its overheads and reduction, grow
+    (exponentially distributed).
     """
 
     seed: values.Whole = 0
@@ -106,7 +106,7 @@ class Jitter(Record, frozen=True):
     compute: values.Fraction = 0.0
 
     def factors(self, step: int, num_transfers: int) -> tuple[Floats, Floats]:
-        """Return the factors of latencies and of computing for the transfers of a step."""
+        """Return the factors of latency and compute for the transfers of a step."""
         drawn = np.random.default_rng([self.seed, step]).exponential(size=(2, num_transfers))
         return 1 + self.latency * drawn[0], 1 + self.compute * drawn[1]
 

@@ -88,9 +88,8 @@ def assign_buckets(profile: StepProfile, caps: BucketCaps, phase: Phase = Phase.
 def fill_buckets(order: Iterable[int], parameters: Sequence[Parameter], caps: BucketCaps | None) -> list[list[int]]:
     """Append each parameter to the bucket of its dtype and device, and close the bucket at its cap.
 
-    Buckets therefore exceed their caps, and no parameter is split. Open buckets follow, one for each dtype and device,
-    in reverse order of appearance: the reducer iterates over a hash table, whose order is the C++ library's. caps:
-    None: no limit.
+    Buckets therefore exceed their caps, and no parameter is split. Buckets still open at the end follow in reverse
+    order of appearance: the reducer iterates over a hash table, whose order is the C++ library's. caps: None: no limit.
     """
     closed: list[list[int]] = []
     open_buckets: dict[Hashable, list[int]] = {}
@@ -143,7 +142,7 @@ class DdpConfig:
 
 
 class DdpStep(NamedTuple):
-    """A predicted step of DDP. single_s: the step of one process that trains alone."""
+    """A predicted step of DDP. single_s: of one process that trains alone."""
 
     config: DdpConfig
     single_s: float
@@ -237,7 +236,7 @@ def _event(kind: TraceEventKind, call: int) -> TraceEvent:
 def predict_ddp(profile: StepProfile, network: Network, num_ranks: int, config: DdpConfig | None = None) -> DdpStep:
     """Return the step of `num_ranks` ranks with this profile; if calls may be late, the typical step.
 
-    Raises ValueError for an unknown algorithm, and for a network without room for `num_ranks` ranks.
+    Raises ValueError for an unknown algorithm, and for too many ranks for the network.
     """
     config = config or DdpConfig()
     rate = config.copy_bytes_per_s or float(network.topology(num_ranks).processors.reduce_bytes_per_s.min())
@@ -255,7 +254,7 @@ def sweep_caps(
     caps: Sequence[BucketCaps],
     on_step: Callable[[int], object] = lambda _: None,
 ) -> list[DdpStep]:
-    """Return the step for each of these caps; caps that make the same buckets are predicted once.
+    """Return the step for each of these caps; equal buckets are predicted once.
 
     on_step: is called with 1 after each step.
     """

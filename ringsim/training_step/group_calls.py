@@ -28,7 +28,7 @@ class PlannedCall(NamedTuple):
     """A call, and the protocol that the library chooses; None if not known.
 
     formula_s: seconds by the library's own formula, start included, if a simulation would show nothing else or is too
-    large; else None.
+    large.
     channels: each occupies a multiprocessor of the GPU; 0 if not known.
     """
 
@@ -74,8 +74,8 @@ class GroupCalls:
     def call(self, call: TraceCall, ready_s: float = 0.0, computed_s: float = 0.0, place: float = 0.0) -> PlannedCall:
         """Return a call that is ready at `ready_s`.
 
-        computed_s: as in `Library.call_s`. place: of the call among all, from the earliest, 0, to the latest, 1; the
-        latest calls are late.
+        computed_s: as in `Library.call_s`. place: of the call from the earliest, 0, to the latest, 1; the latest are
+        late.
 
         Raises ValueError for an unknown collective or algorithm.
         """

@@ -40,7 +40,7 @@ def with_better_steps(prediction: TracePrediction) -> TracePrediction:
 def fitted_scale(simulation: StepSimulation, measured_s: float) -> float:
     """Return the scale of the computations at which the mean step takes the measured time.
 
-    Raises ValueError if communication alone takes longer.
+    Raises ValueError if there is none, as when communication alone takes longer.
     """
 
     def step_s(scale: float) -> float:
@@ -67,8 +67,8 @@ def with_step_interval(prediction: TracePrediction) -> TracePrediction:
     """Return the prediction with the interval of its mean step, of probability `INSIDE`.
 
     There is no interval if the computations were fitted to a measured step, the network has no known uncertainty, a
-    call has no bounded interval, or the network has jitter or failures; also, on a network from probes, if the kinds of
-    calls together have too many transfers.
+    call has no bounded interval, or the network has jitter or failures; also, on a network from probes, if the calls
+    have too many transfers.
     """
     simulation = prediction.simulation
     within = _communication_within(simulation)

@@ -141,7 +141,7 @@ def load_layers(path: Path) -> StepProfile:
 
 
 def _profile(model: _Model, file: str) -> StepProfile:
-    """Return the step: layers are registered in file order, and the backward pass begins with the last one.
+    """Return the step: layers are registered in file order; the backward pass is in reverse.
 
     The gradients of a layer become ready at the end of its part of the backward pass.
     """

@@ -69,7 +69,7 @@ class Computation(NamedTuple):
 class StepTimeline:
     """A traced step with the times of its events, in seconds from its start.
 
-    calls: one for each of the step's calls. done_s: end of the computations and waits up to each event.
+    calls: in the order of the step's calls. done_s: end of the computations and waits up to each event.
     step_s: infinite if a call never ends. slowed_s: additional time of computations because calls are under way.
     """
 
@@ -154,7 +154,7 @@ def simulate_step(
     """Return the timeline of a step.
 
     on_gpu: whether streams execute computations and calls.
-    seconds: duration of a computation while calls occupy the given number of multiprocessors.
+    seconds: of a computation while calls occupy the given number of multiprocessors.
     pace: relative speed of computing and of calls while both are in progress; unused on a GPU.
     number: of the step among those with calls; it determines which calls are late.
 
@@ -385,7 +385,7 @@ class _GpuRun(_CpuRun):
 
 
 def _occupied(calls: Sequence[CallSpan]) -> tuple[list[float], list[int]]:
-    """Return the moments at which the calls under way change, and the occupied channels before and after each."""
+    """Return the moments at which the calls under way change, and the channels before and after each."""
     changes = [change for call in calls for change in ((call.begin_s, call.channels), (call.end_s, -call.channels))]
     changes = sorted(change for change in changes if change[1] and math.isfinite(change[0]))
     return [moment_s for moment_s, _ in changes], list(accumulate((more for _, more in changes), initial=0))
