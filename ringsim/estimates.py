@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 INSIDE = 0.8  # the probability with which a measured time lies between the ends of its estimate
-FARTHEST = 3.0  # of a logarithm: what is not known at all is not drawn from farther away
+FARTHEST = 3.0  # of a logarithm: largest deviation in draws of an unknown value
 NOT_BOUNDED = "not bounded"  # in tables, in place of ends that say nothing
 
 

@@ -15,7 +15,7 @@ from ringsim.units import format_size
 
 PROCESS, GROUPS, MACHINE = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"), Path("/proc/meminfo")
 TRANSFERS_PER_S = 2**18  # that are simulated where messages share things; several times as many where they do not
-SMALL_BYTES = 2**20  # which a process always has: to ask the system would take a fifth of a short simulation's time
+SMALL_BYTES = 2**20  # always free: asking the system would take a fifth of a short simulation's time
 MAX_COUNTED = 10**8  # in a second or so, if they need not be listed
 _PROBES = 128, 256  # large enough for n(n - 1) to be nearly n^2, small enough to be built in no time
 RECLAIMABLE = ("inactive_file", "active_file", "slab_reclaimable")  # of memory.stat
@@ -76,7 +76,7 @@ def _reclaimable_bytes(folder: Path) -> int:
 
 def _free_bytes_of_machine() -> float:
     with suppress(OSError, ValueError):
-        # Linux counts what it keeps of files apart.
+        # Linux counts cached files separately.
         return _number_of(MACHINE, "MemAvailable:") * 1024
     return _pages_bytes("SC_AVPHYS_PAGES")
 

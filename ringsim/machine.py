@@ -75,7 +75,7 @@ def _judged(subject: str, is_ok: bool, fact: str, advice: str, level: Level = Le
 
 def _load() -> MachineFinding:
     load, cores = os.getloadavg()[0], available_cores()
-    is_ok = load <= max(cores - MIN_RANKS, 0.5)  # half a core is what the system itself may need
+    is_ok = load <= max(cores - MIN_RANKS, 0.5)  # the system itself may need half a core
     advice = f"Fewer than {MIN_RANKS} of the {cores:g} cores were free: wait until nothing else runs (uptime, top)."
     return _judged("load", is_ok, f"load {load:.1f} in the last minute", advice)
 

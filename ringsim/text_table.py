@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 GAP = "  "  # between two columns
-WIDTH = 80  # columns of a terminal; what is wider is printed only if it is asked for
+WIDTH = 80  # columns of a terminal; wider output is printed on request only
 LEAST_WRAPPED = 16  # characters of a wrapped column
 
 

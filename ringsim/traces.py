@@ -236,7 +236,7 @@ class TraceRequest(Record, frozen=True):
 class HeldBytes(Record, frozen=True):
     """Bytes of the tensors that a rank holds at a moment; each storage counts once and in full.
 
-    parameters: trained or not. gradients: those held at the end of the step.
+    parameters: trained or not. gradients: held at the end of the step.
     optimizer: state of all optimizers. rest: activations, gathered parameters, buckets, buffers and batches.
     """
 

@@ -142,7 +142,7 @@ def _client(address: str) -> Any:
     except ModuleNotFoundError:
         raise ValueError(f"Dask is not installed, which --dask needs: {to_install('dask')}") from None
     for name in ("distributed", "distributed.client", "tornado.application"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # they say over many lines what we say in one
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # they log over many lines what WorkerError tells in one
     try:
         return Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:

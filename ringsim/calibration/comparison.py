@@ -32,7 +32,7 @@ from ringsim.schedule import Collective, Schedule, dependencies
 from ringsim.simulation import Seconds, Timeline, simulate
 from ringsim.units import plural
 
-# Summarised apart: what latency decides, what nobody decides alone, and what bandwidth does.
+# Summarised separately: times dominated by latency, by both, and by bandwidth.
 SIZE_CLASSES = (("< 64 KiB", 0, 2**16), ("64 KiB - 1 MiB", 2**16, 2**20), (">= 1 MiB", 2**20, 2**62))
 
 _WITHOUT_SCHEDULE = {

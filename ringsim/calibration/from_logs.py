@@ -37,9 +37,9 @@ from ringsim.schedule import Bools
 from ringsim.units import plural
 
 NOISE = 0.05  # of a time, when a run is repeated
-_IMPORTANT = 0.2  # of a time: what a parameter must change it by, to have been seen in it
-_NOTICEABLE = 0.01  # of a time: by what it must change at least with NCCL's value of a parameter, to tell another one
-_UNDECIDED = 4.0  # of a cost: what is less likely by a factor of less than e squared, may be true as well
+_IMPORTANT = 0.2  # of a time: least influence of a parameter on which the time depends
+_NOTICEABLE = 0.01  # of a time: least change with NCCL's value of a parameter that excludes this value
+_UNDECIDED = 4.0  # of a cost: an optimum less likely by a factor below e squared may also be true
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,14 +212,14 @@ def _parameters(fitted: _Fitted, modes: Sequence[Floats], cases: Sequence[Timing
 
 
 FEWEST = 3  # sizes of messages: with fewer the protocols say more
-SHORTEST = 1.5  # times the start: what a shorter time has beside it says little of steps
+SHORTEST = 1.5  # times the start: shorter times tell little of steps
 
 
 def with_ring_steps(cluster: Network, cases: Sequence[Timing]) -> Network:
     """Return `cluster` with the ring steps of the shape with most hosts, then with most ranks per host.
 
     Shapes with too few sizes are skipped; sizes outside a shape's range come from fewer hosts. Rings are collectives
-    without another algorithm, and those for which `cluster` chooses a ring.
+    without another algorithm, and collectives for which `cluster` chooses a ring.
     """
     across = [case for case in cases if case.call.num_nodes > 1 and _may_be_ring(case)]
     if not across:

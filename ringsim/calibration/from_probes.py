@@ -1,6 +1,6 @@
 """`calibrate`: fit a `Network` with parameter intervals to the probes of a measurements file.
 
-The intervals are those of a bootstrap over each probe's blocks: they show the scatter of repeated runs, not the error
+The intervals come from a bootstrap over each probe's blocks: they show the scatter of repeated runs, not the error
 of the model.
 """
 
@@ -164,7 +164,7 @@ def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> 
         spec = calibrate_hosts(measurements, cores).spec
         return Network(name, spec, "several hosts, calibrated by ringsim", source)
     uniform = calibrate_uniform(measurements).spec
-    # Each rank a host, half of the latency at each end: for what sends to one other at a time, as rings do, the same.
+    # Each rank is a host, with half of the latency at each end: equivalent if a rank sends to one rank at a time.
     link = uniform.host.link
     nics = Nics(link.latency_s / 2, link.bandwidth_bytes_per_s)
     spec = Spec(host=Host(link=Link(), nics=nics), ranks_per_host=1, processor=uniform.processor)

@@ -15,7 +15,7 @@ from ringsim.network import Host, Link, MemoryRate, Network, Nics, Processor, Sh
 from ringsim.schedule import Collective
 from ringsim.simulation import predict_time
 
-EXPLAINED = 0.98  # of a time; what is missing of it is noise
+EXPLAINED = 0.98  # of a time; the rest is noise
 _NEAR, _MOST_ROUNDS = 1e-4, 50  # of a time to be met, and how often the latency is raised for that
 
 
@@ -134,8 +134,8 @@ def _with_memory_bandwidth(cluster: Network, num_ranks: int, elapsed: list[Probe
     return cluster.with_spec(host=replace(host, memory_bytes_per_s=memory))
 
 
-ALIKE = 1.25  # rates of links that differ by no more are taken for the same
-LONG = 2**17  # bytes; shorter messages may pass a link faster than it gives for long, out of what it has saved up
+ALIKE = 1.25  # ratio up to which rates of links count as the same
+LONG = 2**17  # bytes; shorter messages may fit into a link's token bucket and pass faster
 
 
 def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: bool = False) -> Network:
@@ -374,7 +374,7 @@ def _bytes_per_s(measurements: Measurements, warmth: str, waiting: float) -> lis
     for copy, addition, shift in zip(copies[1:], additions[1:], shifts[1:], strict=True):
         copying_s = max((copy.median_s - copies[0].median_s) / 2, 0.0)
         adding_s = addition.median_s - additions[0].median_s - copying_s
-        # A run of a shift also copies its first chunk, and of the sums that are sent on those that belong to the rank.
+        # A run of a shift also copies its first chunk, and the forwarded sums of the rank's own chunks.
         copies_each = (1 + (ROUNDS_PER_RUN - 1) / measurements.num_ranks) / ROUNDS_PER_RUN
         adding_apart_s = shift.median_s - shifts[0].median_s - copies_each * copying_s
         times = (copying_s, adding_s, adding_apart_s)

@@ -33,10 +33,10 @@ _SWITCH_SHARE = 0.85  # Hopper's, there called nvlsEfficiency
 _START, _LINK_HOP, _HOP, _MESSAGE_START, _TREE_HOPS, _TREE, _FILL = 0.5, 0.5, 1.5, 1.5, 0.3, 0.1, 0.5
 _MESSAGE = 0.04
 _SHARES = {"LL": 0.4, "LL128": 0.1, "Simple": 1e-6}
-_VENDOR = 1.0  # a vendor's figure for a NIC: what crosses hosts reaches a share of it, or uses one NIC of several
+_VENDOR = 1.0  # a vendor's figure for a NIC: messages reach a share of it, or use one NIC of several
 _MOST_NICS = 16  # of a host, where its ranks have not one each
 ANY = 20.0  # of a logarithm: nothing is known before
-_LATENCIES, _BANDWIDTHS = 1.0, math.log(2)  # of starts elsewhere than at what is believed
+_LATENCIES, _BANDWIDTHS = 1.0, math.log(2)  # offsets of further starting points from the prior
 
 
 class Assumption(NamedTuple):
@@ -134,7 +134,7 @@ class LogParameters:
         )
 
 
-_OUTLIER = 3.0  # in deviations: what is further off counts less and less (Student's t, as it falls off)
+_OUTLIER = 3.0  # in deviations: farther times count less (Student's t)
 _MAX_STEPS = 300
 _STEP = 1e-5  # of a logarithm, for derivatives
 _CONVERGED = 1e-9

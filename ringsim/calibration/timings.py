@@ -20,8 +20,8 @@ from ringsim.measurements import (
 )
 
 MISFIT = 0.25  # of a time: beyond that the model is said not to fit
-_ADDING_SWITCHES = ("H100", "H200", "H800", "H20", "GH200")  # GPUs that may hang on switches which add
-DIGEST_LENGTH = 10  # letters: rows are compared only with those of the same collective, ranks and size
+_ADDING_SWITCHES = ("H100", "H200", "H800", "H20", "GH200")  # GPUs that may be connected to switches that reduce
+DIGEST_LENGTH = 10  # letters: only rows of the same collective, ranks and size are compared
 _Key = tuple[str, str, int, int, int, str, NcclSettings]
 
 

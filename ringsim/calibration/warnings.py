@@ -111,7 +111,7 @@ def undetermined_warning(parameters: Iterable[FittedParameter], cases: Sequence[
     )
 
 
-_SMALL = 2**16  # bytes: what is longer says little of latencies
+_SMALL = 2**16  # bytes: longer messages tell little of latencies
 _FILES_NAMED = 3
 # Fitted to 60 public logs of nccl-tests, OSU and Gloo (docs/accuracy.md, "Clusters"), from Ethernet of 10 Gbit/s to
 # InfiniBand NDR, a hop from host to host takes at most 354 us, one within a host at most 13 us. The limits are about

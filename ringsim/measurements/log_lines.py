@@ -23,7 +23,7 @@ _TIME = re.compile(
     r"^\s*(?:\w{3} \w{3} +\d+ [\d:]+ \d{4}|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?)(?=[\s#<\[]|$)"
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_MAX_LINE = 2**13  # characters: no line that tells something here has so many, and patterns take long for far more
+_MAX_LINE = 2**13  # characters: relevant lines are shorter, and patterns are slow on much longer ones
 MAX_BYTES = 64 * 2**20  # a log with more is not one table of results
 
 
@@ -125,7 +125,7 @@ _SLURM = {"nodes": "-N|--nodes", "ranks": "-n|--ntasks", "per_node": "--n?tasks-
 _MPI = {"ranks": "--?np?", "per_node": "-N|--?ppn|--?npernode|--?perhost"}
 _JSRUN = {"ranks": "-p|--np", "sets": "-n|--nrs", "per_set": "-a|--tasks_per_rs", "sets_per_host": "-r|--rs_per_host"}
 _TORCHRUN = {"nodes": "--nnodes", "per_node": "--nproc[-_]per[-_]node"}
-_ALLOCATING = ("#SBATCH", "sbatch", "salloc")  # what they say holds for the commands of the job
+_ALLOCATING = ("#SBATCH", "sbatch", "salloc")  # their options hold for the commands of the job
 _LAUNCHERS = {
     **dict.fromkeys((*_ALLOCATING, "srun", "flux"), _SLURM),
     **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "mpirun_rsh", "orterun", "prun", "prterun", "aprun"), _MPI),
@@ -373,7 +373,7 @@ def _value(options: str, words: str) -> re.Match[str] | None:
 
 
 def _within_job(job: Mapping[str, int], own: dict[str, int], launcher: str) -> dict[str, int]:
-    """Return the counts of a command, with those of its Slurm job that certainly hold for it."""
+    """Return the counts of a command, with the counts of its Slurm job that certainly hold for it."""
     if not own.keys() & {"nodes", "ranks", "per_node"}:
         return {**job, **own} if launcher else own
     tasks = job.get("nodes", 0) * job.get("per_node", 0)

@@ -18,7 +18,7 @@ TORCH = "dist"  # in place of an algorithm: torch.distributed's own collective
 RAW_SOCKETS = "raw_sockets"  # likewise: the bytes of the ring over bare TCP, nothing reduced
 PLAIN_RING = "plain_ring"  # likewise: a ring of isend and irecv, written by hand
 OPENMPI = "openmpi"  # likewise: Open MPI's own collective
-# Operations that benchmarks time beside the collectives of `Collective`: no schedule of ours says them.
+# Operations that benchmarks time in addition to the collectives of `Collective`; they have no schedule here.
 SENDRECV = "sendrecv"  # every rank sends to its right neighbour while it receives from its left one
 PT2PT_LATENCY = "pt2pt_latency"  # half a round trip between two ranks
 PT2PT_BANDWIDTH = "pt2pt_bandwidth"  # one of many messages on the way from one rank to another
@@ -109,8 +109,8 @@ def p95(errors: Sequence[float]) -> float:
     return float(np.percentile(errors, 95, method="inverted_cdf"))
 
 
-ROUNDS_PER_RUN = 8  # of a probe; even, so that what goes out in a ping-pong comes back
-# In the provenance of probes of ranks that share memory: what a rank can publish at a time, and what it has touched.
+ROUNDS_PER_RUN = 8  # of a probe; even, so that a ping-pong ends where it began
+# Keys of the provenance for shared memory: bytes that a rank can publish at a time, and bytes that it has touched.
 SLOT_BYTES, TOUCHED_BYTES = "shared_memory_slot_bytes", "shared_memory_touched_bytes"
 
 

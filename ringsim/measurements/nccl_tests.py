@@ -208,7 +208,7 @@ class _PrintedRun:
             tests = tuple(test for test in tests if (test in _NEVER_CHECKED_IN_PLACE) is not checked)
         if not self.rows[-1].op:
             tests = (*tests, "hypercube")
-        # A size of all ranks beside the count of one rules the others out, however few digits the rates have.
+        # A size of all ranks with one rank's count excludes the other tests, whatever the digits of the rates.
         return ("reduce_scatter",) if "reduce_scatter" in tests and ranks_by_counts(self.rows) else tests
 
     def test(self) -> str:
@@ -233,7 +233,7 @@ class NcclTests:
     file: str
     shape: Shape = field(default_factory=Shape)
     _runs: list[_PrintedRun] = field(default_factory=list)
-    _without_run: list[str] = field(default_factory=list)  # what was left out of runs of which nothing else remains
+    _without_run: list[str] = field(default_factory=list)  # lines left out of runs without other rows
     _program: str = ""
     _program_line: int = 0
     _columns: Sequence[str] = ()

@@ -115,7 +115,7 @@ class Osu(_TableReader):
         size, value, self._num_values = whole(size_text), decimal_number(value_text), 2 + len(others)
         if not value > 0:
             raise ValueError(f"{value_text}: a latency or rate must be greater than 0")
-        if size > 0:  # no bytes: what it costs to do nothing is in the smallest message too
+        if size > 0:  # the time of 0 bytes is part of the smallest message
             unit = 1e6 if self._test == PT2PT_BANDWIDTH else 1e-6  # MB/s or microseconds
             self._rows.append(LogRow(size, (value * unit,), number))
 

@@ -13,7 +13,7 @@ Use = tuple[Ints, Floats | float]  # a column of paths: the resource, and how mu
 
 
 class ClusterTopology(Topology):
-    """The resources of each rank, host and NIC, as arrays; a path combines those at its two ends.
+    """The resources of each rank, host and NIC, as arrays; a path combines the resources at its two ends.
 
     Raises ValueError if the spec has no room for `num_ranks` ranks, or names an unknown resource.
     """

@@ -23,7 +23,7 @@ class Catalogue:
         self._slow_links = slow_links
         self._failures = failures
         self._special = {slow.link for slow in slow_links} | {failure_name(failure) for failure in failures}
-        self._offered: dict[str, None] = {}  # only kept if there is anything special to be found among them
+        self._offered: dict[str, None] = {}  # only kept to look up slow and failing links
         self._names: list[str] = []
         self._capacity: list[Floats] = []
         self._burst: list[Floats] = []

@@ -28,7 +28,7 @@ def read_network(text: str, file: str) -> Network:
         if "calibration" in data and "protocol" in data:  # older versions left out 2, with which they had fitted
             data["library"] = _merged({"two_host_passes": 2.0}, data.get("library", {}))
         template = data.get("host", {})
-        parsed(HostTable, template, "host")  # before its keys are those of others
+        parsed(HostTable, template, "host")  # before [[hosts]] inherits its keys
         if isinstance(hosts := data.get("hosts"), list):
             data["hosts"] = [_host(template, host) for host in hosts]
         network = decode(NetworkFile, data)

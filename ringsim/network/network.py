@@ -229,7 +229,7 @@ class Network:
         Raises ValueError as `topology` does.
         """
         assert self.shared_memory is not None
-        self.topology(num_ranks)  # whether there is room for so many
+        self.topology(num_ranks)  # refuses too many ranks
         return SharedMemoryTopology(self.spec, num_ranks, self.shared_memory, published_bytes, touched_bytes)
 
     def require_priced(self, num_ranks: int) -> None:

@@ -35,7 +35,7 @@ def _two_names(value: Any) -> tuple[str, str]:
 ResourceName = values.By[str, _name]
 # Keys that are not the names of their fields without units.
 _NAMES = {"hosts_per_leaf": "hosts", "ranks_per_host": "ranks", "num_hosts": "count"}
-_RATES = ("bandwidth", "uplink")  # others are called what they are the bandwidth of, such as copy_bandwidth
+_RATES = ("bandwidth", "uplink")  # other keys name the operation, such as copy_bandwidth
 
 
 def _key(field: str) -> str:

@@ -105,14 +105,14 @@ class Computing:
 AS_RECORDED = Computing()
 
 
-_SAME_WORK = 0.01  # share by which the FLOPs of a rank may differ, as those of uneven shares do
+_SAME_WORK = 0.01  # largest relative difference of FLOPs, as between uneven shares
 
 
 class StepSimulation:
     """The steps of a trace on a network; equal collectives and computations are timed once.
 
     steps: all, or with a roofline the steps with watched operators.
-    numbers: of each step among those with calls; they determine which calls are late.
+    numbers: of each step among the steps with calls; they determine which calls are late.
     core_scale: factor of the recorded times of computations: a program is recorded alone, but ranks share the cores of
     a host equally if it has fewer cores than ranks.
 
@@ -153,7 +153,7 @@ class StepSimulation:
         if any(step.calls for step in watched):
             for group in self.groups:
                 group.require_priced()
-        self._seconds: dict[tuple[int, int], float] = {}  # by a computation's id, and what calls occupy meanwhile
+        self._seconds: dict[tuple[int, int], float] = {}  # by a computation's id and the occupied multiprocessors
 
     def on(self, network: Network, computing: Computing | None = None) -> "StepSimulation":
         other = StepSimulation(self.trace, network, computing or self.computing, self._algorithm, self._trusted)

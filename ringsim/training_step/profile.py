@@ -110,7 +110,7 @@ def _elements(shape: Any) -> int:
 
 
 class _Layer(Record, frozen=True):
-    """A layer of the file, repeated `repeat` times in sequence; its keys are those of the file."""
+    """A layer of the file, repeated `repeat` times in sequence; its fields are the keys in the file."""
 
     parameters: values.By[tuple[int, ...], _shapes]
     forward: values.Time

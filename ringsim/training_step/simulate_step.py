@@ -137,7 +137,7 @@ def typical_of(timelines: Sequence[StepTimeline]) -> int:
     return sorted(busiest, key=lambda index: timelines[index].step_s)[(len(busiest) - 1) // 2]
 
 
-Seconds = Callable[[TraceEvent, int], float]  # of a computation while calls occupy so many multiprocessors
+Seconds = Callable[[TraceEvent, int], float]  # of a computation while calls occupy this number of multiprocessors
 MAX_PASSES = 100
 GOLDEN_RATIO, SILVER_RATIO = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 
@@ -156,7 +156,7 @@ def simulate_step(
     on_gpu: whether streams execute computations and calls.
     seconds: of a computation while calls occupy the given number of multiprocessors.
     pace: relative speed of computing and of calls while both are in progress; unused on a GPU.
-    number: of the step among those with calls; it determines which calls are late.
+    number: of the step among the steps with calls; it determines which calls are late.
 
     Raises ValueError for a call that cannot be simulated, such as send.
     """
@@ -179,7 +179,7 @@ class _Queue:
     def __init__(self, group: GroupCalls, algorithm: str) -> None:
         self._group, self._algorithm = group, algorithm
         self._runtime = group.carrier(algorithm).runtime
-        self._together: dict[int, PlannedCall] = {}  # by their indices: those made since no call was under way
+        self._together: dict[int, PlannedCall] = {}  # by index: the calls made since none was under way
         self._spans: list[Span] = []  # of the first of these, as many as are known
 
     def add(self, index: int, planned: PlannedCall) -> None:
@@ -230,7 +230,7 @@ class _CpuRun:
         self._pace, self._behind_s = pace, 0.0  # by which the clock of the calls is behind
         # Moments at which calls begin and end to share cores: by their clock, in ascending order, and in the step.
         self._moments = [(0.0, 0.0)]
-        self._computed_s = math.inf  # since the last call; nobody knows what was before the step
+        self._computed_s = math.inf  # since the last call; unknown at the start of the step
         self._queues: dict[tuple[int, bool], _Queue] = {}
         self._issued: list[_Issued] = []  # each call
         self._known: dict[int, Span] = {}  # by call
@@ -287,7 +287,7 @@ class _CpuRun:
         group = self.groups[call.group]
         planned = group.call(call, ready_s, self._computed_s, self._place(len(self._issued)))
         self._computed_s = 0.0
-        # Calls of `collectives` have a thread of their own, beside those of torch.distributed.
+        # Calls of `collectives` have their own thread, separate from the threads of torch.distributed.
         key = call.group, bool(call.algorithm)
         queue = self._queues.setdefault(key, _Queue(self.groups[call.group], call.algorithm))
         queue.add(len(self._issued), planned)
