@@ -224,7 +224,6 @@ class TraceRequest(Record, frozen=True):
 
     @property
     def command(self) -> str:
-        """The command line of the recording, without the output file."""
         numbers = f"--ranks {self.num_ranks} --ranks-per-host {self.ranks_per_host} --rank {self.rank}"
         options = [*(["--fake"] if self.is_fake else []), numbers, f"--steps {self.num_steps}"]
         if (self.device is Device.CUDA) != self.is_fake:  # the default
@@ -296,7 +295,7 @@ class ProgramTrace(JsonFile, frozen=True):
 
     @property
     def device(self) -> Device:
-        """The device that the program was told it has; the CPU if not known."""
+        """The CPU if not known."""
         return self.request.device if self.request else Device.CPU
 
     def _check_call(self, call: TraceCall, place: str) -> None:

@@ -158,7 +158,6 @@ class Comparison:
         return f"extrapolated: calibrated on {told} {'host' if known == {1} else 'hosts'}, predicted for {wanted}"
 
     def held_out(self) -> list[ComparedCase]:
-        """Return the predicted cases that were not used in calibration."""
         return [case for case in self.cases if case.predicted_s is not None and not case.used_in_calibration]
 
     def summary(self) -> list[dict[str, Any]]:

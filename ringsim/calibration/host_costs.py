@@ -323,7 +323,7 @@ _NO_COST = 1e12  # bytes a second, where the probes show no cost
 def shared_memory_of(measurements: Measurements, cluster: Network) -> SharedMemory | None:
     """Return the costs of shared memory; None without its probes.
 
-    "shm/copy" and "shm/add": ranks send chunks that are not forwarded, so nobody waits. The smallest chunks give the
+    "shm/copy" and "shm/add": ranks send chunks that are not forwarded, so no rank waits. The smallest chunks give the
     overheads; larger ones take two copies, or a copy and an addition. "shm/shift": ranks forward sums; a message takes
     an addition into another place, and the first a copy. Its smallest message also takes the latency, and in "shm/call"
     the cost of a call. Ranks that outnumber cores take turns.

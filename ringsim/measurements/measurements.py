@@ -67,7 +67,6 @@ class CollectiveTimes(Record, frozen=True):
 
     @property
     def median_s(self) -> float:
-        """The median of `times_s`, which other work on the host disturbs least."""
         return statistics.median(self.times_s)
 
     @property

@@ -45,7 +45,6 @@ class NcclSettings(NamedTuple):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "NcclSettings":
-        """Return the settings gathered by `LogEnvironment`."""
         major, minor = environment.get(_NCCL, ".").split(".")
         version = (int(major), int(minor)) if major else None
         return cls(
@@ -67,7 +66,6 @@ class NcclSettings(NamedTuple):
         return _lists(self.algorithms, algorithm) and _lists(self.protocols, protocol)
 
     def as_text(self) -> str:
-        """Return the settings as environment variables, such as "NCCL_ALGO=ring"."""
         told = {"NCCL_ALGO": self.algorithms, "NCCL_PROTO": self.protocols}
         return " ".join(f"{name}={value}" for name, value in told.items() if value)
 

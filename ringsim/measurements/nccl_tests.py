@@ -313,7 +313,6 @@ class NcclTests:
         self._environment.end_process()
 
     def finish(self) -> None:
-        """End the run of the rows so far."""
         if self._columns:
             shape = self.shape.run(r"\w+_perf\w*|", has_list=True)
             environment = {**self._environment.as_dict(), GROUPS: str(shape.groups or 1)}

@@ -55,7 +55,6 @@ class _TableReader:
     _left_out: list[str] = field(default_factory=list)
 
     def end_run(self) -> None:
-        """Make a table of the rows so far."""
         if self._rows or self._left_out:
             self._end_table()
         self._rows, self._left_out = [], []

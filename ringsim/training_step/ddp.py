@@ -168,7 +168,6 @@ class DdpStep(NamedTuple):
         return sum(call.collective == "all_reduce" for call in self.prediction.timeline.step.calls)
 
     def row(self) -> dict[str, Any]:
-        """Return a row for JSON; infinity becomes None."""
         times: dict[str, Any] = finite_or_none(self.prediction.mean._asdict())
         return {
             "num_ranks": self.prediction.trace.num_ranks,

@@ -285,7 +285,6 @@ class TracePrediction:
 
     @property
     def shown(self) -> int:
-        """The index of the step in pictures."""
         return typical_of(self.timelines)
 
     @property
@@ -313,7 +312,7 @@ class TracePrediction:
 
     @property
     def unawaited(self) -> str:
-        """A note on calls that end in their steps although nobody waits for them there; "" if none."""
+        """A note on calls that end in their steps although the program does not wait for them there; "" if none."""
         calls = [call for step in self.simulation.steps for call in step.unawaited]
         told = f"{plural(len(calls), 'call')}, {format_size(sum(call.size_bytes for call in calls))}"
         return f"taken to end in their steps, where the program does not wait for them: {told}" if calls else ""
