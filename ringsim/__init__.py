@@ -105,7 +105,7 @@ register()
 
 
 def __getattr__(name: str) -> Any:
-    """Matplotlib takes most of a second to import, so what draws is imported when it is first asked for."""
+    """Import `plot` on first use, because Matplotlib takes most of a second to import."""
     if name == "plot":
         from ringsim.report.plots import plot  # noqa: PLC0415
 

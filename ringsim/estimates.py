@@ -1,17 +1,17 @@
-"""`Estimate`: a predicted or fitted value, and the ends between which the true one is expected."""
+"""`Estimate`: a predicted or fitted value with an interval."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 INSIDE = 0.8  # the probability with which a measured time lies between the ends of its estimate
-FARTHEST = 3.0  # of a logarithm: what is not known at all is not drawn from farther away
+FARTHEST = 3.0  # of a logarithm: largest deviation in draws of an unknown value
 NOT_BOUNDED = "not bounded"  # in tables, in place of ends that say nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value, and the ends between which the true one lies with a probability that its maker names.
+    """A value and the ends of its interval; the function that makes it defines the interval's probability.
 
     >>> Estimate(2.0, 1.0, 4.0).map(lambda value: value / 2)
     Estimate(value=1.0, low=0.5, high=2.0)
@@ -22,17 +22,16 @@ class Estimate:
     high: float
 
     def map(self, change: Callable[[float], float]) -> "Estimate":
-        """Return the estimate of what grows with the value as `change` says."""
+        """Return the estimate with an increasing function applied to value and ends."""
         return Estimate(change(self.value), change(self.low), change(self.high))
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The lower and the upper end."""
         return self.low, self.high
 
     @property
     def is_bounded(self) -> bool:
-        """Whether its ends say something: lie closer together than what is drawn of what is not known at all.
+        """Whether the interval is narrower than that of an unknown value.
 
         >>> Estimate(1.0, 1.0, 100.0).is_bounded, Estimate(1.0, 1.0, 1000.0).is_bounded
         (True, False)
@@ -41,11 +40,11 @@ class Estimate:
 
     @property
     def off_by(self) -> tuple[float, float]:
-        """The smallest and the largest error, estimated over true less 1, if the true value is in between."""
+        """The smallest and the largest error (estimated over true, less 1) within the interval."""
         return self.value / self.high - 1, self.value / self.low - 1
 
 
 def ends_of(estimate: Estimate | None) -> dict[str, float | None]:
-    """Return the ends of a predicted time as fields for JSON, which are null where they are not known."""
+    """Return the ends of a predicted time for JSON; null if unknown."""
     low_s, high_s = estimate.ends if estimate else (None, None)
     return {"predicted_low_s": low_s, "predicted_high_s": high_s}

@@ -1,7 +1,7 @@
-"""What this process can have and afford: cores, memory, and the transfers that are simulated in a time.
+"""The limits of this process: cores, memory, and transfers simulated per second.
 
-Containers and Slurm limit cores and memory by control groups (Linux cgroup v2), which the kernel's numbers of the whole
-machine do not show. What there is no memory or time for is refused before it begins.
+Containers and Slurm limit cores and memory by control groups (Linux cgroup v2), which the kernel's numbers for the
+whole machine do not show.
 """
 
 import math
@@ -15,34 +15,33 @@ from ringsim.units import format_size
 
 PROCESS, GROUPS, MACHINE = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"), Path("/proc/meminfo")
 TRANSFERS_PER_S = 2**18  # that are simulated where messages share things; several times as many where they do not
-SMALL_BYTES = 2**20  # which a process always has: to ask the system would take a fifth of a short simulation's time
+SMALL_BYTES = 2**20  # always free: asking the system would take a fifth of a short simulation's time
 MAX_COUNTED = 10**8  # in a second or so, if they need not be listed
 _PROBES = 128, 256  # large enough for n(n - 1) to be nearly n^2, small enough to be built in no time
 RECLAIMABLE = ("inactive_file", "active_file", "slab_reclaimable")  # of memory.stat
 
 
 def available_cores() -> float:
-    """Return the cores' worth of time that this process can have: no more than its control groups are given."""
+    """Return the cores that this process may use, within the quotas of its control groups."""
     return min(_usable_cores(), *_quotas())
 
 
 def free_bytes() -> float:
-    """Return the memory that this process can still have; infinite where the system does not say."""
+    """Return the memory that this process can still allocate; infinite if the system does not tell."""
     return min(_free_bytes_of_machine(), *_free_bytes_of_groups())
 
 
 def installed_bytes() -> float:
-    """Return the machine's physical memory; infinite where the system does not say."""
+    """Return the machine's physical memory; infinite if the system does not tell."""
     return _pages_bytes("SC_PHYS_PAGES")
 
 
 def _usable_cores() -> int:
-    """Return how many cores this process may run on; where the system does not say, how many there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _groups() -> Iterator[Path]:
-    """Yield the folders of the process's control group and of those that it is in, whose limits hold as well."""
+    """Yield the folders of the process's control group and its parents, whose limits also hold."""
     with suppress(OSError):
         for line in PROCESS.read_text(errors="surrogateescape").splitlines():
             if line.startswith("0::/"):
@@ -52,7 +51,7 @@ def _groups() -> Iterator[Path]:
 
 
 def _quotas() -> Iterator[float]:
-    """Yield an infinite one, and those of the groups: "200000 100000" is two cores, "max 100000" no limit."""
+    """Yield infinity and the groups' quotas: "200000 100000" is two cores, "max 100000" no limit."""
     yield float("inf")
     for folder in _groups():
         with suppress(OSError, ValueError, ZeroDivisionError):
@@ -69,7 +68,7 @@ def _free_bytes_of_groups() -> Iterator[float]:
 
 
 def _reclaimable_bytes(folder: Path) -> int:
-    """Return what a group uses and the kernel gives away when memory is needed: most of that is kept of files."""
+    """Return a group's memory that the kernel frees when needed, mostly cached files."""
     with suppress(OSError, ValueError):
         return sum(_number_of(folder / "memory.stat", name) for name in RECLAIMABLE)
     return 0
@@ -77,13 +76,12 @@ def _reclaimable_bytes(folder: Path) -> int:
 
 def _free_bytes_of_machine() -> float:
     with suppress(OSError, ValueError):
-        # Linux counts what it keeps of files apart.
+        # Linux counts cached files separately.
         return _number_of(MACHINE, "MemAvailable:") * 1024
     return _pages_bytes("SC_AVPHYS_PAGES")
 
 
 def _number_of(file: Path, name: str) -> int:
-    """Return the number after a name with which a line begins. Raises ValueError where there is none."""
     numbers = dict(line.split()[:2] for line in file.read_text().splitlines() if len(line.split()) > 1)
     if name not in numbers:
         raise ValueError(f"{file}: has no line {name}")
@@ -98,23 +96,20 @@ def _pages_bytes(name: str) -> float:
 
 
 def transfers_in(seconds: float) -> int:
-    """Return about how many transfers are simulated one by one in that time."""
+    """Return approximately how many transfers are simulated in that time."""
     return round(seconds * TRANSFERS_PER_S)
 
 
 class HasTransfers(Protocol):
-    """A schedule, as far as it is counted here."""
+    """A schedule, for counting."""
 
     @property
     def num_transfers(self) -> int:
-        """Return the number of its transfers."""
+        """Return the number of transfers."""
 
 
 def require_memory(purpose: str, num_bytes: float) -> None:
-    """Raise ValueError if `purpose`, which takes `num_bytes`, does not fit into the memory that is free here.
-
-    At most `SMALL_BYTES` always fit.
-    """
+    """Raise ValueError if `purpose` needs more than the free memory; `SMALL_BYTES` are always allowed."""
     if num_bytes <= SMALL_BYTES:
         return
     free = free_bytes()
@@ -125,17 +120,17 @@ def require_memory(purpose: str, num_bytes: float) -> None:
 
 
 def require_installed_memory(purpose: str, num_bytes: float) -> None:
-    """Raise ValueError if `purpose` does not fit even into an empty machine: all processes get the same answer."""
+    """Raise ValueError if `purpose` needs more than the installed memory, the same on all processes of a machine."""
     installed = installed_bytes()
     if num_bytes > installed:
         raise ValueError(f"{purpose}: would take {format_size(num_bytes)} of memory; there is {format_size(installed)}")
 
 
 def estimated_transfers(make: Callable[[int], HasTransfers], num_ranks: int) -> int:
-    """Estimate the transfers of `make(num_ranks)`: a power of the number of ranks through two small schedules.
+    """Estimate the transfers of `make(num_ranks)` by a power law through two small schedules.
 
-    Within a few percent for what grows as n, n log n or n^2. 0 where nothing need be estimated, for no more ranks
-    than the probes have, or nothing can be, as the probes cannot be built.
+    The error is a few percent for n, n log n or n^2 transfers. 0 for few ranks, or if the small schedules cannot be
+    built.
     """
     if num_ranks <= max(_PROBES):
         return 0
@@ -148,7 +143,7 @@ def estimated_transfers(make: Callable[[int], HasTransfers], num_ranks: int) -> 
 
 
 def require_few_transfers(make: Callable[[int], HasTransfers], num_ranks: int) -> None:
-    """Raise ValueError if `make(num_ranks)` would have more transfers than one wants to wait for."""
+    """Raise ValueError if `make(num_ranks)` would have more than `MAX_COUNTED` transfers."""
     estimate = estimated_transfers(make, num_ranks)
     if estimate > MAX_COUNTED:
         raise ValueError(f"{format_count(estimate)} transfers, above {format_count(MAX_COUNTED)}: use fewer ranks")

@@ -1,4 +1,4 @@
-"""`examine`: the state of this machine that measurements depend on, and advice. torch is not imported."""
+"""`examine`: the state of this machine on which measurements depend, and advice. It does not import torch."""
 
 import ipaddress
 import os
@@ -29,7 +29,7 @@ ASK_TORCH = (
 
 
 class Level(StrEnum):
-    """How much a finding matters; a problem makes measuring impossible."""
+    """The severity of a finding; a problem prevents measurements."""
 
     OK = "ok"
     NOTE = "note"
@@ -38,7 +38,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MachineFinding:
-    """A fact about the machine, and its meaning for measurements with what to do about it."""
+    """A fact about the machine, and advice for measurements."""
 
     subject: str
     level: Level
@@ -47,7 +47,7 @@ class MachineFinding:
 
 
 def examine() -> list[MachineFinding]:
-    """Return the findings that the system allows; another process imports torch."""
+    """Return the findings that the system allows; a child process imports torch."""
     findings = []
     for check in (_cores, _load, _steal, _interface, _torch, _shared_memory):
         with suppress(OSError):
@@ -75,7 +75,7 @@ def _judged(subject: str, is_ok: bool, fact: str, advice: str, level: Level = Le
 
 def _load() -> MachineFinding:
     load, cores = os.getloadavg()[0], available_cores()
-    is_ok = load <= max(cores - MIN_RANKS, 0.5)  # half a core is what the system itself may need
+    is_ok = load <= max(cores - MIN_RANKS, 0.5)  # the system itself may need half a core
     advice = f"Fewer than {MIN_RANKS} of the {cores:g} cores were free: wait until nothing else runs (uptime, top)."
     return _judged("load", is_ok, f"load {load:.1f} in the last minute", advice)
 
@@ -87,7 +87,6 @@ def _steal() -> MachineFinding:
 
 
 def _steal_share() -> float:
-    """Return the share of a short sample that a hypervisor gave to others."""
     before = _ticks()
     time.sleep(STEAL_SAMPLE_S)
     spent = [late - early for early, late in zip(before, _ticks(), strict=True)]
@@ -116,7 +115,7 @@ def _interface() -> MachineFinding:
 
 
 def gloo_address(host_name: str) -> str | None:
-    """Return Gloo's choice: the first address of the name that a socket here can be bound to; None without one."""
+    """Return Gloo's choice: the first address of the name to which a socket can be bound; None without one."""
     try:
         addresses = socket.getaddrinfo(host_name, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -151,7 +150,7 @@ def _torch() -> MachineFinding:
 
 
 def _ask_torch() -> tuple[str, bool]:
-    """Return the version of torch and its backends, or the last line of the error if it cannot be imported."""
+    """Return torch's version and backends and True, or the last line of the import error and False."""
     command = [sys.executable, "-P", "-c", ASK_TORCH]  # -P: not a torch.py of the current directory
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TORCH_TIMEOUT_S, check=False)

@@ -1,11 +1,11 @@
-"""Suggestions in messages: the known name that a user may have meant, and how to install an extra."""
+"""Suggestions in messages: a similar known name, and how to install an extra."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like `name`, in any case; None if none is.
+    """Return the known name most similar to `name`, ignoring case; None if there is none.
 
     >>> nearest("Rign", ["ring", "direct"])
     'ring'
@@ -16,7 +16,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the same as a question before the list of known names.
+    """Return a question to put before a list of known names; "" if none is similar.
 
     >>> did_you_mean("rign", ["ring", "direct"])
     'did you mean ring? '
@@ -26,7 +26,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return the same for the end of a message about an unknown name, "" if there is none.
+    """Return a question to put after a message about an unknown name; "" if none is similar.
 
     >>> suggestion("rign", ["ring", "direct"])
     '; did you mean ring?'
@@ -38,7 +38,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def to_install(extra: str) -> str:
-    """Return how to install an optional part; this project is on no package index.
+    """Return how to install an extra; this project is on no package index.
 
     >>> to_install("torch")
     "run pip install '.[torch]' in your clone of ringsim"

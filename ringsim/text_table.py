@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 GAP = "  "  # between two columns
-WIDTH = 80  # columns of a terminal; what is wider is printed only if it is asked for
+WIDTH = 80  # columns of a terminal; wider output is printed on request only
 LEAST_WRAPPED = 16  # characters of a wrapped column
 
 
@@ -23,8 +23,8 @@ def align_columns(
 ) -> list[str]:
     """Return a line for each row, with columns as wide as their longest cells.
 
-    rows: all of one length. alignment: l or r for each column; the last letter holds for all further columns.
-    width: limit of the table, beyond which cells of the last column continue in further lines.
+    alignment: l or r for each column; the last letter also holds for further columns.
+    width: of the table; cells of the last column wrap beyond it.
 
     >>> align_columns([("size", "ranks"), ("64 KiB", "2")], "lr")
     ['size    ranks', '64 KiB      2']
@@ -43,7 +43,7 @@ def align_columns(
 
 
 def wrap_text(text: str, width: int | None = WIDTH, indent: str = "") -> str:
-    """Return the text in lines of at most `width` characters, with further lines indented; None: unchanged.
+    """Return the text in lines of at most `width` characters, further lines indented; width None: unchanged.
 
     >>> print(wrap_text("what does not fit goes on in the next line", 30, "  "))
     what does not fit goes on in
@@ -53,7 +53,7 @@ def wrap_text(text: str, width: int | None = WIDTH, indent: str = "") -> str:
 
 
 def records_csv(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return records of the same fields as CSV with a header."""
+    """Return records with the same fields as CSV with a header."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
     writer.writeheader()
@@ -62,7 +62,7 @@ def records_csv(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def load_template(path: Path, filters: Mapping[str, Any] | None = None, **settings: Any) -> "Template":
-    """Return the template in a file. filters, settings: of `jinja2.Environment`, where unknown names are errors."""
+    """Return the template in a file. filters, settings: of `jinja2.Environment`; unknown names are errors."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  few commands need it
 
     environment = Environment(loader=FileSystemLoader(path.parent), undefined=StrictUndefined, **settings)
@@ -72,7 +72,7 @@ def load_template(path: Path, filters: Mapping[str, Any] | None = None, **settin
 
 @cache
 def text_template(path: Path) -> "Template":
-    """Return a template of plain text, with filters for units: its macros are those of `module`."""
+    """Return a template of plain text with filters for units; `module` has its macros."""
     filters = {"plural": plural, "rate": format_rate, "sentence": as_sentence, "size": format_size, "time": format_time}
     return load_template(path, filters, trim_blocks=True)
 
@@ -96,6 +96,5 @@ def _room_for_last(rows: Sequence[Sequence[str]], gap: str, width: int) -> int:
 
 
 def _wrapped(row: Sequence[str], room: int) -> list[Sequence[str]]:
-    """Return the row, and below it rows with the rest of its last cell."""
     first, *more = _lines(row[-1], room) or [""]
     return [(*row[:-1], first), *((*[""] * (len(row) - 1), line) for line in more)]

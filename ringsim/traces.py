@@ -1,11 +1,8 @@
-"""`ProgramTrace`: training steps of one rank of a program, with the collectives that it asks for.
+"""`ProgramTrace`: recorded training steps of one rank of a program, with its collectives.
 
-A step is a list of events in the order in which the program came to them: it computes for a while, it calls a
-collective, it waits for one. Nothing is said about how long a collective takes, which depends on the network.
-
-A program may give calls to their own streams. On a GPU, whose streams run beside the program, what overlaps depends
-on what those streams wait for (`Call.after`, `Call.after_calls`), and on where the computations wait for them
-(`TraceEventKind.READ`).
+A step is a list of events in program order: computations, calls and waits. The times of collectives are not recorded,
+because they depend on the network. On a GPU, the overlap of streams depends on the calls for which they wait
+(`TraceCall.after`, `TraceCall.after_calls`) and on where computations wait for them (`TraceEventKind.READ`).
 """
 
 import shlex
@@ -28,9 +25,9 @@ _IndexOrNone = Annotated[int, values.whole(-1)]  # -1: none
 
 
 class TraceEventKind(Enum):
-    """What a program does for a while, or at a moment.
+    """The kinds of events of a program.
 
-    READ: from here on computations may read the result of a call on another stream, since theirs waits for it.
+    READ: the computations' stream waits for a call on another stream, whose result may be read from here on.
     """
 
     COMPUTE = "compute"
@@ -40,19 +37,19 @@ class TraceEventKind(Enum):
 
 
 class Device(Enum):
-    """The devices on which a program believes to compute."""
+    """The devices that a program can be told it has."""
 
     CPU = "cpu"
     CUDA = "cuda"
 
 
 class Operator(Record, frozen=True):
-    """Calls of an operator, all alike: how many, and what each of them does.
+    """Equal calls of an operator, and the costs of one.
 
-    name: of the operator, such as aten.mm.
-    dtype: in which it computes; torch's name, or tf32 for float32 that a GPU multiplies in TF32.
-    flops: floating-point operations of each. size_bytes: of memory that each reads and writes.
-    is_counted: False if its arithmetic may take longer than its bytes, and nobody knows how many operations it has.
+    name: such as aten.mm.
+    dtype: of its arithmetic; torch's name, or tf32 for float32 that a GPU multiplies in TF32.
+    flops, size_bytes: operations, and bytes read and written, per call.
+    is_counted: False if its arithmetic may take longer than its memory accesses and its operations are not known.
     """
 
     name: values.Name
@@ -64,16 +61,16 @@ class Operator(Record, frozen=True):
 
     @property
     def may_be_fused(self) -> bool:
-        """Whether a compiler may make it a part of other operators, so that it reads and writes no memory itself."""
+        """Whether a compiler may fuse it into other operators, so that it accesses no memory."""
         return not self.flops and self.is_counted and not self.name.startswith("aten._fused_")
 
 
 class TraceEvent(Record, frozen=True):
-    """One thing that the rank does.
+    """An event of the rank.
 
-    seconds: of a computation, on the machine on which the program was recorded; 0 if nothing was computed.
-    call: the index of the call that is made, waited for or read, in the step's `calls`; -1 for a computation.
-    operators: of a computation; none if they were not watched.
+    seconds: of a computation, on the recording machine.
+    call: index in the step's `calls` of the call that is made, waited for or read; -1 for a computation.
+    operators: of a computation; empty if not watched.
     """
 
     kind: TraceEventKind
@@ -86,20 +83,19 @@ class TraceCall(Record, frozen=True):
     """One call of a collective, or of send or recv.
 
     collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, all_to_all, barrier, send or
-    recv; all ways to call it in torch.distributed are one.
-    size_bytes: of the whole tensor: that which is reduced, what all ranks have gathered, what all shares are cut from.
-    dtype: in which it travels; torch's name, such as bfloat16.
-    group: the index of its group in the trace's `groups`.
-    is_async: whether the call returns before it is done; there is a wait then, unless nobody waits for it.
-    algorithm: that the program names, as in `ringsim algorithms`; "" if the library chooses.
+    recv; variants of torch.distributed count as the same.
+    size_bytes: of the whole tensor: before a reduction, after a gather, or before a scatter.
+    dtype: of the messages; torch's name, such as bfloat16.
+    group: index in the trace's `groups`.
+    is_async: the call returns before it ends; a wait follows, unless the program never waits.
+    algorithm: named by the program, as in `ringsim algorithms`; "" if the library chooses.
     peer: the other rank of a send or recv, or the root, as a rank of the group; -1 if there is none.
-    local_s: seconds that the call needs on this rank besides its messages, to copy and to round.
-    is_lent: whether its tensor is one of `collectives.empty`, which ranks of a host read where it is.
-    on_side_stream: whether the program made the call on its own stream, so that on a GPU the computations go on
-    even if the call is not asynchronous.
-    after: the index of the last of the step's events for which that stream waits before it comes to the call; -1 if it
-    waits for none; None if the call waits for all before it, as on the stream of the computations.
-    after_calls: the indices of the calls of other groups for which it waits, the last of each.
+    local_s: seconds on this rank besides messages, for copies and rounding.
+    is_lent: the tensor is one of `collectives.empty`, which the ranks of a host read where it is.
+    on_side_stream: on the program's own stream; on a GPU computations then continue even if the call is synchronous.
+    after: index of the last event for which that stream waits before the call; -1 for none; None for all earlier
+    events, as on the stream of the computations.
+    after_calls: indices of the calls of other groups for which it waits, the last of each group.
     """
 
     collective: values.Name
@@ -149,12 +145,11 @@ class TracedStep(Record, frozen=True):
 
     @property
     def compute_s(self) -> float:
-        """Seconds of all computations."""
         return sum(event.seconds for event in self.events)
 
     @property
     def unawaited(self) -> list[TraceCall]:
-        """The calls for which the program does not wait in the step, nor for a later one of their group."""
+        """The calls for which the program does not wait in the step, nor for later ones of their group."""
         awaiting = TraceEventKind.WAIT, TraceEventKind.READ
         blocking = [index for index, call in enumerate(self.calls) if not (call.is_async or call.on_side_stream)]
         waits = sorted([*blocking, *(event.call for event in self.events if event.kind in awaiting)])
@@ -163,34 +158,30 @@ class TracedStep(Record, frozen=True):
 
     @property
     def is_watched(self) -> bool:
-        """Whether the operators of its computations are known."""
         return any(event.operators for event in self.events)
 
     @property
     def operators(self) -> list[Operator]:
-        """The operators of all computations."""
         return [operator for event in self.events for operator in event.operators]
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of all computations."""
         return sum(operator.flops * operator.count for operator in self.operators)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all calls."""
         return sum(call.size_bytes for call in self.calls)
 
 
 class Group(Record, frozen=True):
-    """A process group that the rank belongs to: its ranks in the job, and torch's name of the backend."""
+    """A process group of the rank. ranks: in the job. backend: torch's name."""
 
     ranks: tuple[values.Rank, ...]
     backend: values.Text
 
     @property
     def name(self) -> str:
-        """Return a name for pictures, such as "ranks 0 to 7", or "ranks 0 to 56 by 8"."""
+        """Such as "ranks 0 to 7" or "ranks 0 to 56 by 8", for pictures."""
         gaps = {after - before for before, after in pairwise(self.ranks)}
         if len(gaps) != 1 or min(gaps) < 1:
             return f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"{len(self.ranks)} ranks"
@@ -200,9 +191,9 @@ class Group(Record, frozen=True):
 class TraceRequest(Record, frozen=True):
     """A request to record a program as one rank of a job.
 
-    program: the path of a script, or (`is_module`) the name of a module. num_steps: recorded after three warm-up steps.
-    output: the file for the trace. folder: the working directory of the program; "": that of the recorder.
-    device: the device that the program is told it has.
+    program: path of a script, or with `is_module` name of a module. num_steps: recorded after three warm-up steps.
+    folder: working directory of the program; "": that of the recorder.
+    device: that the program is told it has.
     """
 
     program: values.Text
@@ -222,19 +213,17 @@ class TraceRequest(Record, frozen=True):
             raise ValueError(f"rank {self.rank}: must be less than the {self.num_ranks} ranks")
 
     def is_own(self, file: str) -> bool:
-        """Return whether a file is one of the program's own, and not of a library that it uses, or of the recorder."""
+        """Return whether a file belongs to the program, and not to a library or the recorder."""
         parts = Path(file).with_suffix("").parts
         is_of_library = not _LIBRARIES.isdisjoint(parts) or file.startswith("<")
         return not is_of_library or (self.is_module and self.program.partition(".")[0] in parts)
 
     @property
     def ranks_here(self) -> int:
-        """Return the number of ranks on the first host."""
         return min(self.ranks_per_host, self.num_ranks)
 
     @property
     def command(self) -> str:
-        """Return the command line that records it, apart from the file for the trace."""
         numbers = f"--ranks {self.num_ranks} --ranks-per-host {self.ranks_per_host} --rank {self.rank}"
         options = [*(["--fake"] if self.is_fake else []), numbers, f"--steps {self.num_steps}"]
         if (self.device is Device.CUDA) != self.is_fake:  # the default
@@ -244,10 +233,10 @@ class TraceRequest(Record, frozen=True):
 
 
 class HeldBytes(Record, frozen=True):
-    """Bytes of the tensors that a rank holds at a moment; each storage counts once, and whole.
+    """Bytes of the tensors that a rank holds at a moment; each storage counts once and in full.
 
-    parameters: all there are, trained or not. gradients: those that are there at the end of the step.
-    optimizer: the state of all optimizers. rest: activations, gathered parameters, buckets, buffers and batches.
+    parameters: trained or not. gradients: held at the end of the step.
+    optimizer: state of all optimizers. rest: activations, gathered parameters, buckets, buffers and batches.
     """
 
     parameters: values.Whole
@@ -257,12 +246,11 @@ class HeldBytes(Record, frozen=True):
 
     @property
     def total(self) -> int:
-        """All of them."""
         return self.parameters + self.gradients + self.optimizer + self.rest
 
 
 class StepMemory(Record, frozen=True):
-    """The memory of a step. peak: when most is held. end: after the optimizer's step."""
+    """The memory of a step. peak: at the maximum. end: after the optimizer's step."""
 
     peak: HeldBytes
     end: HeldBytes
@@ -271,13 +259,12 @@ class StepMemory(Record, frozen=True):
 class ProgramTrace(JsonFile, frozen=True):
     """Steps of one rank of a job with `num_ranks` ranks.
 
-    ranks_per_host: as the program was told.
-    provenance: the machine and versions that recorded it.
-    request: how it was recorded, and can be again; None if nobody knows.
-    memory: of the step whose operators were watched; None in a trace that does not say.
-    is_compiled: whether the program compiles some of its code, which was recorded in eager mode.
+    ranks_per_host: that the program was told.
+    request: to record it again; None if not known.
+    memory: of the step with watched operators; None if not recorded.
+    is_compiled: whether the program compiles some of its code; it was recorded in eager mode.
 
-    Raises ValueError for a rank that there is not, a call of a group that there is not, and a request of another rank.
+    Raises ValueError for a rank or group that does not exist, and for a request of another rank.
     """
 
     num_ranks: values.NumRanks
@@ -308,7 +295,7 @@ class ProgramTrace(JsonFile, frozen=True):
 
     @property
     def device(self) -> Device:
-        """The device that the program was told it has; the CPU if nobody knows."""
+        """The CPU if not known."""
         return self.request.device if self.request else Device.CPU
 
     def _check_call(self, call: TraceCall, place: str) -> None:

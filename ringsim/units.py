@@ -1,4 +1,4 @@
-"""Sizes, rates and times as people write them: 64MiB, 1.25GB/s, 10Gbit/s, 10us."""
+"""Sizes, rates and times in text: 64MiB, 1.25GB/s, 10Gbit/s, 10us."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ _PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
              "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "ns": 10**9}
 MAX_VALUE = 2**60  # far beyond any machine, and small enough for 64-bit arithmetic
-MIN_RATE = 1e-6  # bytes a second; with less, seconds would be beyond what a float holds
+MIN_RATE = 1e-6  # bytes a second; with less, seconds would overflow a float
 MAX_DIGITS = 18  # of a whole number: more may not fit 64 bits
 _NUMBER = r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*"
 _SIZE = re.compile(_NUMBER + r"([kKMGT]?i?)(?:B|iB)?\s*")
@@ -19,7 +19,7 @@ _TIME = re.compile(_NUMBER + r"(s|ms|us|µs|ns)\s*")
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that is written with digits alone; None for anything else or too many digits.
+    """Return the number that is written in digits alone; None for other text or too many digits.
 
     >>> whole_number("12"), whole_number("-1"), whole_number("1_2")
     (12, None, None)
@@ -28,7 +28,7 @@ def whole_number(text: str) -> int | None:
 
 
 def decimal_number(text: str) -> float:
-    """Return the number that is written as 12, 1.5e-3 or inf. Raises ValueError for anything else.
+    """Return a number such as 12, 1.5e-3 or inf. Raises ValueError for other text.
 
     >>> decimal_number("1.5e-3")
     0.0015
@@ -50,7 +50,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_size_of_nccl_tests(text: str) -> int:
-    """Return the bytes of a size of nccl-tests, where 8K, 8M and 8G are 1024s; else as `parse_size`.
+    """Return the bytes of a size of nccl-tests, where 8K, 8M and 8G are 1024s; otherwise like `parse_size`.
 
     >>> parse_size_of_nccl_tests("8M"), parse_size_of_nccl_tests("8MB")
     (8388608, 8000000)
@@ -90,7 +90,7 @@ def parse_time(text: str) -> float:
 def _quantity(
     pattern: re.Pattern[str], text: str, prefixes: Mapping[str, int], rule: str
 ) -> tuple[Decimal, re.Match[str]]:
-    """Return the number of a text times its prefix. Raises ValueError if it is not `rule`, or is too large."""
+    """Return the number of a text times its prefix. Raises ValueError if it is not `rule`, or too large."""
     match = pattern.fullmatch(text)
     if not match or match[2] not in prefixes:
         raise ValueError(f"{text!r} is not {rule}")
@@ -104,7 +104,7 @@ def _quantity(
 
 
 def format_size(size_bytes: float) -> str:
-    """Such as 64 MiB or 1500 B."""
+    """Return a text such as 64 MiB or 1500 B."""
     for prefix in ("Ti", "Gi", "Mi", "Ki"):
         if size_bytes >= _PREFIXES[prefix]:
             return f"{size_bytes / _PREFIXES[prefix]:.4g} {prefix}B"
@@ -112,7 +112,7 @@ def format_size(size_bytes: float) -> str:
 
 
 def format_rate(bytes_per_s: float) -> str:
-    """Such as 1.25 GB/s."""
+    """Return a text such as 1.25 GB/s."""
     shown = float(f"{bytes_per_s:.3g}")  # 999.9 MB/s is shown as 1 GB/s, not as 1e+03 MB/s
     for prefix in ("T", "G", "M", "k"):
         if shown >= _PREFIXES[prefix]:
@@ -121,7 +121,7 @@ def format_rate(bytes_per_s: float) -> str:
 
 
 def plural(count: int, name: str) -> str:
-    """Such as 1 rank or 2 ranks.
+    """Return a text such as 1 rank or 2 ranks.
 
     >>> plural(1, "rank"), plural(1024, "rank")
     ('1 rank', '1024 ranks')
@@ -130,7 +130,7 @@ def plural(count: int, name: str) -> str:
 
 
 def format_duration(time_s: float) -> str:
-    """Such as 0:07 or 1:02:03, as a clock shows it.
+    """Return a clock's text, such as 0:07 or 1:02:03.
 
     >>> format_duration(7.4), format_duration(3723)
     ('0:07', '1:02:03')
@@ -141,7 +141,7 @@ def format_duration(time_s: float) -> str:
 
 
 def time_unit(time_s: float) -> tuple[float, str]:
-    """Return the unit in which a time has digits before the point: its number per second, and its name.
+    """Return the largest unit in which a time is at least 1, or ns: its number per second, and its name.
 
     >>> time_unit(0.0015)
     (1000, 'ms')
@@ -152,6 +152,6 @@ def time_unit(time_s: float) -> tuple[float, str]:
 
 
 def format_time(time_s: float) -> str:
-    """Such as 1.5 ms."""
+    """Return a text such as 1.5 ms."""
     scale, unit = time_unit(time_s)
     return f"{time_s * scale:.4g} {unit}"

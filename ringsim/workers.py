@@ -1,4 +1,4 @@
-"""`Workers` run independent tasks in this process, in processes on this machine, or on a Dask cluster."""
+"""`Workers`: run independent tasks in this process, in local processes or on a Dask cluster."""
 
 import logging
 import re
@@ -27,18 +27,18 @@ Result = TypeVar("Result")
 
 
 class WorkerError(OSError):
-    """A fault of a worker, in one line; not of a task."""
+    """A fault of a worker, not of a task, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
     """Where tasks are computed.
 
-    jobs: number of processes on this machine; 1: this process alone.
-    dask: in place of `jobs`, the address of the scheduler of a Dask cluster, such as tcp://10.0.0.1:8786, whose workers
-    must have the same versions of ringsim and NumPy.
+    jobs: number of local processes; 1: this process alone.
+    dask: in place of `jobs`, the scheduler of a Dask cluster, such as tcp://10.0.0.1:8786; its workers must have the
+    same versions of ringsim and NumPy.
 
-    Raises ValueError for less than one job, several jobs and a cluster, or an address that is none.
+    Raises ValueError for less than one job, several jobs and a cluster, or an invalid address.
 
         >>> from ringsim import Workers
         >>> list(Workers().run(abs, [-3, 2]))
@@ -58,16 +58,16 @@ class Workers:
 
     @property
     def count(self) -> int:
-        """The number of tasks that are computed at a time; of a cluster, the present number."""
+        """The number of tasks computed at a time; a cluster's may change."""
         return self.jobs if self.dask is None else max(sum(_client(self.dask).ncores().values()), 1)
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Generator[Result, None, None]:
         """Yield the result of the function for each task.
 
-        Tasks begin in their order, so long ones should come first. With several workers, functions and tasks must be
-        picklable. Closing the iterator ends the tasks that have begun.
+        Tasks start in their order, so long ones should come first. With several workers, functions and tasks must be
+        picklable. Closing the iterator ends the running tasks.
 
-        Raises what the function raises, and WorkerError if a worker ends or is unfit.
+        Raises the function's errors, and WorkerError if a worker ends or is unfit.
         """
         if self.dask is not None:
             yield from _run_on_cluster(self.dask, function, tasks)
@@ -106,7 +106,7 @@ def _run_in_processes(
 def _run_on_cluster(
     address: str, function: Callable[[Task], Result], tasks: Sequence[Task]
 ) -> Generator[Result, None, None]:
-    """Yield as `Workers.run`; joblib's backend for Dask waits forever for a task whose workers were killed."""
+    """Yield the results; joblib's backend for Dask waits forever for tasks of killed workers."""
     client = _client(address)
     from distributed import KilledWorker  # noqa: PLC0415
 
@@ -137,13 +137,12 @@ def _require_same_versions(address: str, client: Any) -> None:
 
 @cache
 def _client(address: str) -> Any:
-    """Return the client of a cluster, which lives on when this process ends."""
     try:
         from distributed import Client  # noqa: PLC0415  an extra, and slow to import
     except ModuleNotFoundError:
         raise ValueError(f"Dask is not installed, which --dask needs: {to_install('dask')}") from None
     for name in ("distributed", "distributed.client", "tornado.application"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # they say over many lines what we say in one
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # they log over many lines what WorkerError tells in one
     try:
         return Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""From measurements to a network, and how far its predictions are from what was measured."""
+"""Calibration of networks from measurements, and the errors of predictions."""
 
 from ringsim.calibration.comparison import (
     RECORD_NOTE,

@@ -1,4 +1,4 @@
-"""`Comparison` and `ComparedRun`: measured times and recorded runs beside what a network file alone predicts."""
+"""`Comparison` and `ComparedRun`: measured times and recorded runs, compared with predictions from a network file."""
 
 import math
 import statistics
@@ -32,7 +32,7 @@ from ringsim.schedule import Collective, Schedule, dependencies
 from ringsim.simulation import Seconds, Timeline, simulate
 from ringsim.units import plural
 
-# Summarised apart: what latency decides, what nobody decides alone, and what bandwidth does.
+# Summarised separately: times dominated by latency, by both, and by bandwidth.
 SIZE_CLASSES = (("< 64 KiB", 0, 2**16), ("64 KiB - 1 MiB", 2**16, 2**20), (">= 1 MiB", 2**20, 2**62))
 
 _WITHOUT_SCHEDULE = {
@@ -49,7 +49,7 @@ Expectation = tuple[float | None, str, Estimate | None]
 class ComparedCell(OpenRecord, frozen=True, kw_only=True):
     """A measured collective and its prediction, if any: a cell of compare.json.
 
-    predicted_low_s, predicted_high_s: ends of the interval of the measured time. error: predicted over measured less 1.
+    predicted_low_s, predicted_high_s: interval of the measured time. error: predicted over measured, less 1.
     spread: 10th to 90th percentile of the measured times, over the median.
     """
 
@@ -69,7 +69,7 @@ class ComparedCell(OpenRecord, frozen=True, kw_only=True):
 
     @property
     def busbw_bytes_per_s(self) -> float:
-        """Bus bandwidth of the measured time, as nccl-tests define it."""
+        """Defined by nccl-tests."""
         return busbw_factor(self.collective, self.num_ranks) * self.size_bytes / self.measured_s
 
 
@@ -82,10 +82,10 @@ class ComparedCells(OpenRecord, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ComparedCase:
-    """A measured case and its prediction.
+    """A measured case and its prediction; error and spread as in `ComparedCell`.
 
-    predicted_s: None where nothing is predicted; `how` says why, otherwise by which algorithm and protocol.
-    interval: of the measured time, see `intervals`; None where it is not known.
+    how: algorithm and protocol of the prediction, or the reason why there is none.
+    interval: of the measured time, see `intervals`; None if not known.
     """
 
     case: Timing
@@ -96,23 +96,19 @@ class ComparedCase:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the measured time lies in the interval."""
         return self.interval is not None and self.interval.low <= self.case.measured_s <= self.interval.high
 
     @property
     def error(self) -> float | None:
-        """The predicted time over the measured one, less 1."""
         return None if self.predicted_s is None else self.predicted_s / self.case.measured_s - 1
 
     @property
     def spread(self) -> float:
-        """The 10th to the 90th percentile of the measured times, over the median."""
         low, high = self.case.spread_s
         return (high - low) / self.case.measured_s
 
     @property
     def cell(self) -> ComparedCell:
-        """Its cell in compare.json."""
         return ComparedCell(
             collective=self.case.call.collective,
             algorithm=self.case.algorithm,
@@ -143,17 +139,16 @@ class Comparison:
         return f"Comparison({self.network}, {plural(len(self.cases), 'case')}{median})"
 
     def logs(self) -> list[str]:
-        """Return the log of each case, or "" for all of them if no two logs have the same case."""
+        """Return the log of each case, or "" for all if no two logs share a case."""
         named = bool(repeated(compared.case for compared in self.cases))
         return [compared.case.file_name if named else "" for compared in self.cases]
 
     @property
     def has_intervals(self) -> bool:
-        """Whether any prediction has an interval."""
         return any(compared.interval for compared in self.cases)
 
     def extrapolation(self) -> str:
-        """Return a line on more hosts than were calibrated on; "" if there are none."""
+        """Return a note on predictions for more hosts than calibrated; "" if none."""
         known = {cells.num_hosts for cells in self.calibration.cells} if self.calibration else set()
         asked = {compared.case.call.num_nodes for compared in self.cases if compared.predicted_s is not None}
         beyond = sorted(number for number in asked if known and number > max(known))
@@ -163,13 +158,12 @@ class Comparison:
         return f"extrapolated: calibrated on {told} {'host' if known == {1} else 'hosts'}, predicted for {wanted}"
 
     def held_out(self) -> list[ComparedCase]:
-        """Return the predicted cases to which the network was not fitted."""
         return [case for case in self.cases if case.predicted_s is not None and not case.used_in_calibration]
 
     def summary(self) -> list[dict[str, Any]]:
-        """Return the number of cases and the median and p95 of |error|, by size class, held-out cases before others.
+        """Return the number of cases, and median and p95 of |error|, by size class, held-out cases first.
 
-        inside: share of the measured times that lie in their intervals; None where these are not known.
+        inside: share of the measured times in their intervals; None without intervals.
         """
         rows, predicted = [], [compared for compared in self.cases if compared.error is not None]
         for used, (name, low, high) in product((False, True), SIZE_CLASSES):
@@ -186,7 +180,6 @@ class Comparison:
         return rows
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
         return {
             "network": self.network,
             "cells": [encode(compared.cell) for compared in self.cases],
@@ -198,9 +191,9 @@ class Comparison:
 def compare(measurements: Measurements, cluster: Network, trusted: Collection[str] = ()) -> Comparison:
     """Compare the collectives of `measurements` with simulations of the schedules that were executed.
 
-    trusted: algorithms of Python files that may be run, see `build_recorded`; others from files are not predicted.
+    trusted: algorithms of Python files that may be run, see `build_recorded`; others are not predicted.
 
-    Raises ValueError where the network has no room for the ranks, results were wrong, or there are no collectives.
+    Raises ValueError for too many ranks for the network, for wrong results, and without collectives.
 
         >>> from ringsim import Measurements, compare, load_network
         >>> comparison = compare(Measurements.load("measured.json"), load_network("mine.toml"))  # doctest: +SKIP
@@ -213,7 +206,7 @@ def compare(measurements: Measurements, cluster: Network, trusted: Collection[st
 def compare_logs(cases: Sequence[Timing], cluster: Network) -> Comparison:
     """Compare cases of logs with the formulas of `nccl_model`.
 
-    Raises ValueError where the network has no room for the ranks, or nothing can be predicted.
+    Raises ValueError for too many ranks for the network, and if nothing can be predicted.
     """
     calls = [case.call for case in cases if not case.call.why_unknown]
     if not calls:
@@ -235,7 +228,7 @@ def compare_measurements(
 
     trusted: as in `compare`. on_progress: is called with the number of cases simulated since its last call.
 
-    Raises ValueError where the network has no room for the ranks, or there are no collectives.
+    Raises ValueError for too many ranks for the network, and without collectives.
     """
     if not cases:
         raise ValueError("there are no collectives in the measurements: make them with python -m collectives.benchmark")
@@ -255,9 +248,9 @@ def compare_measurements(
 
 
 def _simulation(case: Timing, cluster: Network, trusted: Collection[str]) -> tuple[Callable[[Network], float], str]:
-    """Return a function from a network to the simulated seconds of the case, and the name of the prediction.
+    """Return a function from a network to the simulated seconds of the case, and the prediction's name.
 
-    Raises ValueError or OSError with the reason where there is no prediction.
+    Raises ValueError or OSError with the reason if there is no prediction.
     """
     if case.algorithm in _WITHOUT_SCHEDULE:
         raise ValueError(_WITHOUT_SCHEDULE[case.algorithm])
@@ -280,9 +273,9 @@ def _simulation(case: Timing, cluster: Network, trusted: Collection[str]) -> tup
 
 
 def executed_over(library: Library, network: Network, transport: str, size_bytes: int) -> Library:
-    """Return the library as it executed call after call of one tensor over a transport.
+    """Return the library as it executed repeated calls of one tensor over a transport.
 
-    Raises ValueError where the network, unless uniform, does not describe the shared memory that was used.
+    Raises ValueError if shared memory was used and the network, unless uniform, does not describe it.
     """
     if transport == SHARED_MEMORY and network.shared_memory is None and network.message_costs is None:
         raise ValueError("it used shared memory, which the network file does not describe")
@@ -308,8 +301,7 @@ RECORD_NOTE = (
 class ComparedRun:
     """A predicted and a measured run: row i of both timelines is the same transfer, in the order of the record.
 
-    A transfer starts when it is issued. In `measured` it leaves, arrives and begins to be applied when it is applied,
-    see `RECORD_NOTE`.
+    In `measured`, all times of a transfer but its start are that of its application, see `RECORD_NOTE`.
     """
 
     run: RecordedRun
@@ -321,22 +313,20 @@ class ComparedRun:
 
     @property
     def views(self) -> tuple[RunView, RunView]:
-        """The prediction and the measurement."""
         return self.predicted, self.measured
 
     @property
     def error(self) -> float:
-        """The predicted time over the measured one, less 1."""
         return self.predicted.timeline.time_s / self.measured.timeline.time_s - 1
 
 
 def compare_run(run: RecordedRun, network: Network, trusted: Collection[str] = ()) -> ComparedRun:
-    """Simulate the recorded schedule over the transport of the run, with all ranks beginning at 0.
+    """Simulate the recorded schedule over the transport of the run; all ranks begin at 0.
 
     trusted: as in `compare`.
 
-    Raises ValueError, which names the run, where the schedule is unknown here, differs from the recorded transfers, or
-    does not end on this network.
+    Raises ValueError, naming the run, if the schedule is unknown here, differs from the recorded transfers, or does not
+    end on this network.
     """
     try:
         schedule = build_recorded(run.collective, run.algorithm, run.num_ranks, run.size_bytes, trusted)
@@ -366,9 +356,9 @@ def compare_run(run: RecordedRun, network: Network, trusted: Collection[str] = (
 
 
 def issued_s(schedule: Schedule, timeline: Timeline) -> Seconds:
-    """Return the seconds at which each sender could have handed its transfer to the network: (num_transfers,).
+    """Return the seconds at which each sender can issue its transfer: (num_transfers,).
 
-    These are rules 1 and 2 of the execution; on the link the transfer may then wait.
+    These follow from rules 1 and 2 of the execution; the transfer may then wait for its link.
     """
     ready = np.append(timeline.applied_s, 0.0)[dependencies(schedule, in_order=OURS.runtime.in_order).data_dependency]
     latest: dict[tuple[int, int], float] = {}

@@ -1,12 +1,12 @@
-"""`calibrate_logs`: from the logs of a cluster to a `Network` with the protocols of its library.
+"""`calibrate_logs`: fit a `Network` with the library's protocols to the logs of a cluster.
 
-Each time is that of `nccl_model` for the parameters of `log_parameters`; the fit finds the most likely ones given times
-and priors. Parameters that the logs cannot tell apart, such as the start and the hops, keep NCCL's ratio, so the log of
-one number of hosts gives a network for others.
+The fit finds the most likely `log_parameters` of `nccl_model`, given times and priors. Parameters that the logs cannot
+separate, such as the start and the hops, keep NCCL's ratio; therefore the log of one number of hosts gives a network
+for others.
 
-`with_ring_steps`: NCCL chooses protocol and chunk of a ring across hosts by the bytes of a rank, not by speed. Its
-times therefore have steps and bends that start, latency and bandwidth cannot express; on more hosts they are at the
-same bytes per rank. This does not hold within a host, nor for trees.
+`with_ring_steps`: NCCL chooses protocol and chunk size of a ring across hosts by the bytes per rank, not by speed.
+Steps and bends in its times, which start, latency and bandwidth cannot express, therefore occur at the same bytes per
+rank on more hosts. This holds neither within a host nor for trees.
 """
 
 import math
@@ -37,14 +37,14 @@ from ringsim.schedule import Bools
 from ringsim.units import plural
 
 NOISE = 0.05  # of a time, when a run is repeated
-_IMPORTANT = 0.2  # of a time: what a parameter must change it by, to have been seen in it
-_NOTICEABLE = 0.01  # of a time: by what it must change at least with NCCL's value of a parameter, to tell another one
-_UNDECIDED = 4.0  # of a cost: what is less likely by a factor of less than e squared, may be true as well
+_IMPORTANT = 0.2  # of a time: least influence of a parameter on which the time depends
+_NOTICEABLE = 0.01  # of a time: least change with NCCL's value of a parameter that excludes this value
+_UNDECIDED = 4.0  # of a cost: an optimum less likely by a factor below e squared may also be true
 
 
 @dataclass(frozen=True, slots=True)
 class LogFit:
-    """A network, the cases it was fitted to, and the relative error of each."""
+    """A network, the cases it was fitted to, and their relative errors."""
 
     cluster: Network
     parameters: tuple[FittedParameter, ...]
@@ -53,7 +53,7 @@ class LogFit:
 
     @property
     def warnings(self) -> dict[str, str]:
-        """One line of each kind of warning, "" for none."""
+        """One line for each kind; "" for none."""
         return {
             "contradictory": contradiction_warning(self.cases),
             "guessed_nics": nic_warning(self.cluster, self.cluster.spec.ranks_per_host or 0),
@@ -65,8 +65,8 @@ class LogFit:
 def calibrate_logs(cases: Sequence[Timing], name: str, nics: Nics | None = None) -> LogFit:
     """Fit a network to all cases that have a formula.
 
-    nics: of each host, if known. Their bandwidth is a prior: the times of several hosts show which share of it is
-    reached, and latencies need not make up for the difference.
+    nics: of each host, if known. Their bandwidth is a prior: the times of several hosts show the share that is reached,
+    and latencies need not explain the rest.
     Raises ValueError if too little was measured.
 
         >>> from pathlib import Path
@@ -92,7 +92,7 @@ def calibrate_logs(cases: Sequence[Timing], name: str, nics: Nics | None = None)
 
 
 def _each_log_alone(cases: Sequence[Timing]) -> Iterator[list[Timing]]:
-    """Yield all cases for each log that others repeat, without these repetitions."""
+    """For each log that others repeat, yield all cases without their repetitions in other logs."""
     groups = repeated(cases)
     for file in sorted({case.file for some in groups for case in some}):
         others = {id(case) for some in groups if file in {case.file for case in some} for case in some}
@@ -113,10 +113,10 @@ class _Fitted(NamedTuple):
 
 
 def _fit(layout: LogParameters, cases: Sequence[Timing]) -> _Fitted:
-    """Fit the parameters on which some time depends, and hold the others at NCCL's values.
+    """Fit the parameters on which a time depends, and hold the others at NCCL's values.
 
-    A time also depends on a parameter if another protocol would be the fastest with NCCL's value of it: small changes
-    then change nothing, and yet the time rules out NCCL's value.
+    A time also depends on a parameter if NCCL's value of it would make another protocol the fastest: small changes then
+    have no effect, yet the time excludes that value.
     """
     calls = CallColumns.from_calls([case.call for case in cases])
     log_times = np.log([case.calibrated_s for case in cases])
@@ -195,9 +195,9 @@ def calibrated_cells(cases: Sequence[Timing]) -> tuple[CalibratedCells, ...]:
 
 
 def _parameters(fitted: _Fitted, modes: Sequence[Floats], cases: Sequence[Timing]) -> tuple[FittedParameter, ...]:
-    """Return the parameters that the times determine, and others that predictions use.
+    """Return the parameters that the times determine or predictions use.
 
-    modes: other optima, of single logs or nearly as likely, which every interval contains.
+    modes: other optima, of single logs or nearly as likely; every interval contains them.
     """
     posterior, parameters = fitted.posterior, []
     for index, name in enumerate(fitted.layout.names):
@@ -212,14 +212,14 @@ def _parameters(fitted: _Fitted, modes: Sequence[Floats], cases: Sequence[Timing
 
 
 FEWEST = 3  # sizes of messages: with fewer the protocols say more
-SHORTEST = 1.5  # times the start: what a shorter time has beside it says little of steps
+SHORTEST = 1.5  # times the start: shorter times tell little of steps
 
 
 def with_ring_steps(cluster: Network, cases: Sequence[Timing]) -> Network:
-    """Return `cluster` with the ring steps of the shape with most hosts, and among these with most ranks per host.
+    """Return `cluster` with the ring steps of the shape with most hosts, then with most ranks per host.
 
-    Shapes with too few sizes are skipped; smaller and larger messages come from the next shapes. Rings are collectives
-    without another algorithm, and those for which `cluster` chooses a ring.
+    Shapes with too few sizes are skipped; sizes outside a shape's range come from fewer hosts. Rings are collectives
+    without another algorithm, and collectives for which `cluster` chooses a ring.
     """
     across = [case for case in cases if case.call.num_nodes > 1 and _may_be_ring(case)]
     if not across:
@@ -248,10 +248,10 @@ def with_ring_steps(cluster: Network, cases: Sequence[Timing]) -> Network:
 
 
 def _nondecreasing(seconds: Mapping[int, Sequence[float]]) -> dict[int, float]:
-    """Return a step time for each message that does not decrease with its bytes, close to the measurements.
+    """Return a non-decreasing step time for each message size, close to the measurements.
 
-    It is the isotonic regression of the logarithms by least absolute deviations (pooling adjacent violators), so one
-    disturbed time does not lift the others.
+    Isotonic regression of the logarithms by least absolute deviations (pool adjacent violators): one disturbed time
+    does not raise the others.
     """
     pools: list[tuple[list[int], list[float]]] = []
     for message, times in sorted(seconds.items()):
@@ -267,6 +267,5 @@ def _median_s(times: Sequence[float]) -> float:
 
 
 def _may_be_ring(case: Timing) -> bool:
-    """Return whether it is a ring or NCCL's choice; the algorithms of other libraries have no formula here."""
     call = case.call
     return case.algorithm in ("nccl", "ring") and call.collective in RING_TESTS and call.settings.groups == 1

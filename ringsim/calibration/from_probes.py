@@ -1,7 +1,7 @@
-"""`calibrate`: from the probes of a measurements file to a `Network`, with an interval for each parameter.
+"""`calibrate`: fit a `Network` with parameter intervals to the probes of a measurements file.
 
-Intervals come from fits to blocks drawn anew from those of each probe (bootstrap): they say what another run would
-give, not whether the model is right. `ProbeNoise` says whether the probes scatter too much for predictions.
+The intervals come from a bootstrap over each probe's blocks: they show the scatter of repeated runs, not the error
+of the model.
 """
 
 import math
@@ -43,9 +43,9 @@ class ProbeModel(Enum):
 class ProbeFit:
     """A network fitted to probes, with an interval for each parameter.
 
-    parameters: in SI units; 95 % of the bootstrap's fits lie between the ends.
-    probes: the kinds of probes behind each parameter. residuals: of each shift with one message in flight, predicted
-    over measured less 1. draws: the networks of the bootstrap, which give predictions their intervals.
+    parameters: in SI units; the interval holds 95 % of the bootstrap's fits.
+    probes: the kinds of probes behind each parameter. residuals: predicted over measured, less 1, of each shift with
+    one message in flight. draws: the networks of the bootstrap.
     """
 
     cluster: Network
@@ -97,10 +97,10 @@ def calibrate(
 ) -> ProbeFit:
     """Fit a network to the probes of `measurements`; its collectives are not used.
 
-    model: None to choose it by the recorded hosts of the ranks.
+    model: None: chosen by the recorded hosts of the ranks.
     file: name of the source in the network file.
 
-    Raises ValueError where the probes are too few.
+    Raises ValueError for too few probes.
 
         >>> from ringsim import Measurements, calibrate, predict_time, ring_all_reduce
         >>> fit = calibrate(Measurements.load("measured.json"))  # doctest: +SKIP
@@ -127,7 +127,7 @@ def calibrate(
 
 
 def num_hosts(measurements: Measurements) -> int:
-    """Return the recorded number of hosts, else --nnodes of the command in the provenance, else 1."""
+    """Return the recorded number of hosts, else --nnodes of the recorded command, else 1."""
     if rank_hosts := RankHosts.from_measurements(measurements):
         return rank_hosts.num_hosts
     match = re.search(r"--nnodes[ =]([1-9][0-9]{0,5})\b", str(measurements.provenance.get("command", "")))
@@ -135,7 +135,7 @@ def num_hosts(measurements: Measurements) -> int:
 
 
 def fitting_model(measurements: Measurements) -> ProbeModel:
-    """Return the model for the number of hosts of the measurements."""
+    """Return the model for the hosts of the measurements."""
     if num_hosts(measurements) == 1:
         return ProbeModel.HOST
     return ProbeModel.HOSTS if RankHosts.from_measurements(measurements) else ProbeModel.NETWORK
@@ -150,7 +150,7 @@ def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measure
 
 
 def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> Network:
-    """Return the fitted network without intervals. Raises ValueError where probes are too few."""
+    """Return the fitted network without intervals. Raises ValueError for too few probes."""
     machine = measurements.provenance.get("machine", "unknown machine")
     parsed(values.Text, machine, "provenance.machine")
     source = f"measured: {machine}, probes of {measurements.num_ranks} ranks"
@@ -164,7 +164,7 @@ def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> 
         spec = calibrate_hosts(measurements, cores).spec
         return Network(name, spec, "several hosts, calibrated by ringsim", source)
     uniform = calibrate_uniform(measurements).spec
-    # Each rank a host, half of the latency at each end: for what sends to one other at a time, as rings do, the same.
+    # Each rank is a host, with half of the latency at each end: equivalent if a rank sends to one rank at a time.
     link = uniform.host.link
     nics = Nics(link.latency_s / 2, link.bandwidth_bytes_per_s)
     spec = Spec(host=Host(link=Link(), nics=nics), ranks_per_host=1, processor=uniform.processor)
@@ -172,7 +172,7 @@ def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> 
 
 
 def _values(cluster: Network, model: ProbeModel) -> dict[str, float]:
-    """Return the parameters of the model; rates of shared memory are those of messages that fill a slot."""
+    """Return the model's parameters; rates of shared memory are for messages that fill a slot."""
     names = [*_PROBES[model], *(_SHARED_MEMORY_PROBES if cluster.spec.host.shared_memory else ())]
     return {name: value_of(cluster.spec, name) for name in names}
 
@@ -180,7 +180,7 @@ def _values(cluster: Network, model: ProbeModel) -> dict[str, float]:
 def probe_calibration(file: str, cluster: Network, draws: Sequence[Network], measurements: Measurements) -> Calibration:
     """Return the calibration to write to the network file.
 
-    draws: fits to probes drawn anew; the first few are kept.
+    draws: bootstrap fits; the first `NUM_DRAWS` are kept.
     """
     fitted = quantities(cluster.spec)
     drawn = [quantities(draw.spec) for draw in draws[:NUM_DRAWS]]
@@ -199,7 +199,7 @@ def probe_calibration(file: str, cluster: Network, draws: Sequence[Network], mea
 
 
 def _log_ratio(drawn: float | None, fitted: float) -> float:
-    """Return 0 where one value means no cost or no limit: other parameters then make up for it."""
+    """Return 0 if a value means no cost or no limit: other parameters then compensate for it."""
     return math.log(drawn / fitted) if drawn and fitted and math.isfinite(drawn) and math.isfinite(fitted) else 0.0
 
 
@@ -215,7 +215,7 @@ def _noises(cluster: Network, measurements: Measurements) -> tuple[float, float]
 
 
 def _message_probes(measurements: Measurements, is_shared: bool) -> Iterator[tuple[Probe, Callable[[Network], float]]]:
-    """Yield the probes whose blocks are rounds of messages, and a function from a network to the simulated seconds.
+    """Yield the probes of rounds of messages, and functions from a network to simulated seconds.
 
     is_shared: whether the network describes shared memory.
     """
@@ -235,9 +235,9 @@ TOO_WIDE = MISFIT
 
 
 def with_interval(fit: ProbeFit, predict: Callable[[Network], float], num_draws: int | None = None) -> Estimate:
-    """Return a prediction for the fitted network with its interval of 95 % over the bootstrap's networks.
+    """Return a prediction for the fitted network, with its interval of 95 % over the bootstrap's networks.
 
-    num_draws: use only the first `num_draws` networks, for slow predictions; None: all.
+    num_draws: limit of the networks used, for slow predictions.
     """
     times = [predict(draw) for draw in fit.draws[:num_draws]]
     time_s = predict(fit.cluster)
@@ -247,7 +247,7 @@ def with_interval(fit: ProbeFit, predict: Callable[[Network], float], num_draws:
 
 @dataclass(frozen=True, slots=True)
 class ProbeNoise:
-    """How much the noise of the probes moves a predicted round of a ring.
+    """The effect of the probes' noise on a predicted round of a ring.
 
     probe: the one whose round varies most. predicted: that round.
     """
@@ -257,25 +257,19 @@ class ProbeNoise:
 
     @property
     def too_wide(self) -> bool:
-        """Return whether noise alone may move predictions by more than `TOO_WIDE`."""
         return self.largest_error > TOO_WIDE
 
     @property
     def largest_error(self) -> float:
-        """Return the larger error of the prediction, as a magnitude."""
         return max(map(abs, self.predicted.off_by))
 
     def line(self) -> str:
-        """Return the warning of a busy machine."""
         (low_s, high_s), (low, high) = p10_p90(self.probe.times_s), self.predicted.off_by
         return warning_line("busy", size_bytes=self.probe.size_bytes, low_s=low_s, high_s=high_s, low=low, high=high)
 
 
 def probe_noise(measurements: Measurements, fit: ProbeFit) -> ProbeNoise | None:
-    """Return the noise of the shortest or the longest message, whichever is more; None if no messages were probed.
-
-    Short messages show the noise of latency, long ones that of bandwidth.
-    """
+    """Return the larger noise of the shortest (latency) and longest (bandwidth) message; None without messages."""
     probes = measurements.probes_of("shift", in_flight=1)
     if not probes or measurements.num_ranks == 1:
         return None

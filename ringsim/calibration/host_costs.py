@@ -1,4 +1,4 @@
-"""From probes to a uniform network, to one host whose ranks share cores and memory, or to several hosts."""
+"""Fits of probes: a uniform network, one host whose ranks share cores and memory, or several hosts."""
 
 import math
 import statistics
@@ -15,18 +15,18 @@ from ringsim.network import Host, Link, MemoryRate, Network, Nics, Processor, Sh
 from ringsim.schedule import Collective
 from ringsim.simulation import predict_time
 
-EXPLAINED = 0.98  # of a time; what is missing of it is noise
+EXPLAINED = 0.98  # of a time; the rest is noise
 _NEAR, _MOST_ROUNDS = 1e-4, 50  # of a time to be met, and how often the latency is raised for that
 
 
 def calibrate_uniform(measurements: Measurements) -> Network:
     """Return the uniform network that reproduces the probes.
 
-    One message in a shift takes alpha + m/B, with alpha = latency + overhead, and one addition m/R: each a line fitted
-    to the medians over the sizes by least squares of relative errors. Each further message in flight at the smallest
-    size costs one overhead more.
+    One message in a shift takes alpha + m/B, with alpha = latency + overhead, and one addition m/R: lines through the
+    medians over the sizes by least squares of relative errors. Each further message in flight at the smallest size
+    costs one overhead more.
 
-    With one rank the network is free. Raises ValueError when probes are missing.
+    With one rank the network is free. Raises ValueError for missing probes.
     """
     if measurements.num_ranks == 1:
         return Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=math.inf)
@@ -61,13 +61,12 @@ def _need(probes: list[Probe], things: str, least: int) -> list[Probe]:
 def calibrate_host(measurements: Measurements, num_cores: int) -> Network:
     """Return the host that reproduces the elapsed times and the CPU times of the probes.
 
-    A message occupies cores for `a + b m` at its two ends together, half at each: a is overhead, b copying. An addition
-    takes m/R. These are fitted to the CPU times, which hardly depend on other load; where ranks outnumber cores, a is
-    at least the time of a further message in flight (`_core_s`). The rest of the elapsed time of the smallest message
-    is latency, and that of the largest message is due to memory. `shared_memory_of` and `with_late_calls` add their
-    costs.
+    A message occupies cores for `a + b m`, half at each end: a is overhead, b copying. An addition takes m/R. These are
+    fitted to CPU times, which hardly depend on other load; if ranks outnumber cores, a is at least the time of a
+    further message in flight (`_core_s`). The remaining elapsed time of the smallest message is latency, that of the
+    largest is due to memory.
 
-    Raises ValueError when probes are missing.
+    Raises ValueError for missing probes.
     """
     processor = processor_of(measurements, num_cores) if measurements.num_ranks > 1 else Processor()
     cluster = Network("host", Spec(Host(cores=num_cores), processor=processor), "one host, calibrated", "measured")
@@ -82,11 +81,9 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Network:
 
 
 def processor_of(measurements: Measurements, num_cores: int) -> Processor:
-    """Return the CPU costs of messages, additions and calls.
+    """Return the CPU costs of messages, additions and calls. num_cores: shared by all ranks.
 
-    num_cores: shared by all ranks.
-
-    Raises ValueError if probes are missing.
+    Raises ValueError for missing probes.
     """
     messages, elapsed = (measurements.probes_of("shift", in_flight=1, clock=clock) for clock in ("cpu", ""))
     additions = measurements.probes_of("reduce", clock="cpu")
@@ -115,10 +112,10 @@ def processor_of(measurements: Measurements, num_cores: int) -> Processor:
 
 
 def _core_s(measurements: Measurements, num_cores: int) -> float:
-    """Return how long a message keeps a core from other messages if ranks outnumber cores; else 0.
+    """Return the time for which a message keeps a core from others if ranks outnumber cores; else 0.
 
     A further message in flight takes more than the CPU time of its threads, since a core idles until a thread woken by
-    another core runs; it takes no more than a message alone.
+    another core runs. It takes at most the time of a message alone.
     """
     one, *_ = measurements.probes_of("shift", in_flight=1)
     several = [p for p in measurements.probes_of("shift") if p.in_flight > 1 and p.size_bytes == one.size_bytes]
@@ -128,7 +125,7 @@ def _core_s(measurements: Measurements, num_cores: int) -> float:
 
 
 def _with_memory_bandwidth(cluster: Network, num_ranks: int, elapsed: list[Probe]) -> Network:
-    """Return `cluster` with the memory bandwidth that explains the longest message, if it is too fast without."""
+    """Return `cluster`, if it is too fast, with the memory bandwidth that explains the longest message."""
     smallest, largest, host = elapsed[0], elapsed[-1], cluster.spec.host
     if shift_s(cluster, num_ranks, largest.size_bytes) >= EXPLAINED * largest.median_s:
         return cluster
@@ -137,8 +134,8 @@ def _with_memory_bandwidth(cluster: Network, num_ranks: int, elapsed: list[Probe
     return cluster.with_spec(host=replace(host, memory_bytes_per_s=memory))
 
 
-ALIKE = 1.25  # rates of links that differ by no more are taken for the same
-LONG = 2**17  # bytes; shorter messages may pass a link faster than it gives for long, out of what it has saved up
+ALIKE = 1.25  # ratio up to which rates of links count as the same
+LONG = 2**17  # bytes; shorter messages may fit into a link's token bucket and pass faster
 
 
 def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: bool = False) -> Network:
@@ -147,12 +144,12 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
     links_alike: assume equal links between hosts and free links within them, for measurements without pings.
 
     The costs on the cores are those of `calibrate_host`. Bandwidth is the rate of long messages in a shift, which uses
-    both directions at once; where pings show different rates, it is that of the slowest link, and the others are faster
-    in proportion. The rest of the time of the smallest message is latency. Burst sizes follow from shifts after a
-    pause. Namespaces or containers of one machine share its cores if they have a single rank each; otherwise they get
-    equal parts, if possible.
+    both directions at once; if pings show different rates, it is that of the slowest link, and other links are faster
+    in proportion. The remaining time of the smallest message is latency. Burst sizes follow from shifts after a pause.
+    Namespaces or containers of one machine share its cores if they have one rank each; otherwise they get equal parts,
+    if possible.
 
-    Raises ValueError if probes are missing, or the hosts have different numbers of ranks.
+    Raises ValueError for missing probes, and for hosts with different numbers of ranks.
     """
     rank_hosts = RankHosts.from_measurements(measurements)
     if rank_hosts is None:
@@ -227,7 +224,7 @@ def _slope(probes: Sequence[Probe]) -> float:
 def _with_latency(cluster: Network, num_ranks: int, smallest: Probe) -> Network:
     """Return `cluster` with the latency that explains the smallest shift.
 
-    Where ranks share cores, part of the latency overlaps with other work, so it exceeds the missing time.
+    If ranks share cores, part of the latency overlaps with other work; it then exceeds the missing time.
     """
     latency_s = 0.0
     for _ in range(_MOST_ROUNDS):
@@ -241,11 +238,11 @@ def _with_latency(cluster: Network, num_ranks: int, smallest: Probe) -> Network:
 
 
 def _with_burst(cluster: Network, measurements: Measurements) -> Network:
-    """Return `cluster` with the burst size that explains shifts after a pause; unchanged if a pause changes little.
+    """Return `cluster` with the burst size that explains shifts after a pause, if a pause has an effect.
 
-    The burst is what the link gives in the time that the pause saves, beyond that of the smallest shift, since ranks
-    that pause also fall asleep. The fit uses the shortest message of more than twice its burst: a shorter one may fit
-    into the burst whole, and a longer one says little of it.
+    The burst is the link's bytes in the time that the pause saves, less that of the smallest shift, since pausing ranks
+    also fall asleep. The fit uses the shortest message of more than twice its burst: a shorter one may fit into the
+    burst, and a longer one tells little of it.
     """
     probes = measurements.probes_of("shift", warmth="rested")
     busy_s = {probe.size_bytes: probe.median_s for probe in measurements.probes_of("shift", in_flight=1)}
@@ -266,7 +263,6 @@ def _with_burst(cluster: Network, measurements: Measurements) -> Network:
 
 
 def _with_link(cluster: Network, **changes: Any) -> Network:
-    """Return `cluster` with other links between ranks, or between its hosts if it has several."""
     host = cluster.spec.host
     field = "link" if cluster.spec.ranks_per_host is None else "nics"
     return cluster.with_spec(host=replace(host, **{field: replace(getattr(host, field), **changes)}))
@@ -298,11 +294,11 @@ def with_late_calls(cluster: Network, measurements: Measurements) -> Network:
 def _late(
     num_ranks: int, calls: Sequence[Probe], network: Network, library: Library, prefix: str = ""
 ) -> dict[str, Any]:
-    """Return the share of the first probe's calls that took over twice their median, and their mean excess over it.
+    """Return the share of the first probe's calls above twice their median, and their mean excess.
 
     prefix: of both fields; async_: of calls in another thread.
 
-    The excess is less where simulated calls would otherwise exceed the mean: where ranks outnumber cores, the probes of
+    The excess is limited so that simulated calls do not exceed the mean: if ranks outnumber cores, the probes of
     messages already contain waits.
     """
     late = [time_s for time_s in calls[0].times_s if time_s > LATE * calls[0].median_s] if calls else []
@@ -327,11 +323,10 @@ _NO_COST = 1e12  # bytes a second, where the probes show no cost
 def shared_memory_of(measurements: Measurements, cluster: Network) -> SharedMemory | None:
     """Return the costs of shared memory; None without its probes.
 
-    While ranks send chunks that nobody passes on, nobody waits: the smallest take the overheads, larger ones two copies
-    more ("shm/copy"), or a copy and an addition ("shm/add"). While they pass on sums ("shm/shift"), a message takes an
-    addition into another place, and the first a copy. Ranks that outnumber cores take turns. "/cached": the same
-    tensors each time. The smallest message takes the latency longer if passed on, and the cost of a call longer with
-    its own call ("shm/call").
+    "shm/copy" and "shm/add": ranks send chunks that are not forwarded, so no rank waits. The smallest chunks give the
+    overheads; larger ones take two copies, or a copy and an addition. "shm/shift": ranks forward sums; a message takes
+    an addition into another place, and the first a copy. Its smallest message also takes the latency, and in "shm/call"
+    the cost of a call. Ranks that outnumber cores take turns.
     """
     copies, shifts, calls = (measurements.probes_of(kind, transport="shm") for kind in ("copy", "shift", "call"))
     if not (copies and shifts):
@@ -364,7 +359,7 @@ def _memory_rates(measurements: Measurements, waiting: float) -> tuple[MemoryRat
 
 
 def _bytes_per_s(measurements: Measurements, warmth: str, waiting: float) -> list[tuple[float, ...]]:
-    """Return for each size the bytes that a core copies, adds, and adds into another place, per second.
+    """Return for each size the bytes per second that a core copies, adds, and adds into another place.
 
     Raises ValueError if probes of a size are missing.
     """
@@ -379,7 +374,7 @@ def _bytes_per_s(measurements: Measurements, warmth: str, waiting: float) -> lis
     for copy, addition, shift in zip(copies[1:], additions[1:], shifts[1:], strict=True):
         copying_s = max((copy.median_s - copies[0].median_s) / 2, 0.0)
         adding_s = addition.median_s - additions[0].median_s - copying_s
-        # A run of a shift also copies its first chunk, and of the sums that are sent on those that belong to the rank.
+        # A run of a shift also copies its first chunk, and the forwarded sums of the rank's own chunks.
         copies_each = (1 + (ROUNDS_PER_RUN - 1) / measurements.num_ranks) / ROUNDS_PER_RUN
         adding_apart_s = shift.median_s - shifts[0].median_s - copies_each * copying_s
         times = (copying_s, adding_s, adding_apart_s)

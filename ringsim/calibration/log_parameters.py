@@ -1,4 +1,4 @@
-"""`LogParameters`: the parameters of a fit to logs, their priors and their meaning; `fit` finds their posterior.
+"""`LogParameters`: the parameters of a fit to logs, and their priors; `fit` finds their posterior.
 
 Priors are NCCL's own model (version 2.30, src/graph/tuning.cc): its latencies and shares of the bandwidth, each within
 a factor. Bandwidths of links and NICs come from the times alone.
@@ -33,14 +33,14 @@ _SWITCH_SHARE = 0.85  # Hopper's, there called nvlsEfficiency
 _START, _LINK_HOP, _HOP, _MESSAGE_START, _TREE_HOPS, _TREE, _FILL = 0.5, 0.5, 1.5, 1.5, 0.3, 0.1, 0.5
 _MESSAGE = 0.04
 _SHARES = {"LL": 0.4, "LL128": 0.1, "Simple": 1e-6}
-_VENDOR = 1.0  # a vendor's figure for a NIC: what crosses hosts reaches a share of it, or uses one NIC of several
+_VENDOR = 1.0  # a vendor's figure for a NIC: messages reach a share of it, or use one NIC of several
 _MOST_NICS = 16  # of a host, where its ranks have not one each
 ANY = 20.0  # of a logarithm: nothing is known before
-_LATENCIES, _BANDWIDTHS = 1.0, math.log(2)  # of starts elsewhere than at what is believed
+_LATENCIES, _BANDWIDTHS = 1.0, math.log(2)  # offsets of further starting points from the prior
 
 
 class Assumption(NamedTuple):
-    """The facts about a cluster that are not fitted numbers; the likeliest combination is chosen.
+    """Facts about a cluster that are not fitted; the likeliest combination is chosen.
 
     num_nics: of a host; 0: one per rank. two_host_passes: as in `Tuning`. adds: whether switches reduce.
     """
@@ -51,9 +51,9 @@ class Assumption(NamedTuple):
 
 
 def assumptions(cases: Sequence[Timing], nics: Nics | None) -> list[Assumption]:
-    """Return all assumptions that the cases can tell apart, the default first.
+    """Return all assumptions that the cases can tell apart, the default first: a NIC per rank.
 
-    The default is a NIC per rank. Only a ring beside an all_reduce tells a fast algorithm from fast links.
+    Only a ring in addition to an all_reduce separates fast algorithms from fast links.
     """
     rings = [case for case in cases if case.call.collective in RING_TESTS]
     across = [case for case in rings if case.call.num_nodes > 1]
@@ -93,19 +93,19 @@ class LogParameters:
         return np.log(values), np.array([*off, _TREE, _TREE_HOPS, _MESSAGE_START, _MESSAGE, _FILL])
 
     def starts(self, prior: Floats) -> list[Floats]:
-        """Return starting points of the search: the prior, and with more latency or more bandwidth."""
+        """Return starting points: the prior, with more latency, and with more bandwidth."""
         latencies = np.array([name.endswith("latency") for name in self.names])
         bandwidths = np.array([name in BANDWIDTHS for name in self.names])
         return [prior, prior + _LATENCIES * latencies, prior + _BANDWIDTHS * bandwidths]
 
     def _fastest(self, calls: CallColumns, log_times: Floats, num_nodes: int) -> float:
-        """Return a first guess of a bandwidth: the largest rate of bytes per link or NIC."""
+        """Return the largest rate of bytes per link or NIC, as a first guess."""
         where = calls.nodes == 1 if num_nodes == 1 else calls.nodes > 1
         used = np.where(calls.nodes == 1, 1, np.minimum(calls.senders, self.assumption.num_nics or math.inf))
         return float((calls.size / used / np.exp(log_times))[where].max()) if where.any() else 1e9
 
     def rates(self, logarithms: Floats) -> Rates:
-        """Return the rates for these parameters; a share of a bandwidth is at most 1."""
+        """Return the rates for these parameters; shares of a bandwidth are at most 1."""
         values = np.exp(logarithms).tolist()
         link, nic = values[:2]
         last = dict(zip(OF_THE_LIBRARY, values[-len(OF_THE_LIBRARY) :], strict=True))
@@ -134,7 +134,7 @@ class LogParameters:
         )
 
 
-_OUTLIER = 3.0  # in deviations: what is further off counts less and less (Student's t, as it falls off)
+_OUTLIER = 3.0  # in deviations: farther times count less (Student's t)
 _MAX_STEPS = 300
 _STEP = 1e-5  # of a logarithm, for derivatives
 _CONVERGED = 1e-9
@@ -162,7 +162,7 @@ class Posterior:
 
     @property
     def deviation(self) -> Floats:
-        """The standard deviation of each parameter, (num_parameters,)."""
+        """(num_parameters,)."""
         return np.sqrt(np.diag(self.covariance))
 
 
@@ -215,7 +215,7 @@ def _around(model: Model, at: Floats, log_times: Floats, noise: float) -> tuple[
 def _descend(
     cost: Callable[[Floats], float], at: Floats, gradient: Floats, curvature: Floats, damping: float, least: float
 ) -> tuple[Floats | None, float, float]:
-    """Return a step that lowers the cost, that cost, and the next damping; None if there is no such step."""
+    """Return a step that lowers the cost, its cost, and the next damping; None without such a step."""
     while damping < _GIVE_UP:
         step: Floats = np.asarray(
             np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient), np.float64

@@ -1,4 +1,4 @@
-"""The times of probes: simulated shifts and exchanges, lines through sizes, and calls after a computation."""
+"""The times of probes: simulated rounds, lines through sizes, and calls after a computation."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ def shift_s(
 ) -> float:
     """Return the simulated seconds of a round in which every rank sends `size_bytes` to its right neighbour.
 
-    runtime: as of `simulate`. rested: after a pause instead of another round.
+    runtime: as in `simulate`. rested: after a pause instead of another round.
     """
     step = ring_all_gather(num_ranks).steps[0]
     predict = predict_time if rested else predict_repeated
@@ -25,14 +25,14 @@ def shift_s(
 
 
 def exchange_s(network: Network, num_ranks: int, num_pairs: int, size_bytes: int) -> float:
-    """Return the simulated seconds of a round in which pairs of neighbours exchange `size_bytes`."""
+    """Return the simulated seconds of a round in which neighbours exchange `size_bytes`."""
     src = np.arange(2 * num_pairs)
     exchange = _round(num_ranks, src, src ^ 1)
     return predict_repeated(exchange, network, num_ranks * size_bytes, runtime=IN_ORDER)
 
 
 def _round(num_ranks: int, src: Ints, dst: Ints) -> Schedule:
-    """Return a schedule of one step in which each rank sends the chunk of its number."""
+    """Return a schedule of one step in which each rank sends its own chunk."""
     columns = [(src, dst, src, np.zeros(len(src), bool))]
     return Schedule.from_columns(Collective.ALL_GATHER, "round", num_ranks, num_ranks, columns)
 
@@ -40,9 +40,9 @@ def _round(num_ranks: int, src: Ints, dst: Ints) -> Schedule:
 def cold_call_s(measurements: Measurements, subject: str = "", transport: str = "") -> float:
     """Return the additional time of a call after a walk through memory; 0 without such probes.
 
-    A computation evicts the code and data of a call from the caches, and its threads sleep.
+    A computation evicts the call's code and data from the caches, and its threads sleep.
 
-    subject, transport: of the `ProbeKind` of these calls.
+    subject, transport: as in `ProbeKind`.
     """
     cold, warm = (
         measurements.probes_of("call", subject=subject, transport=transport, warmth=warmth)
@@ -52,9 +52,9 @@ def cold_call_s(measurements: Measurements, subject: str = "", transport: str = 
 
 
 def async_call_s(measurements: Measurements) -> float:
-    """Return the additional time of our call after a walk through memory if the group's thread executes it.
+    """Return the additional time of our call after a walk through memory if its group's thread executes it.
 
-    Shared memory comes first, as calls prefer it. 0 without such probes.
+    Shared memory has precedence. 0 without such probes.
     """
     for transport in ("shm", ""):
         cold, in_thread = (
@@ -66,7 +66,7 @@ def async_call_s(measurements: Measurements) -> float:
 
 
 def fit_line(probes: Sequence[Probe]) -> tuple[float, float]:
-    """Return the seconds at size zero and the seconds per byte, neither of them negative."""
+    """Return the seconds at size zero and the seconds per byte, both at least 0."""
     sizes = np.array([probe.size_bytes for probe in probes], dtype=float)
     times = np.array([probe.median_s for probe in probes])
     design = np.stack([1 / times, sizes / times], axis=1)
@@ -79,5 +79,5 @@ def fit_line(probes: Sequence[Probe]) -> tuple[float, float]:
 
 
 def rate(s_per_byte: float) -> float:
-    """Return bytes per second; infinite where the times do not grow with the size."""
+    """Return bytes per second; infinite if times do not grow with the size."""
     return 1 / s_per_byte if s_per_byte > 0 else math.inf

@@ -20,8 +20,8 @@ from ringsim.measurements import (
 )
 
 MISFIT = 0.25  # of a time: beyond that the model is said not to fit
-_ADDING_SWITCHES = ("H100", "H200", "H800", "H20", "GH200")  # GPUs that may hang on switches which add
-DIGEST_LENGTH = 10  # letters: rows are compared only with those of the same collective, ranks and size
+_ADDING_SWITCHES = ("H100", "H200", "H800", "H20", "GH200")  # GPUs that may be connected to switches that reduce
+DIGEST_LENGTH = 10  # letters: only rows of the same collective, ranks and size are compared
 _Key = tuple[str, str, int, int, int, str, NcclSettings]
 
 
@@ -31,11 +31,11 @@ class Timing:
 
     algorithm: one of `ringsim algorithms`, "dist" and the like; "ring" if nothing else is possible (`_has_ring_alone`);
     otherwise the benchmark's name.
-    times_s: of each run or iteration, out of place and in place. in_place_s: those in place; empty if not known.
+    times_s: of each run or iteration, out of place and in place. in_place_s: in place only; empty if not known.
     spread_s: 10th and 90th percentile of times_s, or the benchmark's own figures.
-    device: of each rank, empty if not known.
-    transport: "shm" if chunks went through shared memory; "" if not, or not known.
-    rows: digests of the rows of a log, by which a network file recognises its calibration; empty for measurements.
+    device: of each rank; empty if not known.
+    transport: "shm" if chunks went through shared memory.
+    rows: digests of a log's rows, by which a network file recognises its calibration.
     """
 
     call: Call
@@ -50,28 +50,25 @@ class Timing:
 
     @property
     def group(self) -> tuple[str, str, int, int]:
-        """Collective, algorithm, ranks and hosts: all but the size."""
         return self.call.collective, self.algorithm, self.call.num_ranks, self.call.num_nodes
 
     @property
     def file_name(self) -> str:
-        """The name of `file`, without its folder."""
         return self.file.replace("\\", "/").rpartition("/")[2]
 
     @property
     def measured_s(self) -> float:
-        """The median of `times_s`."""
         return statistics.median(self.times_s)
 
     @property
     def calibrated_s(self) -> float:
-        """The time to fit to: in place for all_gather and reduce_scatter, which spares the library a copy."""
+        """The time to fit: in place for all_gather and reduce_scatter, which spares a copy."""
         spared = self.in_place_s if self.call.collective in RING_TESTS[1:] else ()
         return statistics.median(spared or self.times_s)
 
     @property
     def may_use_switch(self) -> bool:
-        """Whether NCCL may have used NVSwitches that reduce, by the GPU's name and NCCL's settings."""
+        """Whether NCCL may have used switches that reduce, by the GPU's name and NCCL's settings."""
         return bool(self.call.settings.uses_switch) and _may_hang_on_switch(self.device)
 
 
@@ -79,8 +76,8 @@ class Timing:
 class FittedParameter(Estimate):
     """A fitted parameter of the network, in SI units.
 
-    Its interval of 95 % contains the fits to single logs where logs repeat each other.
-    seen_in: the cases whose times depend on it; none: it keeps its prior.
+    Its interval of 95 % contains the fits to single logs if logs repeat each other.
+    seen_in: the cases whose times depend on it; empty: it keeps its prior.
     """
 
     name: str
@@ -88,7 +85,7 @@ class FittedParameter(Estimate):
 
 
 def repeated(cases: Iterable[Timing]) -> list[list[Timing]]:
-    """Return the groups of cases that differ in their file alone, where there are several."""
+    """Return the groups of cases that differ only in their file."""
     alike: dict[tuple[Call, str], list[Timing]] = {}
     for case in cases:
         alike.setdefault((case.call, case.algorithm), []).append(case)
@@ -98,8 +95,8 @@ def repeated(cases: Iterable[Timing]) -> list[list[Timing]]:
 def cases_of_tables(tables: Iterable[LogTable], known: NcclSettings = NOT_KNOWN) -> list[Timing]:
     """Return a case for each collective, algorithm, size, number of ranks and hosts, and file.
 
-    known: settings of NCCL for logs that do not contain them.
-    Times of several files stay apart: their settings may differ, see `contradiction_warning`.
+    known: settings of NCCL for logs without them.
+    Files stay apart because their settings may differ, see `contradiction_warning`.
     """
     rows_by_case: dict[_Key, list[tuple[LogTable, LogRow]]] = {}
     for table in tables:
@@ -126,7 +123,7 @@ def _may_hang_on_switch(device: str) -> bool:
 
 
 def _has_ring_alone(table: LogTable, settings: NcclSettings) -> bool:
-    """Return whether NCCL can have used nothing but a ring, as far as is known.
+    """Return whether NCCL can only have used a ring, as far as is known.
 
     all_gather and reduce_scatter also have PAT from version 2.23 on between hosts of one GPU, and NVLS within a host
     whose switches reduce. (CollNet needs a plug-in and its own switches.)
@@ -153,14 +150,14 @@ def _case(key: _Key, rows: Sequence[tuple[LogTable, LogRow]]) -> Timing:
 
 
 def _digest(key: _Key, row: LogRow) -> str:
-    """Return a short digest of a row, which another run of the same test does not have."""
+    """Return a short digest of a row, different for another run of the test."""
     test, _, *shape = key[:5]
     times = [f"{time_s:.9e}" for time_s in row.times_s]
     return hashlib.sha256(" ".join([test, *map(str, shape), *times]).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def cases_of_measurements(measurements: Measurements, num_nodes: int, file: str) -> list[Timing]:
-    """Return a case for each competitor's times, without the arrival skew where all ranks have one clock.
+    """Return a case for each competitor's times, without the arrival skew if all ranks have one clock.
 
     Raises ValueError for times of wrong results.
     """

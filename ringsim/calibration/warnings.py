@@ -1,7 +1,7 @@
-"""Warnings about a calibration and predictions from it: one line each, "" for none. The sentences are in warnings.j2.
+"""Warnings about a calibration and its predictions: one line each, "" for none. The sentences are in warnings.j2.
 
-Warnings refuse nothing: two runs of one setting on a busy cluster may lie as far apart as TCP and RDMA, and then both
-are true and the intervals are wide.
+Warnings refuse nothing: two runs on a busy cluster may differ as much as TCP and RDMA; both are true then, and the
+intervals are wide.
 """
 
 import math
@@ -25,14 +25,14 @@ _DISTURBED = 0.1
 
 
 def warning_line(name: str, /, **facts: Any) -> str:
-    """Return the line that the macro `name` of warnings.j2 makes of these facts."""
+    """Return the line of the macro `name` of warnings.j2 with these facts."""
     filters = {"plural": plural, "rate": format_rate, "size": format_size, "time": format_time}
     template = load_template(Path(__file__).with_name("warnings.j2"), filters, trim_blocks=True)
     return str(getattr(template.module, name)(**facts)).strip().replace("\n", " ")
 
 
 class _Pair(NamedTuple):
-    """Two times of the same collective, from two logs or from two runs of one log, with their seconds."""
+    """Times of the same collective from two logs, or from two runs of one log."""
 
     fast_s: float
     fast: Timing
@@ -59,7 +59,7 @@ def _pairs(cases: Sequence[Timing]) -> Iterator[_Pair]:
 
 
 def contradiction_warning(cases: Iterable[Timing]) -> str:
-    """Warn of the two logs whose common timings differ most, or of one log whose own runs do; a few may differ."""
+    """Warn of the two logs, or one log's runs, whose common timings differ most; a few timings may differ."""
     by_files: dict[tuple[str, ...], list[_Pair]] = {}
     for pair in _pairs(list(cases)):
         by_files.setdefault(pair.files, []).append(pair)
@@ -81,7 +81,7 @@ def contradiction_warning(cases: Iterable[Timing]) -> str:
 
 
 def settings_warning(cluster: Network, calls: Sequence[Call]) -> str:
-    """Warn of settings of NCCL that are not followed because the network does not describe what they ask for."""
+    """Warn of NCCL settings that are not followed because the network does not describe what they need."""
     unmet = unmet_settings(cluster, calls)
     if not unmet:
         return ""
@@ -91,7 +91,7 @@ def settings_warning(cluster: Network, calls: Sequence[Call]) -> str:
 
 
 def undetermined_warning(parameters: Iterable[FittedParameter], cases: Sequence[Timing]) -> str:
-    """Warn of parameters that the logs do not determine, and name the log that would determine most of them."""
+    """Warn of parameters that the logs do not determine, and name the most informative further log."""
     num_undetermined = sum(not parameter.seen_in for parameter in parameters)
     num_hosts = {case.call.num_nodes for case in cases if case.call.collective in RING_TESTS}
     per_host = max(math.ceil(case.call.num_ranks / case.call.num_nodes) for case in cases)
@@ -111,7 +111,7 @@ def undetermined_warning(parameters: Iterable[FittedParameter], cases: Sequence[
     )
 
 
-_SMALL = 2**16  # bytes: what is longer says little of latencies
+_SMALL = 2**16  # bytes: longer messages tell little of latencies
 _FILES_NAMED = 3
 # Fitted to 60 public logs of nccl-tests, OSU and Gloo (docs/accuracy.md, "Clusters"), from Ethernet of 10 Gbit/s to
 # InfiniBand NDR, a hop from host to host takes at most 354 us, one within a host at most 13 us. The limits are about
@@ -150,7 +150,7 @@ def nic_warning(cluster: Network, num_senders: int) -> str:
 
 
 def one_host_warning(cluster: Network, num_ranks: int) -> str:
-    """Warn if more ranks are predicted for the one host of a network than it was calibrated with."""
+    """Warn if a prediction has more ranks on one host than the calibration."""
     known = cluster.calibration.num_ranks if cluster.calibration else None
     if known is None or num_ranks <= known:
         return ""

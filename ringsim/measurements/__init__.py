@@ -1,4 +1,4 @@
-"""Measurements by this project or by other benchmarks, and where they come from."""
+"""Measurements by this project or by other benchmarks, and their provenance."""
 
 from ringsim.measurements.log_lines import LogRow, LogShape, LogTable
 from ringsim.measurements.log_reader import read_logs

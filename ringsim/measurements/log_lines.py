@@ -1,8 +1,8 @@
-"""The lines of logs, the tables made of them, and the ranks and hosts of each run.
+"""The lines and tables of logs, and the ranks and hosts of each run.
 
-Ranks and hosts come from the user, nccl-tests' list of ranks, or the command. The options of a command have the meaning
-that its launcher gives them: -N is the number of hosts for srun, and the ranks per host for mpirun. Options after the
-program are the program's: -n is then a number of iterations.
+Ranks and hosts come from the user, nccl-tests' list of ranks, or the command. Options have their launcher's meaning: -N
+is the number of hosts for srun, and the ranks per host for mpirun. Options after the program belong to it: -n is then a
+number of iterations.
 """
 
 import math
@@ -23,14 +23,14 @@ _TIME = re.compile(
     r"^\s*(?:\w{3} \w{3} +\d+ [\d:]+ \d{4}|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?)(?=[\s#<\[]|$)"
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_MAX_LINE = 2**13  # characters: no line that tells something here has so many, and patterns take long for far more
+_MAX_LINE = 2**13  # characters: relevant lines are shorter, and patterns are slow on much longer ones
 MAX_BYTES = 64 * 2**20  # a log with more is not one table of results
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield each line with its number, from 1.
 
-    Raises ValueError for a file that cannot be a log, OSError if it is unreadable.
+    Raises ValueError for a file that cannot be a log, OSError for an unreadable one.
     """
     data = read_bytes(path, MAX_BYTES)
     if b"\0" in data[:4096]:
@@ -48,19 +48,18 @@ def whole(text: str) -> int:
 
 
 def clean(line: str) -> str:
-    """Return the line without colours and the time of printing."""
+    """Return the line without colours and time."""
     return _TIME.sub("", _COLOUR.sub("", line)).strip()
 
 
 class LogShape(NamedTuple):
-    """The hosts of a log, and the ranks of each, as given by the user; None: the log tells."""
+    """The hosts of a log, and the ranks of each, as given by the user; None: not given."""
 
     num_nodes: int | None = None
     ranks_per_node: int | None = None
 
     @property
     def num_ranks(self) -> int | None:
-        """All ranks, if both are given."""
         return self.num_nodes * self.ranks_per_node if self.num_nodes and self.ranks_per_node else None
 
 
@@ -71,8 +70,7 @@ NOT_SAID = LogShape()
 class LogRow:
     """One size in a benchmark's table.
 
-    size_bytes: of the whole tensor (for all_gather the output, for reduce_scatter the input); of a message for other
-    tests.
+    size_bytes: of the whole tensor (all_gather's output, reduce_scatter's input), or of a message.
     times_s: out of place, then in place, as far as timed.
     low_s, high_s: range of the repetitions, if printed; not the minimum over ranks.
     line: from 1.
@@ -90,11 +88,10 @@ class LogTable:
     """The rows of one run of a benchmark.
 
     test: one of `TESTS`, or the benchmark's own name.
-    num_ranks, num_nodes: of all hosts; None if neither the log nor the user tells.
-    read_from: the sources of test, ranks and hosts, such as "line 1" or `GIVEN`.
-    devices: of the ranks, without duplicates.
-    environment: other facts of the log: versions, commands, settings.
-    left_out: a line with place and reason for each row that is left out; for a table without rows, the reason.
+    num_ranks, num_nodes: of all hosts; None if not known.
+    read_from: sources of test, ranks and hosts, such as "line 1" or `GIVEN`.
+    environment: versions, commands and settings of the log.
+    left_out: place and reason of each row that is left out, or of the whole table.
     """
 
     file: str
@@ -110,7 +107,7 @@ class LogTable:
 
     @property
     def reading(self) -> str:
-        """A line with the collective, ranks and hosts as which the table was read, and the sources of these."""
+        """A line with collective, ranks and hosts, and their sources."""
         test_from, ranks_from, hosts_from = self.read_from
         place = f"{self.file}: line {self.rows[0].line}: {self.test} ({test_from})"
         if self.test not in TESTS:
@@ -128,7 +125,7 @@ _SLURM = {"nodes": "-N|--nodes", "ranks": "-n|--ntasks", "per_node": "--n?tasks-
 _MPI = {"ranks": "--?np?", "per_node": "-N|--?ppn|--?npernode|--?perhost"}
 _JSRUN = {"ranks": "-p|--np", "sets": "-n|--nrs", "per_set": "-a|--tasks_per_rs", "sets_per_host": "-r|--rs_per_host"}
 _TORCHRUN = {"nodes": "--nnodes", "per_node": "--nproc[-_]per[-_]node"}
-_ALLOCATING = ("#SBATCH", "sbatch", "salloc")  # what they say holds for the commands of the job
+_ALLOCATING = ("#SBATCH", "sbatch", "salloc")  # their options hold for the commands of the job
 _LAUNCHERS = {
     **dict.fromkeys((*_ALLOCATING, "srun", "flux"), _SLURM),
     **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "mpirun_rsh", "orterun", "prun", "prterun", "aprun"), _MPI),
@@ -180,7 +177,7 @@ class RunShape:
     def place(self, by_law: int | None = None, pairs: int = 0) -> tuple[int | None, int | None, str, str]:
         """Return the ranks and the hosts, None if unknown, and the source of each.
 
-        by_law: the ranks by the rates or counts of the table. pairs: of a test that sends between pairs of ranks.
+        by_law: the ranks by the rates or counts of the table. pairs: of a test between pairs of ranks.
         """
         own, listed, started = self.own, self.listed, self.started
         given = LogShape(own.num_nodes or self.of_all.num_nodes, own.ranks_per_node or self.of_all.ranks_per_node)
@@ -211,7 +208,7 @@ def _hosts(num_ranks: int | None, ranks_per_node: int | None) -> int | None:
 
 @dataclass(slots=True)
 class Shape:
-    """The ranks and hosts that the lines of one file tell, in order."""
+    """The ranks and hosts in the lines of one file, in order."""
 
     own: LogShape = NOT_SAID
     of_all: LogShape = NOT_SAID
@@ -232,7 +229,7 @@ class Shape:
     _continued: str = ""
 
     def look_at(self, number: int, line: str, end_runs: Callable[[], None]) -> None:
-        """Read one line; call `end_runs` before it changes the ranks of the rows so far."""
+        """Read one line; call `end_runs` before it changes the ranks of earlier rows."""
         if match := _RANK.search(line):
             end_runs()
             self._list(number, match)
@@ -291,7 +288,7 @@ class Shape:
     def run(self, programs: str, *, has_list: bool = False) -> RunShape:
         """Return the shape of the run that ends here.
 
-        programs: a pattern of the benchmark's program names. has_list: whether the benchmark lists its ranks.
+        programs: pattern of the benchmark's programs. has_list: whether the benchmark lists its ranks.
         """
         self.is_used, self.has_rows = True, False
         self._used, self._commands = self._commands or self._used, []
@@ -315,14 +312,14 @@ class Shape:
         return shape
 
     def _of_command(self, programs: str) -> dict[str, int]:
-        """Return the counts of the program's last command; none if its other commands contradict it."""
+        """Return the counts of the program's last command; none if other commands contradict it."""
         own = [(program, counts) for program, counts in self._used if re.fullmatch(programs, program)]
         last = own[-1][1] if own else {} if self._used else self._job
         others = [counts for program, counts in own if program]
         return {} if any(last[kind] != some[kind] for some in others for kind in last.keys() & some) else last
 
     def _listed(self, processes: int, per_process: int) -> tuple[Told, int, str]:
-        """Return the ranks and hosts of one listed group, the groups that share a host, and a doubt."""
+        """Return the ranks and hosts of one listed group, the number of groups per host, and a doubt."""
         ranks, groups = {rank for _, rank in self._ranks}, [group for group, _ in self._ranks]
         num_listed = len(ranks) if self._doubt else -(-len(ranks) // per_process) * per_process  # of whole processes
         if missing := set(range(num_listed)) - ranks:
@@ -347,7 +344,7 @@ class Shape:
 
 
 def _command(line: str) -> tuple[str | None, str, dict[str, int]]:
-    """Return the launcher of a command ("" if none), its program and its counts; None for other lines."""
+    """Return the launcher ("" if none), program and counts of a command; None for other lines."""
     before, *parts = _NAME.split(line)
     launcher, program, counts = "", "", dict[str, int]()
     for name, rest in zip(parts[::2], parts[1::2], strict=True):
@@ -376,7 +373,7 @@ def _value(options: str, words: str) -> re.Match[str] | None:
 
 
 def _within_job(job: Mapping[str, int], own: dict[str, int], launcher: str) -> dict[str, int]:
-    """Return the counts of a command within a Slurm job, as far as those of the job surely hold for it."""
+    """Return the counts of a command, with the counts of its Slurm job that certainly hold for it."""
     if not own.keys() & {"nodes", "ranks", "per_node"}:
         return {**job, **own} if launcher else own
     tasks = job.get("nodes", 0) * job.get("per_node", 0)
@@ -388,7 +385,7 @@ def _within_job(job: Mapping[str, int], own: dict[str, int], launcher: str) -> d
 
 
 def _statement(line: str) -> dict[str, int]:
-    """Return the counts in words, such as "16 processes on 2 nodes"."""
+    """Return counts in words, such as "16 processes on 2 nodes"."""
     words = {"per_node": _PER_HOST, "ranks": _PROCESSES}
     said = {kind: pattern.search(line) for kind, pattern in words.items() if "process" in line}
     said["nodes"] = _ON_HOSTS.search(line) if line.startswith(("#", "Options")) or said.get("ranks") else None

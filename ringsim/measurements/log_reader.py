@@ -22,10 +22,10 @@ def read_logs(
 ) -> tuple[LogTable, ...]:
     """Return the tables of all files.
 
-    num_nodes, ranks_per_node: of logs without a list of ranks. shapes: of single logs, which override what these tell.
+    num_nodes, ranks_per_node: of logs without a list of ranks. shapes: of single logs; they override the log.
 
-    Raises ValueError, naming file and line, for other files, wrong results, rows that contradict themselves, and
-    unknown ranks or hosts; OSError if a file cannot be read.
+    Raises ValueError, naming file and line, for other files, wrong results, contradictory rows, and unknown ranks or
+    hosts; OSError for an unreadable file.
     """
     of_all = LogShape(num_nodes, ranks_per_node)
     tables = tuple(
@@ -39,14 +39,13 @@ def read_logs(
 
 
 def _agrees(table: LogTable, of_all: LogShape) -> bool:
-    """Return whether the options are used for a table, or agree with it."""
     per_node = -(-(table.num_ranks or 0) // (table.num_nodes or 1))
     told = LogShape(table.num_nodes, per_node)
     return GIVEN in table.read_from or all(given in (None, own) for given, own in zip(of_all, told, strict=True))
 
 
 def read_log(path: Path, own: LogShape = NOT_SAID, of_all: LogShape = NOT_SAID) -> list[LogTable]:
-    """Return the tables of one file; each reader picks its own lines. own, of_all: see `RunShape`."""
+    """Return the tables of one file. own, of_all: see `RunShape`."""
     file = str(path)
     shape = Shape(own, of_all)
     readers = NcclTests(file, shape), Osu(file, shape), Gloo(file, shape)
@@ -76,12 +75,11 @@ def read_log(path: Path, own: LogShape = NOT_SAID, of_all: LogShape = NOT_SAID) 
 
 
 def _at(file: str, place: str, error: ValueError) -> ValueError:
-    """Return the error with its place in the file, unless it names the file already."""
     return error if str(error).startswith(f"{file}: ") else ValueError(f"{file}: {place}{error}")
 
 
 def _checked(table: LogTable) -> LogTable:
-    """Return the table, without rows where they are meaningless.
+    """Return the table, without rows if they are meaningless.
 
     Raises ValueError if ranks or hosts are unknown, contradict the log, or are impossible.
     """
@@ -127,7 +125,7 @@ _MOST_LABELS = 16  # of one log: where there are more, they are no labels
 
 
 def without_labels(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines without the labels of launchers before rows and headers of tables."""
+    """Yield the numbered lines without launchers' labels before rows and headers."""
     labels = _labels(line for _, line in lines)
     pattern = re.compile(f"(?:{'|'.join(sorted(map(_pattern, labels), key=len, reverse=True))})") if labels else None
     for number, line in lines:
@@ -135,7 +133,7 @@ def without_labels(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]
 
 
 def _labels(lines: Iterable[str]) -> set[str]:
-    """Return the labels, with 0 for all numbers; without those of rows if some row has none."""
+    """Return the labels, with 0 for all numbers; labels of rows count only if every row has one."""
     rows: set[str] = set()
     headers: set[str] = set()
     for line in lines:
@@ -157,6 +155,6 @@ def _label(text: str) -> str:
 
 
 def _pattern(label: str) -> str:
-    """Return a pattern of the label with any numbers and blanks that does not end inside a word."""
+    """Return a pattern of the label with any numbers and blanks, not ending inside a word."""
     words = [re.sub(r"\d+", r"\\d+", re.escape(word)) for word in label.split()]
     return r"\s+".join(words) + (r"(?!\w)" if label[-1].isalnum() else "")

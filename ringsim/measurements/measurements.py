@@ -18,7 +18,7 @@ TORCH = "dist"  # in place of an algorithm: torch.distributed's own collective
 RAW_SOCKETS = "raw_sockets"  # likewise: the bytes of the ring over bare TCP, nothing reduced
 PLAIN_RING = "plain_ring"  # likewise: a ring of isend and irecv, written by hand
 OPENMPI = "openmpi"  # likewise: Open MPI's own collective
-# Operations that benchmarks time beside the collectives of `Collective`: no schedule of ours says them.
+# Operations that benchmarks time in addition to the collectives of `Collective`; they have no schedule here.
 SENDRECV = "sendrecv"  # every rank sends to its right neighbour while it receives from its left one
 PT2PT_LATENCY = "pt2pt_latency"  # half a round trip between two ranks
 PT2PT_BANDWIDTH = "pt2pt_bandwidth"  # one of many messages on the way from one rank to another
@@ -36,12 +36,12 @@ class CollectiveTimes(Record, frozen=True):
     dtype, op: torch's names, such as float32 and sum; op is none without a reduction.
     in_place: False if the result went to other memory than the input, copying included.
     wrong: wrong elements over all ranks; None if unchecked.
-    calls: in an iteration, one after the other.
+    calls: successive calls per iteration.
     times_s: per call, of each iteration: the slowest rank's time from its start to its end.
-    arrival_skew_s: per call, of each iteration: how long the slowest rank had been in it before the last rank began,
-    and may have waited for that rank. Only right with one clock, as on one host. Its key in files is "late_s".
-    positions: of each iteration, the number of competitors before this one.
-    rank_medians_s: median time of each rank.
+    arrival_skew_s: per call, of each iteration: time of the slowest rank before the last rank began; only valid with
+    one clock, as on one host. Its key in files is "late_s".
+    positions: of each iteration, number of competitors before this one.
+    rank_medians_s: of each rank.
     """
 
     collective: Collective
@@ -67,7 +67,6 @@ class CollectiveTimes(Record, frozen=True):
 
     @property
     def median_s(self) -> float:
-        """The median of `times_s`, which other work on the host disturbs least."""
         return statistics.median(self.times_s)
 
     @property
@@ -80,12 +79,11 @@ class CollectiveTimes(Record, frozen=True):
 
     @property
     def p10_p90_s(self) -> tuple[float, float]:
-        """The 10th and the 90th percentile of `times_s`."""
         return p10_p90(self.times_s)
 
     @property
     def cell(self) -> tuple[Collective, int, str, str, int, bool]:
-        """The task, which is the same for all competitors: times of one cell can be compared."""
+        """The key of the task: times of one cell can be compared."""
         return self.collective, self.size_bytes, self.dtype, self.op, self.num_ranks, self.in_place
 
 
@@ -103,15 +101,15 @@ def p10_p90(times_s: Sequence[float]) -> tuple[float, float]:
 def p95(errors: Sequence[float]) -> float:
     """Return the 95th percentile: the smallest error that at least 95 % of the errors do not exceed.
 
-    It is not interpolated: "95 % below" must not show less than that. Raises ValueError without errors.
+    Not interpolated, since fewer than 95 % might be below. Raises ValueError without errors.
     """
     if not len(errors):
         raise ValueError("no errors: at least one is needed")
     return float(np.percentile(errors, 95, method="inverted_cdf"))
 
 
-ROUNDS_PER_RUN = 8  # of a probe; even, so that what goes out in a ping-pong comes back
-# In the provenance of probes of ranks that share memory: what a rank can publish at a time, and what it has touched.
+ROUNDS_PER_RUN = 8  # of a probe; even, so that a ping-pong ends where it began
+# Keys of the provenance for shared memory: bytes that a rank can publish at a time, and bytes that it has touched.
 SLOT_BYTES, TOUCHED_BYTES = "shared_memory_slot_bytes", "shared_memory_touched_bytes"
 
 
@@ -126,13 +124,13 @@ class ProbeKind(NamedTuple):
 
     pattern, through torch.distributed:
         shift: every rank sends `in_flight` messages to its right neighbour, receives as many from its left one, and
-        waits for all; ping: ranks R and R + 1 send each other a message alternately; exchange: K pairs of neighbours
-        send each other a message; reduce: every rank adds a received message (only this is timed) and sends the sum
-        on; fresh: every rank copies into new memory; call: a shift with a call for every message, or (dist) torch's
-        all_reduce of one rank.
+        waits for all; ping: ranks R and R + 1 alternately send each other a message; exchange: K pairs of neighbours
+        send each other a message; reduce: every rank adds a received message (only this is timed) and sends the sum on;
+        fresh: every rank copies into new memory; call: a shift with a call per message, or (dist) torch's all_reduce of
+        one rank.
     pattern, through shared memory (transport shm):
-        shift: every rank passes on the sum of its chunk and a received one; copy, add: every rank sends ROUNDS_PER_RUN
-        of its chunks, which the neighbour copies or adds; call: as above.
+        shift: every rank forwards the sum of its chunk and a received one; copy, add: every rank sends ROUNDS_PER_RUN
+        chunks, which the neighbour copies or adds; call: as above.
     subject: R of a ping, K of an exchange, the dtype of a reduction other than float32, or dist.
     warmth: rested: one round after a pause; cached: the same chunks in each run; cold, warm, async: one call after a
     walk through memory, without it, or after it in the thread of the group.
@@ -166,9 +164,9 @@ class ProbeKind(NamedTuple):
 class Probe(Record, frozen=True):
     """The times of one small experiment.
 
-    kind: the text of a `ProbeKind`. size_bytes: of a message, or of what is added or copied.
-    times_s: seconds per round, each the mean over the ranks that take part and a block of rounds without a pause. Cold,
-    warm and asynchronous calls are timed one by one, so that calls that wait for a core stand out.
+    kind: text of a `ProbeKind`. size_bytes: of a message, a copy or an addition.
+    times_s: seconds per round, each the mean over the participating ranks and a block of rounds without a pause. Cold,
+    warm and asynchronous calls are timed one by one, which shows calls that wait for a core.
     """
 
     kind: values.Name
@@ -178,7 +176,6 @@ class Probe(Record, frozen=True):
 
     @property
     def median_s(self) -> float:
-        """The median of the blocks, which other work on the host disturbs least."""
         return statistics.median(self.times_s)
 
 
@@ -192,11 +189,11 @@ class RecordedRun(Record, frozen=True):
 
     algorithm: one of `ringsim algorithms` or a user's own.
     size_bytes, element_bytes: of the whole tensor and of an element, as sent.
-    runs_s: duration of every run, from the last begin to the last end; the recorded run is the median one.
+    runs_s: of every run, from the last begin to the last end; the recorded run is the median one.
     begin_s, end_s: (num_ranks,).
     step, src, dst, chunk: (num_transfers,), in lexicographic order.
-    issued_s: when the sender handed it to the transport; applied_s: when the receiver had added or copied it.
-    clock_error_s: the largest difference of two clocks: 0 but in older files, of ranks on several machines.
+    issued_s: the sender handed it to the transport. applied_s: the receiver had added or copied it.
+    clock_error_s: largest difference of two clocks; 0 except in older files, of ranks on several machines.
     transport: "shm" for shared memory between all ranks, "gloo" for torch.distributed, "auto" for both.
     """
 
@@ -246,12 +243,11 @@ class RecordedRun(Record, frozen=True):
 
     @property
     def time_s(self) -> float:
-        """The seconds from the last begin to the last application, as `Timeline.time_s` of a simulation."""
+        """As `Timeline.time_s` of a simulation."""
         return max(self.applied_s, default=0.0)
 
     @property
     def transfers(self) -> list[tuple[int, int, int, int]]:
-        """The step, src, dst and chunk of every transfer."""
         return list(zip(self.step, self.src, self.dst, self.chunk, strict=True))
 
     def __str__(self) -> str:
@@ -293,7 +289,7 @@ class Measurements(JsonFile, frozen=True):
     def probes_of(self, pattern: str, in_flight: int | None = None, **fields: str) -> list[Probe]:
         """Return the probes of a kind, sorted by size.
 
-        in_flight: only those with this number of messages in flight. fields: of `ProbeKind`, the others are empty.
+        in_flight: number of messages in flight; None: any. fields: of `ProbeKind`; others are empty.
         """
         kind = ProbeKind(pattern, **fields)
         wanted = [p for p in self.probes if ProbeKind.read(p.kind) == kind and in_flight in (None, p.in_flight)]
@@ -301,21 +297,20 @@ class Measurements(JsonFile, frozen=True):
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """Return what `as_dict` gave, also of older versions. Raises ValueError for anything else."""
+        """Read the result of `as_dict`, also of older versions. Raises ValueError for anything else."""
         body, version = cls.FORMAT.read(data)
         if version < cls.FORMAT.version and isinstance(body.get("collectives"), list):
             body["collectives"] = [_as_of_now(times) for times in body["collectives"]]
         return decode(cls, body)
 
     def as_text(self) -> str:
-        """Return the contents of that file."""
         return json_text(self.as_dict())
 
 
 def pooled(turns: Sequence[Measurements]) -> Measurements:
-    """Return the probes of several turns as one, with the provenance of the first.
+    """Return the probes of several turns as one, with the first's provenance.
 
-    Raises ValueError if the turns have not probed the same.
+    Raises ValueError if the turns have different probes.
     """
     probes = []
     for same in zip(*(turn.probes for turn in turns), strict=True):
@@ -326,7 +321,7 @@ def pooled(turns: Sequence[Measurements]) -> Measurements:
 
 
 def _as_of_now(times: Any) -> Any:
-    """Return the times of a collective in an older version as this version writes them."""
+    """Convert times from an older version of the file."""
     if not isinstance(times, dict) or not isinstance(times.get("times_s"), list):
         return times
     return {**times, "calls": 1, "late_s": [0.0] * len(times["times_s"])}

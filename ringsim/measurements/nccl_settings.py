@@ -1,4 +1,4 @@
-"""`NcclSettings`: the version of NCCL and the settings it was given, by a log of nccl-tests or its user."""
+"""`NcclSettings`: NCCL's version and settings, from a log of nccl-tests or its user."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ _FIRST_SWITCH, _FIRST_PAT = (2, 17), (2, 23)  # the versions that brought NVLS a
 class NcclSettings(NamedTuple):
     """The version and the settings of the NCCL that made a log; empty or None if unknown.
 
-    version: the first two numbers. algorithms, protocols: of NCCL_ALGO and NCCL_PROTO, such as "ring,tree" or "^tree".
+    version: the first two numbers. algorithms, protocols: NCCL_ALGO and NCCL_PROTO, such as "ring,tree" or "^tree".
     uses_switch: whether the switches of a host reduce (NVLS). uses_pat: whether PAT is available.
     groups: communicators that run the same collective at once and share the NICs of a host.
     """
@@ -45,7 +45,6 @@ class NcclSettings(NamedTuple):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "NcclSettings":
-        """Return the settings that `LogEnvironment` has gathered."""
         major, minor = environment.get(_NCCL, ".").split(".")
         version = (int(major), int(minor)) if major else None
         return cls(
@@ -58,7 +57,7 @@ class NcclSettings(NamedTuple):
         )
 
     def or_else(self, known: "NcclSettings") -> "NcclSettings":
-        """Return these settings, with `known` ones where these are unknown."""
+        """Return these settings, with `known` in place of unknown ones."""
         said = {name: value for name, value in self._asdict().items() if value not in (None, "")}
         return known._replace(**said)
 
@@ -67,7 +66,6 @@ class NcclSettings(NamedTuple):
         return _lists(self.algorithms, algorithm) and _lists(self.protocols, protocol)
 
     def as_text(self) -> str:
-        """Return the settings as environment variables, such as "NCCL_ALGO=ring"."""
         told = {"NCCL_ALGO": self.algorithms, "NCCL_PROTO": self.protocols}
         return " ".join(f"{name}={value}" for name, value in told.items() if value)
 
@@ -76,7 +74,7 @@ NOT_KNOWN = NcclSettings()
 
 
 def path_settings(environment: Mapping[str, str]) -> str:
-    """Return the settings that change the path of bytes or the calls, such as "NCCL_P2P_DISABLE=1"; "" for none."""
+    """Return the settings that affect the path of bytes or the calls, such as "NCCL_P2P_DISABLE=1"."""
     told = {name.upper(): value for name, value in sorted(environment.items()) if name not in _OTHERWISE_MODELLED}
     changes = {name: value for name, value in told.items() if not (name.endswith("_DISABLE") and value == "0")}
     text = " ".join(f"{name}={value}" for name, value in changes.items() if _SETTING.match(f"{name}={value}"))
@@ -98,7 +96,6 @@ def _names(setting: str, known: Sequence[str]) -> str:
 
 
 def _lists(setting: str, name: str) -> bool:
-    """Return whether a setting such as "ring,tree" or "^tree" admits a name."""
     if not setting or not name:
         return True
     names = setting.removeprefix("^").split(",")
@@ -107,11 +104,10 @@ def _lists(setting: str, name: str) -> bool:
 
 @dataclass(slots=True)
 class LogEnvironment:
-    """The versions and settings that the lines of a log tell, for the process that runs at a line.
+    """The versions and settings in the lines of a log, for the process that runs at a line.
 
-    A setting belongs to the process that prints it, or to the next one if it stands between two, as in a command;
-    exports hold for all later processes. A version also belongs to its process; other processes have the first version
-    of the log.
+    A setting belongs to the process that prints it, or between two processes, as in a command, to the next one; exports
+    hold for all later processes. Processes without a version have the first one of the log.
     """
 
     _versions: dict[str, str] = field(default_factory=dict)
@@ -121,7 +117,7 @@ class LogEnvironment:
     _has_rows: bool = False
 
     def look_at(self, line: str) -> None:
-        """Note versions and settings, of lines such as `# NCCL version: 2.18` or NCCL's own log."""
+        """Note versions and settings, such as `# NCCL version: 2.18` or from NCCL's own log."""
         settings, told = _settings(line), self._next if self._has_rows else self._own
         self._versions = {_NCCL: settings[_NCCL]} | self._versions if _NCCL in settings else self._versions
         if _EXPORT.search(line):
@@ -134,26 +130,24 @@ class LogEnvironment:
                 known.pop(f"nccl_{match[1].lower()}", None)
 
     def begin_table(self) -> None:
-        """Note that a table follows, for which the settings since the previous table hold."""
+        """Apply the settings since the previous table to the following one."""
         self._own |= self._next
         self._next = {}
 
     def note_row(self) -> None:
-        """Note that the process has printed a row of its table."""
         self._has_rows = True
 
     def end_process(self) -> None:
-        """Forget the settings of the process, if there was one."""
+        """Forget the settings of the process, if it has printed rows."""
         if self._has_rows:
             self._own, self._next, self._has_rows = self._exported | self._next, {}, False
 
     def as_dict(self) -> dict[str, str]:
-        """Return the settings for a table that ends here."""
         return self._versions | self._own
 
 
 def _settings(line: str) -> dict[str, str]:
-    """Return the settings in a line, with whether it tells of channels through switches."""
+    """Return the settings in a line, and whether NVLS has channels."""
     # Most lines of a long log tell nothing.
     matches = _SETTING.finditer(_PAIR.sub(r"\1=", line)) if "NCCL_" in line else ()
     settings = {f"nccl_{match[1].lower()}": match[2].rstrip(",:;") for match in matches}

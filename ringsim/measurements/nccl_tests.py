@@ -1,8 +1,8 @@
 """nccl-tests' tables, of all versions; its doc/PERFORMANCE.md defines the bandwidths.
 
-Most versions do not name the test. It follows from the columns and from busbw over algbw, a law of each collective
-(`busbw_factor`), unless the log contains the program's name. The same law tells the number of ranks. One file may hold
-several runs, such as one per size: where the bandwidths of one have too few digits, the others tell.
+Most versions do not name the test. It follows from the program's name in the log, or from the columns and from busbw
+over algbw, which each collective determines (`busbw_factor`). The same law gives the number of ranks. If the bandwidths
+of one run have too few digits, the file's other runs tell.
 """
 
 import math
@@ -31,9 +31,9 @@ _NONE = ("N/A", "NA")
 
 
 def busbw_factor(test: str, num_ranks: int) -> float:
-    """Return busbw over algbw, which makes busbw comparable with a link's bandwidth for any number of ranks.
+    """Return busbw over algbw: the least share of the tensor that the busiest rank sends.
 
-    It is the least share of the tensor that the busiest rank sends (doc/PERFORMANCE.md of nccl-tests).
+    It makes busbw comparable with a link's bandwidth for any number of ranks (doc/PERFORMANCE.md of nccl-tests).
 
     >>> busbw_factor("all_reduce", 4)
     1.5
@@ -43,13 +43,14 @@ def busbw_factor(test: str, num_ranks: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PrintedRow:
-    """A row as it is printed.
+    """A row as printed.
 
     op: the operation; "" if blank, as for hypercube.
     sides: time (us; in version 1 ms), algbw and busbw (GB/s), out of place and in place.
     rounding: half a last digit of each time, as a share of it, and of each algbw (GB/s).
-    wrong: the number of wrong elements as printed; "" if none, or unchecked.
-    checks_in_place: whether results in place are checked, which alltoall and sendrecv cannot; None if unknown.
+    wrong: number of wrong elements; "" if none, or unchecked.
+    checks_in_place: whether in-place results are checked, which is impossible for alltoall and sendrecv; None if
+    unknown.
     """
 
     line: int
@@ -65,7 +66,7 @@ class PrintedRow:
 
     @classmethod
     def read(cls, line: int, named: dict[str, str], sides: list[list[str]], wrong_column: str) -> "PrintedRow":
-        """Read a row from its values. Raises ValueError for what is no number."""
+        """Read a row. Raises ValueError for a value that is no number."""
         checks = [side[3] for side in sides if len(side) > 3]
         counted = checks if "wrong" in wrong_column else []
         wrong = next((text for text in counted if text not in _NONE and not decimal_number(text) <= 0), "")  # or NaN
@@ -85,7 +86,6 @@ class PrintedRow:
 
     @property
     def reduces(self) -> bool:
-        """Whether there is an operation."""
         return self.op not in ("", "none")
 
     def as_row(self, file: str, test: str, num_ranks: int | None) -> LogRow:
@@ -106,7 +106,7 @@ class PrintedRow:
         return LogRow(size, times, self.line)
 
     def _bytes_by_rate(self, size: int) -> float:
-        """Bytes by the rate over `size`; 1 where the rate is too small to tell."""
+        """Bytes by the rate over `size`; 1 if the rate is too small to tell."""
         time, algbw, _ = self.sides[0]
         return algbw * 1e9 * time * 1e-6 / size if algbw >= _TELLS else 1.0
 
@@ -123,15 +123,15 @@ class PrintedRow:
 
 
 def _last_digit(text: str) -> float:
-    """Return half a unit of the last digit of a number, such as 0.05 for 1.5."""
+    """Return half a unit of the last digit, such as 0.05 for 1.5."""
     digits, _, exponent = text.lower().partition("e")
     return 0.5 * 10.0 ** min(int(exponent or 0) - len(digits.partition(".")[2]), 300)
 
 
 def ratio_range(rows: Iterable[PrintedRow]) -> tuple[float, float]:
-    """Return the range of busbw over algbw that all rows, with their two digits, allow.
+    """Return the range of busbw over algbw that the two digits of all rows allow.
 
-    Low is above high if they contradict each other; 0 and infinity if all rates are too small.
+    Low is above high if rows contradict each other; 0 and infinity if all rates are too small.
     """
     low, high = 0.0, math.inf
     for _, algbw, busbw in (side for row in rows for side in row.sides):
@@ -144,7 +144,7 @@ def ratio_range(rows: Iterable[PrintedRow]) -> tuple[float, float]:
 def ranks_by_counts(rows: Iterable[PrintedRow]) -> int | None:
     """Return the size over one rank's count; None if equal, or rows contradict each other.
 
-    Since version 2.1 collectives whose count is one rank's print the size of all ranks exactly.
+    Since version 2.1 the size is exactly that of all ranks if the count is one rank's.
     """
     ratios = {divmod(row.size, row.count * row.element) if row.count else (1, 0) for row in rows}
     ratio, rest = ratios.pop()
@@ -191,10 +191,7 @@ _NEVER_CHECKED_IN_PLACE = ("alltoall", SENDRECV)
 
 @dataclass(frozen=True, slots=True)
 class _PrintedRun:
-    """The rows under one header, and what the log has told by their end.
-
-    program: the test by the program's name; "" if not in the log.
-    """
+    """The rows under one header, and the facts of the log up to their end. program: the test by the program's name."""
 
     program: str
     program_line: int
@@ -205,14 +202,13 @@ class _PrintedRun:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The tests with these columns."""
         tests = _BY_COLUMNS[self.rows[-1].reduces, self.rows[-1].has_root]
         checked = next((row.checks_in_place for row in self.rows if row.checks_in_place is not None), None)
         if checked is not None:
             tests = tuple(test for test in tests if (test in _NEVER_CHECKED_IN_PLACE) is not checked)
         if not self.rows[-1].op:
             tests = (*tests, "hypercube")
-        # A size of all ranks beside the count of one rules the others out, however few digits the rates have.
+        # A size of all ranks with one rank's count excludes the other tests, whatever the digits of the rates.
         return ("reduce_scatter",) if "reduce_scatter" in tests and ranks_by_counts(self.rows) else tests
 
     def test(self) -> str:
@@ -232,12 +228,12 @@ class _PrintedRun:
 
 @dataclass(slots=True)
 class NcclTests:
-    """Reads the runs of one file of nccl-tests, line by line."""
+    """Reader of the runs in one file of nccl-tests."""
 
     file: str
     shape: Shape = field(default_factory=Shape)
     _runs: list[_PrintedRun] = field(default_factory=list)
-    _without_run: list[str] = field(default_factory=list)  # what was left out of runs of which nothing else remains
+    _without_run: list[str] = field(default_factory=list)  # lines left out of runs without other rows
     _program: str = ""
     _program_line: int = 0
     _columns: Sequence[str] = ()
@@ -248,7 +244,7 @@ class NcclTests:
     _environment: LogEnvironment = field(default_factory=LogEnvironment)
 
     def look_at(self, number: int, line: str) -> None:
-        """Read one line. Raises ValueError for results that were wrong."""
+        """Read one line. Raises ValueError for wrong results."""
         if "_perf" in line and (match := _PROGRAM.search(line)):
             if "test starting" in line:
                 self.end_run()
@@ -317,7 +313,6 @@ class NcclTests:
         self._environment.end_process()
 
     def finish(self) -> None:
-        """End the run of the rows so far."""
         if self._columns:
             shape = self.shape.run(r"\w+_perf\w*|", has_list=True)
             environment = {**self._environment.as_dict(), GROUPS: str(shape.groups or 1)}
@@ -336,7 +331,7 @@ class NcclTests:
 
     @property
     def tables(self) -> list[LogTable]:
-        """The tables of all runs; the first one, without rows, holds the lines left out of runs without rows.
+        """The tables of all runs, after one without rows for the lines left out of runs without rows.
 
         Raises ValueError for a table whose test is unknown, or that contradicts itself.
         """
@@ -382,7 +377,7 @@ class NcclTests:
                         (named, ranks_from, hosts_from), run.shape.devices, run.environment, run.left_out)  # fmt: skip
 
     def _only(self, tests: Collection[str], run: _PrintedRun) -> str:
-        """Return the one test of runs with these columns. Raises ValueError if it is not one."""
+        """Return the one test of runs with these columns. Raises ValueError for several or none."""
         if len(tests) == 1:
             return next(iter(tests))
         raise ValueError(
@@ -391,7 +386,6 @@ class NcclTests:
         )
 
     def _check_ranks(self, run: _PrintedRun, test: str, num_ranks: int, ranks_from: str) -> None:
-        """Raise ValueError if busbw / algbw, which is 2(n - 1)/n for all_reduce, contradicts the ranks."""
         last, factor = run.rows[-1], busbw_factor(test, num_ranks)
         for _, algbw, busbw in last.sides if test in RING_TESTS else ():
             rounding = 0.006 * (1 + factor)  # both are printed with two digits
@@ -404,7 +398,6 @@ class NcclTests:
                 )
 
     def _told(self, ranks_from: str, run: _PrintedRun) -> str:
-        """Return the source of ranks that the rates contradict, and what to do."""
         if ranks_from == GIVEN:
             return "that were given: give those that ran"
         if run.shape.listed.num_ranks:

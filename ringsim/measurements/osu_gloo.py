@@ -1,4 +1,4 @@
-"""Tables of the OSU micro-benchmarks and of Gloo's own benchmark: a size and its times in each row."""
+"""Tables of the OSU micro-benchmarks and of Gloo's benchmark: a size and its times in each row."""
 
 import re
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ _HALF = re.compile(r"--halfprecision|\bfp16\b|\bfloat16\b")
 
 @dataclass(slots=True)
 class _TableReader:
-    """Gathers the tables of one benchmark from the lines of one file."""
+    """Reader of the tables of one benchmark in one file."""
 
     file: str
     shape: Shape
@@ -55,7 +55,6 @@ class _TableReader:
     _left_out: list[str] = field(default_factory=list)
 
     def end_run(self) -> None:
-        """Make a table of the rows so far."""
         if self._rows or self._left_out:
             self._end_table()
         self._rows, self._left_out = [], []
@@ -86,14 +85,14 @@ class _TableReader:
 
 @dataclass(slots=True)
 class Osu(_TableReader):
-    """Reads the tables of the OSU micro-benchmarks: latency, bandwidth, and the collectives."""
+    """Reader of the tables of the OSU micro-benchmarks."""
 
     _program: str = ""
     _num_values: int = 0  # of a row
     _pairs: int = 0
 
     def look_at(self, number: int, line: str) -> None:
-        """Read one line. Raises ValueError for a row that cannot be right."""
+        """Read one line. Raises ValueError for an impossible row."""
         if OSU_TITLE.match(line):
             self.end_run()
             name = " ".join((match[1] if (match := _OSU_NAME.search(line)) else line.lstrip("# ")).split())
@@ -109,13 +108,13 @@ class Osu(_TableReader):
             self._is_left_out(number, line)
 
     def _add_row(self, number: int, line: str) -> None:
-        """Add a row, of a bandwidth with bytes per second of all pairs in place of seconds."""
+        """Add a row; for a bandwidth it has bytes per second of all pairs in place of seconds."""
         self.shape.has_rows = True
         size_text, value_text, *others = line.split()
         size, value, self._num_values = whole(size_text), decimal_number(value_text), 2 + len(others)
         if not value > 0:
             raise ValueError(f"{value_text}: a latency or rate must be greater than 0")
-        if size > 0:  # no bytes: what it costs to do nothing is in the smallest message too
+        if size > 0:  # the time of 0 bytes is part of the smallest message
             unit = 1e6 if self._test == PT2PT_BANDWIDTH else 1e-6  # MB/s or microseconds
             self._rows.append(LogRow(size, (value * unit,), number))
 
@@ -133,14 +132,14 @@ class Osu(_TableReader):
 
 @dataclass(slots=True)
 class Gloo(_TableReader):
-    """Reads the tables of Gloo's benchmark."""
+    """Reader of the tables of Gloo's benchmark."""
 
     _algorithm: str = ""
     _is_half: bool = False
     _columns: list[str] = field(default_factory=list)
 
     def look_at(self, number: int, line: str) -> None:
-        """Read one line. Raises ValueError for a row that cannot be right."""
+        """Read one line. Raises ValueError for an impossible row."""
         if GLOO_HEADER.match(line):
             self.end_run()
             self._columns = re.findall(r"\w+(?: \([^)]*\))?", line)
@@ -156,7 +155,6 @@ class Gloo(_TableReader):
             self._is_half |= bool(_HALF.search(line))
 
     def end_run(self) -> None:
-        """Make a table of the rows so far, and wait for the next header."""
         _TableReader.end_run(self)
         self._columns = []
 

@@ -32,10 +32,7 @@ def provenance() -> dict[str, Any]:
 
 
 def _command() -> str:
-    """Return the command line of this process; FROM_PYTHON in an interactive session or a notebook.
-
-    It begins with the script's name, or with `-m package`, whose script is always __main__.py.
-    """
+    """Return the command line of this process, from the script's name or `-m package`; FROM_PYTHON without a script."""
     program = Path(sys.argv[0]).name if sys.argv else ""
     if program in ("", "-", "-c") or program.startswith("ipykernel"):
         return FROM_PYTHON
@@ -67,24 +64,21 @@ class RankHosts:
 
     @classmethod
     def from_measurements(cls, measurements: Measurements) -> Self | None:
-        """Return the recorded hosts; None if there are none. Raises ValueError for impossible ones."""
+        """Return the recorded hosts; None without them. Raises ValueError for impossible ones."""
         noted = {name: measurements.provenance.get(name) for name in ("machines", "hosts")}
         if None in noted.values():
             return None
         return cls(*(_numbers(f"provenance.{name}", value, measurements.num_ranks) for name, value in noted.items()))
 
     def as_dict(self) -> dict[str, list[int]]:
-        """Return both for the provenance of measurements."""
         return {"machines": list(self.physical_hosts), "hosts": list(self.hosts)}
 
     @property
     def num_hosts(self) -> int:
-        """The number of hosts."""
         return max(self.hosts) + 1
 
     @property
     def one_clock(self) -> bool:
-        """Whether all ranks are on one physical host."""
         return not any(self.physical_hosts)
 
     @property
@@ -99,7 +93,6 @@ class RankHosts:
         return num_ranks
 
     def right_of(self, rank: int) -> int:
-        """Return the right neighbour of a rank in a ring."""
         return (rank + 1) % len(self.hosts)
 
 

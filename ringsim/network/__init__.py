@@ -1,4 +1,4 @@
-"""Networks: what messages and reductions cost, and which resources they share."""
+"""Networks: the costs of messages and reductions, and the resources that they share."""
 
 from ringsim.network.fabric import lay_out
 from ringsim.network.file_format import network_text, quantities, scaled, value_of

@@ -13,9 +13,9 @@ Use = tuple[Ints, Floats | float]  # a column of paths: the resource, and how mu
 
 
 class ClusterTopology(Topology):
-    """The resources of each rank, host and NIC, as columns of numbers; a path combines those of its two ends.
+    """The resources of each rank, host and NIC, as arrays; a path combines the resources at its two ends.
 
-    Raises ValueError if the spec has no room for `num_ranks` ranks, or names a resource that does not exist.
+    Raises ValueError if the spec has no room for `num_ranks` ranks, or names an unknown resource.
     """
 
     def __init__(self, spec: Spec, num_ranks: int) -> None:
@@ -57,11 +57,11 @@ class ClusterTopology(Topology):
         return self._paths(src, dst, *self._port_uses(added, copied))
 
     def _port_uses(self, added: Ints, copied: Ints) -> tuple[Floats, Floats]:
-        """Return what a byte takes of its two ranks' ports, out and in, if a switch adds up or copies its message.
+        """Return the use per byte of the sender's and the receiver's port if a switch adds up or copies the messages.
 
-        The switch reads the shares of all ranks, that of the owner too, and sends it their sum; or it gets the sum once
-        and sends it to all, the owner too (NVLink SHARP). So k messages load k + 1 ports, and on the owner's side one
-        port once. None of them reaches more than `library.switch_share` of the bandwidth.
+        NVLink SHARP: the switch reads the shares of all ranks and sends the owner their sum, or it gets the sum once
+        and sends it to all, the owner included. Therefore k messages load k + 1 ports, and the owner's other direction
+        once. No port exceeds `library.switch_share` of its bandwidth.
         """
         merged = np.maximum(added, copied)
         many, one = (merged + 1) / merged / self._switch_share, 1 / merged / self._switch_share
@@ -69,7 +69,7 @@ class ClusterTopology(Topology):
         return out, np.where(added > 1, one, np.where(copied > 1, many, 1.0))
 
     def _paths(self, src: Ints, dst: Ints, out: Floats | float, into: Floats | float) -> Paths:
-        """out, into: what a byte takes of the ports of its two ranks within a host."""
+        """out, into: use per byte of both ranks' ports within a host."""
         src_host, dst_host = self._layout.host_of_rank[src], self._layout.host_of_rank[dst]
         within = src_host == dst_host
         host_path = self._fabric.host_path(src_host, dst_host)
@@ -89,7 +89,7 @@ class ClusterTopology(Topology):
     def _ends(
         self, src: Ints, dst: Ints, within: np.ndarray, out: Floats | float, into: Floats | float
     ) -> Iterator[Use]:
-        """Yield what a message uses of its two hosts. Within one host their shares add up in one column."""
+        """Yield the resources at the two ends; within one host the uses of both ranks share a column."""
         nic_of_rank = self._layout.nic_of_rank
         yield np.where(within, self._rank_out[src], self._nic_out[nic_of_rank[src]]), out
         yield np.where(within, self._rank_in[dst], self._nic_in[nic_of_rank[dst]]), into
@@ -109,7 +109,6 @@ class ClusterTopology(Topology):
 
 
 def _table(uses: Iterable[Use], num_pairs: int) -> tuple[Ints, Floats]:
-    """Return the columns side by side, without those that nobody uses."""
     used = [(resource, use) for resource, use in uses if (resource != NONE).any()]
     resource = np.empty((num_pairs, len(used)), dtype=np.int64)
     use_per_byte = np.empty((num_pairs, len(used)))
@@ -120,7 +119,7 @@ def _table(uses: Iterable[Use], num_pairs: int) -> tuple[Ints, Floats]:
 
 
 def _failing_ranks(spec: Spec, num_ranks: int, catalogue: Catalogue) -> Ints:
-    """Return, for each rank that fails, a resource that all its paths use, without a limit until then: (num_ranks,)."""
+    """Return for each rank the resource that fails with it, or NONE: (num_ranks,)."""
     for place, failure in enumerate(spec.failures):
         if failure.rank is not None:
             _check_rank(failure.rank, f"failure[{place}].rank", num_ranks)
@@ -130,7 +129,10 @@ def _failing_ranks(spec: Spec, num_ranks: int, catalogue: Catalogue) -> Ints:
 
 
 def processors_of(spec: Spec, num_ranks: int, cores: Ints, **instead: float) -> Processors:
-    """Return all ranks' costs, the slow ones slower. cores: see `Processors`. instead: of costs that the spec names."""
+    """Return the costs of all ranks, with slow ranks slower.
+
+    cores: see `Processors`. instead: of the spec's costs.
+    """
     slowdown = _slowdowns(spec, num_ranks)
 
     def cost(name: str) -> float:

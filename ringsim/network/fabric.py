@@ -1,7 +1,4 @@
-"""`RankLayout`: the host and NIC of each rank; `Fabric`: the switches or cables between hosts.
-
-`Catalogue` gives resources their numbers while a topology is built.
-"""
+"""`RankLayout`: the host and NIC of each rank; `Fabric`: the switches or cables between hosts."""
 
 import json
 from collections import deque
@@ -17,22 +14,22 @@ from ringsim.network.topology import NONE, Floats, Ints, Resources
 
 
 class Catalogue:
-    """The resources of a topology so far.
+    """The numbered resources of a topology during its construction.
 
-    A resource that limits nothing gets no number, unless the network file says that it is slow or fails.
+    A resource without a limit gets no number, unless the network file says that it is slow or fails.
     """
 
     def __init__(self, slow_links: Sequence[SlowLink], failures: Sequence[Failure]) -> None:
         self._slow_links = slow_links
         self._failures = failures
         self._special = {slow.link for slow in slow_links} | {failure_name(failure) for failure in failures}
-        self._offered: dict[str, None] = {}  # only kept if there is anything special to be found among them
+        self._offered: dict[str, None] = {}  # only kept to look up slow and failing links
         self._names: list[str] = []
         self._capacity: list[Floats] = []
         self._burst: list[Floats] = []
 
     def add(self, names: Sequence[str], capacity: Floats, burst_bytes: Floats | None = None) -> Ints:
-        """Return the numbers of these resources, NONE for those that are not kept; shaped as `capacity`."""
+        """Return the numbers of these resources, shaped as `capacity`; NONE for a resource that is not kept."""
         keep = np.isfinite(capacity)
         if self._special:
             self._offered.update(dict.fromkeys(names))
@@ -46,7 +43,7 @@ class Catalogue:
         return numbers
 
     def add_ports(self, names: Sequence[str], links: Sequence[Link], half_duplex_suffix: str = "") -> tuple[Ints, Ints]:
-        """Return the numbers of what goes out of each link and of what comes in; one and the same where half duplex."""
+        """Return the outgoing and the incoming resource of each link; half duplex: the same."""
         half = np.array([link.half_duplex for link in links], dtype=bool)
         capacity = np.array([link.bandwidth_bytes_per_s for link in links])
         burst = np.array([float(link.burst_bytes) for link in links])
@@ -57,9 +54,9 @@ class Catalogue:
         return out, into
 
     def resources(self) -> tuple[Resources, Floats]:
-        """Return all resources that got a number, and the latency that each adds, (num_resources,).
+        """Return all numbered resources, and the additional latency of each, (num_resources,).
 
-        Raises ValueError if what is said to be slow or to fail does not exist.
+        Raises ValueError if a slow or failing resource does not exist.
         """
         number_of = {name: number for number, name in enumerate(self._names)}
         capacity = np.concatenate([*self._capacity, np.empty(0)])
@@ -99,9 +96,9 @@ def _slowed(capacity: float, slow: SlowLink, place: str) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankLayout:
-    """The hosts by name, and for each rank its host and NIC.
+    """The hosts and their names, and the host and NIC of each rank.
 
-    host_of_rank, nic_of_rank: (num_ranks,). host_of_nic: (num_nics,); the NICs of a host follow one another.
+    host_of_rank, nic_of_rank: (num_ranks,). host_of_nic: (num_nics,); the NICs of a host are consecutive.
     """
 
     names: tuple[str, ...]
@@ -118,7 +115,7 @@ class RankLayout:
 
 
 def lay_out(spec: Spec, num_ranks: int) -> RankLayout:
-    """Place the ranks as the spec says. Raises ValueError if there is no room for them."""
+    """Place the ranks on the hosts. Raises ValueError if there is no room for them."""
     if num_ranks < 1:
         raise ValueError(f"num_ranks {num_ranks}: must be at least 1")
     if spec.max_ranks is not None and num_ranks > spec.max_ranks:
@@ -151,7 +148,7 @@ def _as_listed(spec: Spec, num_ranks: int) -> RankLayout:
 def _with_nics(
     names: tuple[str, ...], hosts: tuple[Host, ...], host_of_rank: Ints, place: Ints, sizes: Ints
 ) -> RankLayout:
-    """`place`: (num_ranks,), of a rank among those of its host; `sizes`: (num_hosts,), ranks that share its NICs."""
+    """`place`: (num_ranks,), index of a rank on its host; `sizes`: (num_hosts,), ranks that share a host's NICs."""
     counts = np.array([host.nics.count or size for host, size in zip(hosts, sizes.tolist(), strict=True)])
     first = np.cumsum(counts) - counts
     nic_of_rank = first[host_of_rank] + place * counts[host_of_rank] // sizes[host_of_rank]
@@ -159,7 +156,7 @@ def _with_nics(
 
 
 class HostPath(NamedTuple):
-    """From host to host; latency_s: (num_pairs,), and columns of resources, each (num_pairs,)."""
+    """Paths from host to host: latency_s (num_pairs,), and columns of resources, (num_pairs,) each."""
 
     latency_s: Floats
     resources: Sequence[Ints]
@@ -169,18 +166,18 @@ class Fabric(Protocol):
     """The network to which hosts are attached."""
 
     def host_path(self, src_host: Ints, dst_host: Ints) -> HostPath:
-        """Return the ways between these pairs of hosts; where a pair is one host twice, anything."""
+        """Return the paths of these pairs of hosts; arbitrary for a host to itself."""
 
 
 def make_fabric(spec: Spec, layout: RankLayout, catalogue: Catalogue) -> Fabric:
-    """Return the one that the spec asks for; its links get their numbers."""
+    """Return the fabric of the spec, with its links in the catalogue."""
     if spec.cables:
         return _Cables(spec.cables, layout.names, catalogue)
     return _Leaves(spec.switch, layout, catalogue)
 
 
 class _Leaves:
-    """Leaf switches with `hosts_per_leaf` consecutive hosts each, under a core that limits nothing."""
+    """Leaf switches with `hosts_per_leaf` hosts each, below a core without limits."""
 
     def __init__(self, switch: Switch, layout: RankLayout, catalogue: Catalogue) -> None:
         self._switch = switch
@@ -191,7 +188,7 @@ class _Leaves:
         self._down = catalogue.add([f"leaf{leaf}.down" for leaf in range(num_leaves)], uplink)
 
     def _uplinks(self, layout: RankLayout, num_leaves: int) -> Floats:
-        """Return the bandwidths, (num_leaves,); a leaf that is partly filled counts as full of hosts like its own."""
+        """Return the bandwidths, (num_leaves,); a partly filled leaf counts as full."""
         if self._switch.oversubscription is None:
             return np.full(num_leaves, self._switch.uplink_bytes_per_s)
         rates = np.array([host.nics.bandwidth_bytes_per_s for host in layout.hosts])
@@ -208,7 +205,7 @@ class _Leaves:
 
 
 class _Cables:
-    """Every message takes a way with the fewest links; of several, the one found first in the order of the file."""
+    """Cables between hosts and switches; messages take a path with the fewest links, the first in file order."""
 
     def __init__(self, cables: Sequence[Cable], hosts: Sequence[str], catalogue: Catalogue) -> None:
         self._hosts = hosts
@@ -229,7 +226,7 @@ class _Cables:
         return HostPath(latency[which], list(table[:, which]))
 
     def _route(self, src: int, dst: int) -> list[tuple[int, bool]]:
-        """Return the cables on the way, and whether each is gone through as it was named."""
+        """Return the cables of the path, and whether each is passed from its first to its second end."""
         if src not in self._reached:
             self._reached[src] = reach(self._hosts[src], self._ways)
         route, at = [], self._hosts[dst]
@@ -243,7 +240,7 @@ Ways = Mapping[str, Sequence[tuple[str, int, bool]]]
 
 
 def neighbours(cables: Sequence[Cable]) -> Ways:
-    """Return the cables of each host and switch: the other end, which cable, and whether from its first end."""
+    """Return for each host and switch its cables: other end, index, and whether it is the first end."""
     ways: dict[str, list[tuple[str, int, bool]]] = {}
     for number, cable in enumerate(cables):
         first, second = cable.between
@@ -253,7 +250,7 @@ def neighbours(cables: Sequence[Cable]) -> Ways:
 
 
 def reach(start: str, ways: Ways) -> dict[str, tuple[str, int, bool]]:
-    """Breadth first: for all that can be reached where one comes from, by which cable, and in which direction."""
+    """Return for each reachable end its predecessor, cable and direction (breadth-first search)."""
     came_from: dict[str, tuple[str, int, bool]] = {}
     queue = deque([start])
     while queue:
@@ -266,7 +263,6 @@ def reach(start: str, ways: Ways) -> dict[str, tuple[str, int, bool]]:
 
 
 def _number(cables: Sequence[Cable], catalogue: Catalogue) -> tuple[Ints, Ints]:
-    """Return the resources of each cable there and back; a half-duplex cable has but one."""
     there, back = [], []
     for cable in cables:
         first, second = cable.between

@@ -1,4 +1,4 @@
-"""The tables of a network file besides those of `spec`, the places in it, and its text from a `Network`.
+"""The remaining tables of a network file, places in it, and the conversion of a `Network` to text.
 
 docs/reference/files.md describes each table.
 """
@@ -27,7 +27,7 @@ def _ranks(value: Any) -> tuple[int, ...]:
 
 
 class HostTable(spec.Host, frozen=True):
-    """The hosts if all are alike; else the keys that those of [[hosts]] leave out."""
+    """The hosts if all are alike, otherwise the defaults for [[hosts]]."""
 
     ranks_per_host: values.Count | None = None
     num_hosts: values.Count | None = None
@@ -41,7 +41,7 @@ class PlacedTable(spec.Host, frozen=True, kw_only=True):
 
 
 class NetworkFile(spec.Table, frozen=True):
-    """All of the file."""
+    """The whole file."""
 
     name: str | None = None
     description: str = ""
@@ -61,7 +61,7 @@ class NetworkFile(spec.Table, frozen=True):
 
 
 def value_of(described: spec.Spec, place: str) -> Any:
-    """Return the value of a key of a network file, such as "host.nic.latency"; in a list of tables, of the last one."""
+    """Return the value at a place such as "host.nic.latency"; in a list of tables, the last one's."""
     value: Any = described
     for name in place.split("."):
         value = getattr(value, next(field for field, key in _keys(value) if key == name))
@@ -70,7 +70,7 @@ def value_of(described: spec.Spec, place: str) -> Any:
 
 
 def quantities(described: spec.Spec) -> dict[str, float]:
-    """Return each number of a spec by its place, as `value_of` does; what is None or in an empty list is left out."""
+    """Return each number of a spec by its place, as in `value_of`, without None and empty lists."""
     numbers = {}
 
     def noted(place: str, _field: str, value: Any) -> Any:
@@ -83,10 +83,9 @@ def quantities(described: spec.Spec) -> dict[str, float]:
 
 
 def scaled(described: spec.Spec, ratios: Mapping[str, float]) -> spec.Spec:
-    """Return the spec with quantities multiplied by `ratios`, whose keys are places as for `value_of`.
+    """Return the spec with the quantities multiplied by `ratios`, whose keys are places as in `value_of`.
 
-    A place in a list of tables means every table of the list. Shares are limited to 1. Places that the spec does not
-    have are ignored.
+    In a list of tables all tables change. Shares are limited to 1. Places that the spec lacks are ignored.
     """
 
     def times(place: str, field: str, value: Any) -> Any:
@@ -100,7 +99,7 @@ def scaled(described: spec.Spec, ratios: Mapping[str, float]) -> spec.Spec:
 
 
 def _changed(value: Any, place: str, change: Callable[[str, str, Any], Any]) -> Any:
-    """Return a part of a spec with `change(place, field, quantity)` for each quantity in it."""
+    """Return part of a spec with `change(place, field, quantity)` for each quantity."""
     changes = {}
     for field, key in _keys(value):
         inner, there = getattr(value, field), f"{place}.{key}".removeprefix(".")
@@ -114,7 +113,6 @@ def _changed(value: Any, place: str, change: Callable[[str, str, Any], Any]) -> 
 
 
 def _keys(table: msgspec.Struct) -> Iterable[tuple[str, str]]:
-    """Return each field of a table, and its key in files."""
     return zip(table.__struct_fields__, table.__struct_encode_fields__, strict=True)
 
 
@@ -122,9 +120,9 @@ _FIGURES = 6  # more than any measurement has
 
 
 def network_text(network: Network) -> str:
-    """Return TOML that describes the same network, with a key for each value that is not the default.
+    """Return the network as TOML, without values equal to their defaults.
 
-    Raises ValueError for a network with hosts by name, slow ranks, failures or jitter, which are not written.
+    Raises ValueError for hosts by name, slow ranks, failures or jitter, which cannot be written.
     """
     described, calibration = network.spec, network.calibration
     if described.placed_hosts or described.cables or described.slow_ranks or described.failures or described.jitter:
@@ -137,7 +135,6 @@ def network_text(network: Network) -> str:
 
 
 def _table(part: msgspec.Struct, always: Collection[str] = ()) -> dict[str, Any]:
-    """Return what says something else than if it were left out, and the fields `always`, by their keys."""
     fields = ((field, getattr(part, field.name)) for field in msgspec.structs.fields(part))
     return {
         field.encode_name: _written(field.name, value, always)

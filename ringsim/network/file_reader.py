@@ -1,7 +1,4 @@
-"""`read_network`: from the text of a network file to a `Network`, and `load_network`: from a file or a preset.
-
-docs/reference/files.md describes the format.
-"""
+"""`read_network` reads a `Network` from text, `load_network` from a file or a preset."""
 
 import math
 from collections.abc import Sequence
@@ -22,16 +19,16 @@ _Raw = dict[str, Any]  # a table as TOML has it
 
 
 def read_network(text: str, file: str) -> Network:
-    """Return the cluster that the TOML text describes; `file` is what error messages call it.
+    """Return the network that the TOML text describes; error messages call it `file`.
 
-    Raises ValueError with file, place, value and rule for anything that is wrong with it.
+    Raises ValueError with file, place, value and rule.
     """
     with naming_place(file):
         data = parse_toml(text)
         if "calibration" in data and "protocol" in data:  # older versions left out 2, with which they had fitted
             data["library"] = _merged({"two_host_passes": 2.0}, data.get("library", {}))
         template = data.get("host", {})
-        parsed(HostTable, template, "host")  # before its keys are those of others
+        parsed(HostTable, template, "host")  # before [[hosts]] inherits its keys
         if isinstance(hosts := data.get("hosts"), list):
             data["hosts"] = [_host(template, host) for host in hosts]
         network = decode(NetworkFile, data)
@@ -42,12 +39,11 @@ def read_network(text: str, file: str) -> Network:
 
 
 def _merged(template: Any, given: Any) -> Any:
-    """Return a table with the keys of a template that it leaves out; what is no table stays as it is, to be refused."""
+    """Return the table with the template's values for missing keys; other types stay, to be refused."""
     return {**template, **given} if isinstance(template, dict) and isinstance(given, dict) else given
 
 
 def _host(template: _Raw, host: Any) -> Any:
-    """Return a host by name with what it leaves out, of its link and NICs key by key."""
     shared = {key: value for key, value in template.items() if key not in ("ranks", "count")}
     whole = _merged(shared, host)
     for key in ("link", "nic"):
@@ -65,7 +61,7 @@ def _cluster(network: NetworkFile, file: str) -> Network:
 
 
 def _check_parameters(calibration: Calibration, described: spec.Spec) -> None:
-    """Raise ValueError for a parameter that the network does not have: its draws would change nothing."""
+    """Raise ValueError for unknown parameters, whose draws would change nothing."""
     protocols = [protocol.name for protocol in described.protocols]
     names = parameter_names(protocols) if protocols else list(quantities(described))  # of a fit to logs, to probes
     for index, name in enumerate(calibration.parameters):
@@ -106,7 +102,6 @@ def _spec(network: NetworkFile) -> spec.Spec:
 
 
 def _hardware(table: spec.Host) -> spec.Host:
-    """Return the host of a table, the rates of its shared memory in the order of their sizes."""
     host = spec.Host(**{name: getattr(table, name) for name in spec.Host.__struct_fields__})
     for place, link in (("host.link", host.link), ("host.nic", host.nics)):
         _require_bandwidth(place, link)
@@ -199,15 +194,14 @@ _FOLDER = Path(__file__).parent / "presets"
 
 
 def preset_names() -> list[str]:
-    """Return the names of the presets, in the order of the alphabet."""
+    """Return the names of the presets in alphabetical order."""
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
 def load_network(name_or_path: str | Path) -> Network:
-    """Return a preset by its name, or the network that a file describes, if the text ends in .toml.
+    """Return the network of a preset, or of a file whose name ends in .toml.
 
-    Raises ValueError for a name that no preset has, and for whatever is wrong with the file; OSError if it cannot
-    be read.
+    Raises ValueError for an unknown preset or an invalid file, and OSError for an unreadable one.
 
         >>> from ringsim import load_network
         >>> load_network("dgx-h100").name

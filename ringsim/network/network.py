@@ -1,4 +1,4 @@
-"""`Network`: what messages and reductions cost between ranks, and the timings that it was calibrated from."""
+"""`Network`: the costs of messages and reductions between ranks, and the timings it was calibrated from."""
 
 import math
 from collections.abc import Collection, Iterable
@@ -21,7 +21,7 @@ _UNIFORM = "uniform"
 class CalibratedCells(Record, frozen=True):
     """The sizes at which one collective was timed on a number of ranks and hosts.
 
-    rows: a digest of each timing that was used, as in `Timing.rows`; empty in files of older versions.
+    rows: digests of the timings, as in `Timing.rows`; empty in files of older versions.
     """
 
     collective: values.Name
@@ -35,13 +35,13 @@ class CalibratedCells(Record, frozen=True):
 class Calibration(Record, frozen=True):
     """The timings that a network was fitted to.
 
-    files: the names of the logs or measurements, without their folders.
-    senders_per_host: the most ranks of a host that sent to other hosts at once, if the bandwidth of its NICs is that of
-    all of them together; None where `host.nic` says how many NICs there are, or nothing crossed hosts.
-    num_ranks: that were probed, if all of them were on one host; None otherwise.
-    noise, latency_noise: how far times lie from the fit, as a deviation of their logarithms, where bytes take them and
-    where latencies do; None: as much. parameters, draws: what was fitted, and some equally likely networks: how many
-    times as large each of these is there. 0 and none where not known.
+    files: names of the logs or measurements, without folders.
+    senders_per_host: most ranks of a host that sent to other hosts at once, if `host.nic` is all NICs of a host
+    together; else None.
+    num_ranks: of the probes, if all ranks were on one host.
+    noise, latency_noise: standard deviation of the logarithm of fitted over measured times, where bytes and where
+    latencies dominate; latency_noise None: equal to noise.
+    parameters, draws: fitted parameters, and equally likely networks as ratios to their values; empty if not known.
     """
 
     files: tuple[values.Text, ...] = msgspec.field(default=(), name="from")
@@ -65,10 +65,10 @@ class Calibration(Record, frozen=True):
     def used(
         self, collective: str, algorithm: str, num_ranks: int, num_hosts: int, size_bytes: int, rows: Collection[str]
     ) -> bool:
-        """Return whether one of these timings of the collective was among them.
+        """Return whether the calibration used one of these timings of the collective.
 
-        rows: their digests. Where these are not known, here or in the file, a timing of the same collective, algorithm,
-        size, ranks and hosts is taken for the same one.
+        rows: their digests. Without digests, a timing of the same collective, algorithm, size, ranks and hosts counts
+        as the same.
         """
         shape = collective, num_ranks, num_hosts
         alike = [
@@ -88,13 +88,13 @@ OF_THE_LIBRARY = ("tree_share", "tree_latency", "message_start", "message_share"
 
 
 def parameter_names(protocols: Iterable[str]) -> list[str]:
-    """Return the names of all parameters of a fit to logs, in their order, with these protocols."""
+    """Return the names of all parameters of a fit to logs with these protocols, in order."""
     of_protocols = [f"{protocol} {key}" for protocol in protocols for key in _OF_A_PROTOCOL]
     return [*BANDWIDTHS, *of_protocols, *OF_THE_LIBRARY]
 
 
 class MessageCosts(NamedTuple):
-    """The costs of a message between any two ranks of a uniform network; see `Network.uniform`."""
+    """The costs of a message on a uniform network; see `Network.uniform`."""
 
     latency_s: float
     bandwidth_bytes_per_s: float
@@ -104,14 +104,12 @@ class MessageCosts(NamedTuple):
 
     @classmethod
     def from_spec(cls, spec: Spec) -> Self:
-        """Return the costs that a spec gives to messages within a host, and to reducing."""
         link, rank = spec.host.link, spec.processor
         overheads_s = rank.send_overhead_s, rank.receive_overhead_s
         return cls(link.latency_s, link.bandwidth_bytes_per_s, rank.reduce_bytes_per_s, *overheads_s)
 
     @property
     def spec(self) -> Spec:
-        """One host, whose ranks have a port each."""
         processor = Processor(self.gap_s, self.receive_overhead_s, self.reduce_bytes_per_s)
         return Spec(host=Host(link=Link(self.latency_s, self.bandwidth_bytes_per_s)), processor=processor)
 
@@ -120,14 +118,13 @@ class MessageCosts(NamedTuple):
 class Network:
     """Hosts with ranks, cores, memory and NICs, and what connects them.
 
-    `load_network` reads one from a file, `Network.uniform` makes one on which all pairs of ranks are alike.
+    `load_network` reads a network from a file; `Network.uniform` makes one whose pairs of ranks are all alike.
 
     source: a label (vendor figure, NCCL's own model, measured) and a reference.
-    file: the file that it was read from, as it is named in error messages.
-    calibration: the timings that it was fitted to; None if it was not.
+    file: its name in error messages.
 
-    Raises ValueError for a spec with a time that is not finite or is negative, or a rate that is not greater than 0.
-    Raises TypeError for costs in place of a spec.
+    Raises ValueError for a negative or infinite time and for a rate not above 0, TypeError for costs in place of a
+    spec.
 
         >>> from ringsim import load_network
         >>> load_network("gbe").topology(4).num_ranks
@@ -152,18 +149,18 @@ class Network:
     ) -> Self:
         """Return a network on which every rank has one full-duplex port, and all ports and pairs of ranks are alike.
 
-        A message of m bytes takes `gap_s + m / rate`, arrives `latency_s` after that, and is then applied, which takes
-        `receive_overhead_s` of the receiving rank, and if it is reduced `m / reduce_bytes_per_s` more. Its rate is
-        `bandwidth_bytes_per_s`, which it shares with all that its sender sends and its receiver receives meanwhile: the
-        single-port model of Hockney 1994 and LogGP (Alexandrov et al. 1995).
+        A message of m bytes takes `gap_s + m / rate` and arrives `latency_s` later. Applying it takes the receiving
+        rank `receive_overhead_s`, and a reduction `m / reduce_bytes_per_s` more. Concurrent messages of one sender or
+        one receiver share `bandwidth_bytes_per_s`: the single-port model of Hockney 1994 and LogGP (Alexandrov et al.
+        1995).
 
-        latency_s: from the last byte's leaving to its arrival. Pipelines: many messages can be on the way.
+        latency_s: from the last byte's leaving to its arrival; latencies of several messages overlap.
         bandwidth_bytes_per_s: of a port, in each direction.
-        reduce_bytes_per_s: bytes of a received chunk that a rank adds in a second; infinite: reducing is free.
-        gap_s: per message; does not pipeline, it spaces the messages of a channel (LogGP's g).
-        receive_overhead_s: per message; spaces what is applied of one connection (LogGP's o, at the receiver).
+        reduce_bytes_per_s: received bytes that a rank adds per second; infinite: reductions are free.
+        gap_s: per message of a channel; gaps do not overlap (LogGP's g).
+        receive_overhead_s: per message of a connection; likewise (LogGP's o, at the receiver).
 
-        Raises ValueError for a value that is negative or not a number, and for a rate that is zero.
+        Raises ValueError for a value that is negative or not a number, and for a rate of zero.
 
             >>> from ringsim import Network, predict_time, ring_all_reduce
             >>> network = Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
@@ -193,12 +190,12 @@ class Network:
 
     @property
     def place(self) -> str:
-        """The file that it was read from, or its name; for error messages."""
+        """Its file or name, for error messages."""
         return self.file or self.name
 
     @property
     def message_costs(self) -> MessageCosts | None:
-        """The costs of a message, for which there are formulas, if `Network.uniform` made it; None otherwise."""
+        """The costs of a message, for closed forms; None unless `Network.uniform` made the network."""
         if self.name != _UNIFORM or self.file:
             return None
         costs = MessageCosts.from_spec(self.spec)
@@ -206,19 +203,18 @@ class Network:
 
     @property
     def shared_memory(self) -> SharedMemory | None:
-        """The costs of messages through the memory that all ranks share on one host; None if they do not."""
+        """The costs of messages through memory that all ranks share on one host; None without it."""
         spec = self.spec
         one_host = not spec.placed_hosts and (spec.ranks_per_host is None or spec.num_hosts == 1)
         return spec.host.shared_memory if one_host else None
 
     def with_spec(self, **changes: Any) -> Self:
-        """Return the same network with other values of these fields of its spec."""
         return replace(self, spec=msgspec.structs.replace(self.spec, **changes))
 
     def topology(self, num_ranks: int) -> Topology:
-        """Return the topology that the engines use.
+        """Return the topology for the engines.
 
-        Raises ValueError if there is no room for `num_ranks` ranks, or a slow or failing resource does not exist.
+        Raises ValueError if there is no room for `num_ranks` ranks, or a slow or failing resource is unknown.
         """
         if self.message_costs:
             return _uniform_topology(self.spec, num_ranks)
@@ -228,18 +224,18 @@ class Network:
     def memory_topology(
         self, num_ranks: int, published_bytes: int | None = None, touched_bytes: int | None = None
     ) -> SharedMemoryTopology:
-        """Return the topology of ranks that read from each other's `shared_memory`, see `SharedMemoryTopology`.
+        """Return the topology of the network's shared memory; see `SharedMemoryTopology`.
 
         Raises ValueError as `topology` does.
         """
         assert self.shared_memory is not None
-        self.topology(num_ranks)  # whether there is room for so many
+        self.topology(num_ranks)  # refuses too many ranks
         return SharedMemoryTopology(self.spec, num_ranks, self.shared_memory, published_bytes, touched_bytes)
 
     def require_priced(self, num_ranks: int) -> None:
-        """Raise ValueError if a message between two neighbouring ranks would take no time, unless it was made uniform.
+        """Raise ValueError if a message between neighbouring ranks takes no time, except on a uniform network.
 
-        Whatever is simulated there would take none either, as the file does not say what links or NICs cost.
+        Simulations would take no time either: the file gives no costs of links or NICs.
         """
         if self.message_costs or num_ranks < 2:
             return
@@ -259,10 +255,7 @@ class Network:
             )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON, without the calibration's; those of a uniform network are its costs.
-
-        An infinite rate becomes None.
-        """
+        """Return JSON fields without the calibration, or the costs of a uniform network; infinity becomes None."""
         if costs := self.message_costs:
             return {name: finite_or_none(value) for name, value in costs._asdict().items()}
         names = "name", "spec", "description", "source", "file"

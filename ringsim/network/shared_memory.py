@@ -1,8 +1,7 @@
-"""`SharedMemoryTopology`: the ranks of a host that read what they receive from each other's memory.
+"""`SharedMemoryTopology`: the ranks of one host, which read received chunks from each other's memory.
 
-Nothing travels: the sender copies a chunk to shared memory, unless it is there already, and the receiver adds or copies
-it from there (see `MemoryPasses`). Each rank does its part on one core. Tensors that do not fit into what a rank can
-publish go in portions, one after the other.
+The sender copies a chunk to shared memory, unless it is there already, and the receiver adds or copies it from there
+(see `MemoryPasses`). Tensors larger than a slot go in portions.
 """
 
 import numpy as np
@@ -13,10 +12,10 @@ from ringsim.network.topology import Floats, Ints, Paths, Processors, Resources,
 
 
 def rate_at(costs: SharedMemory, published_bytes: int, touched_bytes: int) -> MemoryRate:
-    """Return the rates for what a rank publishes, and touches, at a time.
+    """Return the rates for the bytes that a rank publishes at a time and the bytes that it touches.
 
-    Between those that are known seconds are interpolated, by the logarithm of bytes. A rank that touches no more than
-    twice what it publishes, as much as it sends and receives, finds it in the caches.
+    Seconds per byte are interpolated in the logarithm of bytes. If a rank touches at most twice the bytes that it
+    publishes (sent and received), they are in the caches.
     """
     at = np.log([rate.published_bytes for rate in costs.rates])
     published = max(published_bytes, 1)
@@ -34,9 +33,9 @@ def rate_at(costs: SharedMemory, published_bytes: int, touched_bytes: int) -> Me
 
 
 class SharedMemoryTopology(Topology):
-    """A core for each rank, or the cores of the host where it has fewer than ranks.
+    """One core per rank, or the cores of the host if it has fewer than ranks.
 
-    rate: of a core.
+    rate: of one core.
     """
 
     def __init__(
@@ -47,10 +46,9 @@ class SharedMemoryTopology(Topology):
         published_bytes: int | None = None,
         touched_bytes: int | None = None,
     ) -> None:
-        """published_bytes: by each rank at a time; None: as much as it can.
+        """published_bytes: by each rank at a time; None: a full slot.
 
-        touched_bytes: of memory that a rank touches from one collective to the next of the same tensor, which may then
-        still be in the caches; None: as much as when the rates were found.
+        touched_bytes: memory that a rank touches between two collectives of the same tensor; None: as measured.
         """
         self.num_ranks, self.jitter = num_ranks, spec.jitter
         published_bytes = costs.slot_bytes if published_bytes is None else published_bytes
@@ -75,7 +73,7 @@ class SharedMemoryTopology(Topology):
         self._latency_s = costs.latency_s
 
     def paths(self, src: Ints, dst: Ints) -> Paths:  # noqa: ARG002  whose copies are the receiver's own work
-        """Return the paths of sends, which are the sender's copying on its core."""
+        """Return the paths of sends: copies by the sender's core."""
         copies: Floats = self.processors.copy_bytes_per_s[src]
         return Paths(
             latency_s=np.full(len(src), self._latency_s),

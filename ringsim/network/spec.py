@@ -1,4 +1,4 @@
-"""`Spec`: what a network file says, as data; `docs/reference/files.md` describes each of its tables."""
+"""`Spec`: the contents of a network file as data; `docs/reference/files.md` describes each table."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ def _half_duplex(value: Any) -> bool:
 
 
 def _name(value: Any) -> str:
-    """Return a name that resources can be named after, hence without dots, arrows and blanks."""
+    """Return the name; resources are named after it, so dots, arrows and blanks are refused."""
     if not isinstance(value, str) or not value.replace("_", "").replace("-", "").isalnum():
         raise ValueError("a name must be text of letters, digits, _ and - only")
     return value
@@ -35,7 +35,7 @@ def _two_names(value: Any) -> tuple[str, str]:
 ResourceName = values.By[str, _name]
 # Keys that are not the names of their fields without units.
 _NAMES = {"hosts_per_leaf": "hosts", "ranks_per_host": "ranks", "num_hosts": "count"}
-_RATES = ("bandwidth", "uplink")  # others are called what they are the bandwidth of, such as copy_bandwidth
+_RATES = ("bandwidth", "uplink")  # other keys name the operation, such as copy_bandwidth
 
 
 def _key(field: str) -> str:
@@ -46,13 +46,13 @@ def _key(field: str) -> str:
 
 
 class Table(Record, frozen=True, rename=_key):
-    """A table of a network file, in which values have units, and keys are the names of fields without them."""
+    """A table of a network file: values have units, keys are field names without units."""
 
 
 class Link(Table, frozen=True):
-    """One link of a kind; half duplex: both directions share its bandwidth.
+    """A kind of link. half_duplex: both directions share its bandwidth.
 
-    burst_bytes: that it saves up while it is not in use, in each direction, and then lets pass at once (token bucket).
+    burst_bytes: size of its token bucket in each direction, which fills while the link is idle.
     """
 
     latency_s: values.Time = 0.0
@@ -62,21 +62,21 @@ class Link(Table, frozen=True):
 
 
 class Nics(Link, frozen=True):
-    """The network interfaces of a host, all alike; its ranks are dealt out to them in equal runs.
+    """The network interfaces of a host, all alike; consecutive ranks share one, equally many each.
 
-    count: 0: as many as the host has ranks.
+    count: 0: one per rank of the host.
     """
 
     count: Annotated[int, values.whole(0, values.MAX_COUNT)] = 1
 
 
 class MemoryRate(Table, frozen=True):
-    """The rates of one core where each rank publishes so much in its shared memory: bytes a second.
+    """The rates of one core, in bytes per second, for one number of published bytes.
 
-    published_bytes: of one rank; the more there is, the less of it is in the caches.
-    copy_bytes_per_s, reduce_bytes_per_s, reduce_into_bytes_per_s: what it copies to or from shared memory, adds from
-    there to a tensor, and adds to a tensor from there with the sum elsewhere, if the rank's tensors are in
-    `SharedMemory.touched_bytes` of memory, in turn. cached_...: if they are the same ones each time.
+    published_bytes: by each rank; the more bytes, the fewer are in the caches.
+    copy_bytes_per_s: to or from shared memory. reduce_bytes_per_s: additions from there to a tensor.
+    reduce_into_bytes_per_s: additions of both with the sum elsewhere. All are for tensors spread over
+    `SharedMemory.touched_bytes`; cached_...: for the same tensors each time.
     """
 
     published_bytes: values.Size
@@ -91,11 +91,11 @@ class MemoryRate(Table, frozen=True):
 class SharedMemory(Table, frozen=True):
     """The costs of messages between ranks of a host that read from each other's memory.
 
-    slot_bytes: what a rank can publish at a time; a tensor with more goes in portions, one after the other.
-    latency_s: from publishing to the receiver's noticing. call_s: what a call takes beside its messages and copies.
-    cold_call_s: what it takes longer after a computation. late_share, late_s: as of a `Processor`.
-    touched_bytes: of memory that a rank walked through while the rates were found.
-    rates: by growing `published_bytes`; at least one.
+    slot_bytes: that a rank can publish at a time; larger tensors go in portions.
+    latency_s: from publishing to the receiver's noticing. call_s: of a call, besides messages and copies.
+    cold_call_s: additional time after a computation. late_share, late_s: as in `Processor`.
+    touched_bytes: memory that a rank walked through in the measurement of the rates.
+    rates: by increasing `published_bytes`; at least one.
     """
 
     slot_bytes: values.Size
@@ -113,10 +113,10 @@ class SharedMemory(Table, frozen=True):
 class Host(Table, frozen=True):
     """The cores, the memory and the links of a host.
 
-    cores: None where there are always enough.
-    memory_bytes_per_s: what its memory copies in a second; a message within the host uses it `copies` times a byte.
+    cores: None: always enough.
+    memory_bytes_per_s: a message within the host uses it `copies` times per byte.
     link: a rank's port to the other ranks of the host.
-    shared_memory: through which our own collectives go within the host, see `SharedMemoryTopology`; None: they do not.
+    shared_memory: for our collectives within the host, see `SharedMemoryTopology`; None: unused.
     """
 
     cores: values.Count | None = None
@@ -128,7 +128,7 @@ class Host(Table, frozen=True):
 
 
 class PlacedHost(Record, frozen=True):
-    """A host with a name, and the ranks it holds."""
+    """A host with a name and its ranks."""
 
     name: str
     ranks: tuple[int, ...]
@@ -138,10 +138,9 @@ class PlacedHost(Record, frozen=True):
 class Switch(Table, frozen=True):
     """The leaf switches.
 
-    hosts_per_leaf: number of hosts on each leaf; None: one switch with all hosts on it.
+    hosts_per_leaf: None: one switch for all hosts.
     uplink_bytes_per_s: of all uplinks of a leaf together, in each direction.
-    oversubscription: in place of `uplink_bytes_per_s`, the ratio of the bandwidth of the NICs below a leaf to that of
-    its uplinks.
+    oversubscription: in place of `uplink_bytes_per_s`, bandwidth of a leaf's NICs over that of its uplinks.
     """
 
     latency_s: values.Time = 0.0
@@ -160,12 +159,12 @@ class Cable(Link, frozen=True, kw_only=True):
 class Processor(Table, frozen=True):
     """The costs of a rank at the two ends of a message.
 
-    first_touch_bytes_per_s: at which it copies into memory that it touches for the first time; no message does.
-    call_s, torch_call_s: what a call of ours, and of torch.distributed's, takes beside its messages and copies.
-    cold_call_s, cold_torch_call_s: what either takes longer after a computation.
-    async_call_s: what an asynchronous call of ours takes longer, as a thread of its group carries it out.
-    late_share, torch_late_share, async_late_share: of such calls (the last: of asynchronous ones of ours), those that
-    take longer by late_s, torch_late_s, async_late_s, as a thread waits for a core.
+    first_touch_bytes_per_s: of copies into new memory, which no message does.
+    call_s, torch_call_s: of our call and of torch.distributed's, besides messages and copies.
+    cold_call_s, cold_torch_call_s: additional time of each after a computation.
+    async_call_s: additional time of our asynchronous call, which a thread of its group executes.
+    late_share, torch_late_share, async_late_share: of these calls, that take late_s, torch_late_s, async_late_s longer
+    because a thread waits for a core.
     """
 
     send_overhead_s: values.Time = 0.0
@@ -187,10 +186,10 @@ class Processor(Table, frozen=True):
 
 
 class Protocol(Table, frozen=True):
-    """One way in which a library sends its collectives; it takes the one by which a collective is over first.
+    """A protocol of a library, which chooses the fastest for each collective.
 
-    start_s: once per collective. link_latency_s, hop_latency_s: from rank to rank within a host, and from host to host;
-    tree_...: the same on a tree. share: of the bandwidths of links and NICs.
+    start_s: per collective. link_latency_s, hop_latency_s: of a hop within a host, and between hosts; tree_...: on a
+    tree. share: of the bandwidths of links and NICs.
     """
 
     name: ResourceName
@@ -203,32 +202,29 @@ class Protocol(Table, frozen=True):
 
 
 class RingStep(Table, frozen=True):
-    """The measured time of a step of a ring across hosts in which each rank sends `message_bytes`.
-
-    It does not include the start of the collective.
-    """
+    """The measured time of a step of a ring across hosts, without the start, with messages of `message_bytes`."""
 
     message_bytes: values.Size
     time_s: values.Time
 
 
 class Tuning(Table, frozen=True):
-    """The algorithms that a collective library chooses from, besides its protocols.
+    """The algorithms of a collective library, in addition to its protocols.
 
-    tree_share: of the bandwidth, for an all_reduce on trees across hosts; None: it has no trees.
-    switch_share: likewise for in-network reduction within a host; None: there is none.
-    message_start: how many times `start_s` a single message takes.
-    message_share: of the bandwidth of a NIC, that single messages between hosts reach.
-    two_host_passes: how many times all bytes of an all_reduce on trees leave each of two hosts, once in NCCL's model;
-        with more hosts it is twice.
+    tree_share: of the bandwidth, for an all_reduce on trees across hosts; None: no trees.
+    switch_share: likewise for in-network reduction within a host; None: unavailable.
+    message_start: a single message's start, as a multiple of `start_s`.
+    message_share: of a NIC's bandwidth, for single messages between hosts.
+    two_host_passes: how many times all bytes of an all_reduce on trees leave each of two hosts; 1 in NCCL's model, and
+    2 with more hosts.
     pat_share: of the bandwidth, for all_gather and reduce_scatter by PAT, between hosts of one rank; None: no PAT.
-    switch_latency_s: of in-network reduction, beside its bytes; None: the start and two hops of the last protocol.
-    switch_hop_latency_s: from host to host, where trees join the switches of several hosts; None: nothing joins them.
-    channels: of a large call, each of which occupies a multiprocessor of the GPU; 0: not known.
-    link_channels: likewise of a ring within a host; 0: as many.
-    ring_steps: of a ring across hosts, in the order of message size; none: its time follows from the protocols.
-    ring_ranks: ranks per host with which the ring steps were measured.
-    ring_fill: of a ring within a host: additional steps whose bytes take time while the links fill.
+    switch_latency_s: of in-network reduction, without its bytes; None: the start and two hops of the last protocol.
+    switch_hop_latency_s: from host to host, where trees join the switches of several hosts; None: no such trees.
+    channels: of a large call, each on its own multiprocessor of the GPU; 0: not known.
+    link_channels: likewise of a ring within a host; 0: the same as channels.
+    ring_steps: of a ring across hosts, by message size; empty: its time follows from the protocols.
+    ring_ranks: ranks per host in the measurement of the ring steps.
+    ring_fill: of a ring within a host: additional steps for the bytes while the links fill.
     """
 
     tree_share: values.Ratio | None = None
@@ -247,14 +243,14 @@ class Tuning(Table, frozen=True):
 
 
 class SlowRank(Table, frozen=True):
-    """A straggler: its overheads, reductions and copies take `slowdown` times as long."""
+    """A straggler: its overheads, reductions and copies take `slowdown` times as much time."""
 
     rank: values.Whole
     slowdown: values.Slowdown
 
 
 class SlowLink(Table, frozen=True):
-    """A resource with another bandwidth, one that is divided by `slowdown`, or a longer latency."""
+    """A resource with another bandwidth, a bandwidth divided by `slowdown`, or additional latency."""
 
     link: str
     bandwidth_bytes_per_s: values.Rate | None = None
@@ -263,7 +259,7 @@ class SlowLink(Table, frozen=True):
 
 
 class Failure(Table, frozen=True):
-    """From `at_s` on, a resource gives nothing, or nothing gets to or from a rank."""
+    """From `at_s` on, a resource has no capacity, or no message gets to or from a rank."""
 
     link: str | None = None
     rank: values.Whole | None = None
@@ -271,12 +267,12 @@ class Failure(Table, frozen=True):
 
 
 class Spec(Table, frozen=True):
-    """The hosts of a network, how they hang together, and what is wrong with them.
+    """The hosts of a network, their connections and their faults.
 
-    host, ranks_per_host, num_hosts: all hosts are alike; None: as many as are asked for.
-    protocols, library: of a collective library; of them the engines know `switch_share` only.
-    placed_hosts: if there are any, these are the hosts, and the three fields above say nothing.
-    cables: if there are any, they connect the hosts, and `switch` says nothing.
+    host, ranks_per_host, num_hosts: if all hosts are alike; None: any number.
+    protocols, library: of a collective library; the engines use `switch_share` only.
+    placed_hosts: hosts by name; they replace the first three fields.
+    cables: between the hosts; they replace `switch`.
     """
 
     host: Host = Host()
@@ -295,7 +291,7 @@ class Spec(Table, frozen=True):
 
     @property
     def max_ranks(self) -> int | None:
-        """The number of ranks that there is room for; None: any number."""
+        """None: any number."""
         if self.placed_hosts:
             return sum(len(placed.ranks) for placed in self.placed_hosts)
         if self.num_hosts is None or self.ranks_per_host is None:
@@ -304,7 +300,7 @@ class Spec(Table, frozen=True):
 
 
 def with_numbers(value: Any, change: Callable[[str, float], Any]) -> Any:
-    """Return a network, a spec or a part of one with `change(field, number)` in place of each number, at any depth."""
+    """Return a network, a spec or part of one with `change(field, number)` for each number, at any depth."""
     if isinstance(value, tuple):
         return tuple(with_numbers(inner, change) for inner in value)
     if is_dataclass(value) and not isinstance(value, type):
@@ -325,10 +321,7 @@ FREE_BYTES_PER_S = 1e300  # bytes take no time, yet it is a rate: a network on w
 
 
 def with_free_bytes(spec: Spec) -> Spec:
-    """Return the spec on which bytes take no time, and only latencies and overheads do.
-
-    Slow links keep their longer latency, and slow cores stay slow, as overheads take time on them.
-    """
+    """Return the spec with bytes that take no time; latencies and overheads remain, also of slow links and cores."""
 
     def free(field: str, number: float) -> float:
         return FREE_BYTES_PER_S if field.endswith("_per_s") else 0 if field == "burst_bytes" else number
@@ -341,7 +334,7 @@ def with_free_bytes(spec: Spec) -> Spec:
 
 
 def require_quantities(value: object, place: str = "") -> None:
-    """Raise ValueError, which names the first, for a number of a spec that cannot be: files are checked before."""
+    """Raise ValueError for the first invalid number of a spec; files are checked earlier."""
     if isinstance(value, float):
         require_number(value, place)
     elif isinstance(value, tuple):
@@ -353,7 +346,7 @@ def require_quantities(value: object, place: str = "") -> None:
 
 
 def require_number(value: float, place: str) -> None:
-    """Raise ValueError for a number that cannot be, by its unit, or that it is a share, which is in its name."""
+    """Raise ValueError for an invalid number; `place` ends in the kind of quantity."""
     if place.endswith("_per_s"):
         rule = "" if value > 0 else "greater than 0"
     elif place.endswith("late_share"):

@@ -1,8 +1,7 @@
 """`Topology`: a network as the engines see it, for one number of ranks.
 
-Whatever several messages or ranks can share (a port, a NIC, an uplink, the copying of a host's memory, its
-cores) is a *resource*: a name and a capacity. A message uses some of each resource on its path for every byte, and
-what is done at its ends uses the cores there. That is all an engine knows: hosts and switches are `Network`'s.
+A *resource* is anything that messages or ranks can share (a port, a NIC, an uplink, a host's memory or cores), with a
+name and a capacity. Each byte of a message uses the resources on its path, and its ends use cores.
 """
 
 from abc import ABC, abstractmethod
@@ -23,12 +22,12 @@ NONE = -1  # where a resource is named: there is none
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Resources:
-    """Everything that can be shared; a column per field, each of shape (num_resources,).
+    """All resources of a topology; a column per field, each of shape (num_resources,).
 
-    capacity: bytes a second, or cores (core-seconds a second).
-    fails_at_s: from then on it gives nothing; infinite where it does not fail.
-    burst_bytes: the size of its token bucket; 0 where it has none. The bucket is full at 0, fills at the rate of the
-    capacity less what is used, and until it is empty what uses the resource is limited by everything else only.
+    capacity: bytes per second, or cores (core-seconds per second).
+    fails_at_s: time from which its capacity is 0; infinite if it does not fail.
+    burst_bytes: size of its token bucket; 0 for none. The bucket is full at time 0 and fills at the unused capacity.
+    Until it is empty, the resource does not limit its users.
     """
 
     names: tuple[str, ...]
@@ -38,7 +37,6 @@ class Resources:
 
     @classmethod
     def steady(cls, names: tuple[str, ...], capacity: Floats) -> "Resources":
-        """Return resources that give as much at any time."""
         return cls(names, capacity, np.full(len(names), np.inf), np.zeros(len(names)))
 
 
@@ -46,12 +44,10 @@ class Resources:
 class Processors:
     """The costs of the ranks at the two ends of a message; a column per field, each of shape (num_ranks,).
 
-    send_overhead_s, receive_overhead_s: for a message, before its bytes go and when it is applied.
-    reduce_bytes_per_s: of a received chunk, on its own core.
-    cores: the resource on which the rank's overheads and reductions run, each on one core at most; NONE: there
-    are always enough.
-    copy_bytes_per_s: what one core copies of a message. Where cores are scarce, a message and a reduction are given
-    equal parts of them.
+    send_overhead_s, receive_overhead_s: per message, before its bytes leave and when it is applied.
+    reduce_bytes_per_s: of a received chunk, on one core.
+    cores: the resource for the rank's overheads and reductions, each on at most one core; NONE: always enough cores.
+    copy_bytes_per_s: of a message on one core. If cores are scarce, a message and a reduction share them equally.
     """
 
     send_overhead_s: Floats
@@ -63,13 +59,13 @@ class Processors:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Paths:
-    """The ways of messages from `src` to `dst`; a row per pair of ranks.
+    """The paths of messages from `src` to `dst`; a row per pair of ranks.
 
     latency_s: (num_pairs,), from the last byte's leaving to its arrival.
-    bytes_per_s: (num_pairs,), of a message whatever else happens; infinite where only resources limit it.
-    resource: (num_pairs, width), what the path uses, no resource twice in a row, NONE where the row is shorter.
-    use_per_byte: (num_pairs, width), of that resource's capacity; 1 for a link, 2 for a memory that copies every
-    byte twice, core-seconds for cores; 0 where there is no resource.
+    bytes_per_s: (num_pairs,), limit of a message without contention; infinite if only resources limit it.
+    resource: (num_pairs, width), used by the path, each once per row; NONE pads shorter rows.
+    use_per_byte: (num_pairs, width), of the resource's capacity: 1 for a link, 2 for a memory that copies every byte
+    twice, core-seconds for cores; 0 for NONE.
     """
 
     latency_s: Floats
@@ -78,14 +74,14 @@ class Paths:
     use_per_byte: Floats
 
     def check(self) -> None:
-        """Raise ValueError for a latency or a use that is not finite or is negative, and a rate that is not above 0."""
+        """Raise ValueError for a negative or infinite latency or use, and for a rate not above 0."""
         require_costs("latency_s of path", self.latency_s)
         require_costs("use_per_byte of path", self.use_per_byte.max(axis=1, initial=0.0))
         require_costs("use_per_byte of path", self.use_per_byte.min(axis=1, initial=0.0))
         require_rates("bytes_per_s of path", self.bytes_per_s)
 
     def alone_bytes_per_s(self, resources: Resources) -> Floats:
-        """Return the rate of a message that shares nothing: (num_pairs,)."""
+        """Return the rate of a message without contention: (num_pairs,)."""
         if not self.resource.shape[1]:
             return self.bytes_per_s
         used = self.resource != NONE
@@ -99,10 +95,10 @@ class Paths:
 
 
 class Jitter(Record, frozen=True):
-    """Delays drawn at random, the same ones for the same seed.
+    """Random delays, reproducible by their seed.
 
-    The latency of every message is lengthened by the fraction `latency` of itself on average, and its overheads
-    and its reduction by `compute`; the lengthening is exponentially distributed.
+    latency, compute: mean fraction by which the latency of a message, and its overheads and reduction, grow
+    (exponentially distributed).
     """
 
     seed: values.Whole = 0
@@ -110,7 +106,7 @@ class Jitter(Record, frozen=True):
     compute: values.Fraction = 0.0
 
     def factors(self, step: int, num_transfers: int) -> tuple[Floats, Floats]:
-        """Return what to multiply latencies and computing with, for the transfers of a step."""
+        """Return the factors of latency and compute for the transfers of a step."""
         drawn = np.random.default_rng([self.seed, step]).exponential(size=(2, num_transfers))
         return 1 + self.latency * drawn[0], 1 + self.compute * drawn[1]
 
@@ -119,9 +115,9 @@ class Jitter(Record, frozen=True):
 class InSwitch:
     """Connections whose messages the switch of a host adds up or copies; a row each, in the order of `key`.
 
-    key: (num_connections,), that of the channel, the source and the destination, see `connection_keys`.
-    added: (num_connections,), how many messages of a step the switch adds up to one on its way to their destination;
-    1: it does not. copied: (num_connections,), to how many it copies one message of their source; 1: it does not.
+    key: (num_connections,), see `connection_keys`.
+    added: (num_connections,), messages of a step that the switch adds up to one for their destination; 1: no addition.
+    copied: (num_connections,), destinations of one message of the source; 1: no copies.
     """
 
     key: Ints
@@ -129,7 +125,7 @@ class InSwitch:
     copied: Ints
 
     def of(self, key: Ints) -> tuple[Ints, Ints]:
-        """Return `added` and `copied` of these connections, each (num_keys,); 1 for those not among the rows."""
+        """Return `added` and `copied` of these connections, each (num_keys,); 1 for unknown connections."""
         if not len(self.key):
             return np.ones_like(key), np.ones_like(key)
         row = np.minimum(np.searchsorted(self.key, key), len(self.key) - 1)
@@ -138,12 +134,12 @@ class InSwitch:
 
 
 def connection_keys(src: Ranks, dst: Ranks, channel: Ranks, num_ranks: int) -> Ints:
-    """Return, for each transfer, a number for its connection alone: for its src, dst and channel."""
+    """Return for each transfer a number that identifies its connection: src, dst and channel."""
     return (channel.astype(np.int64) * num_ranks + src) * num_ranks + dst
 
 
 def connection_ends(keys: Ints, num_ranks: int) -> tuple[Ints, Ints, Ints]:
-    """Return the src, dst and channel that these `connection_keys` stand for."""
+    """Return the src, dst and channel of these `connection_keys`."""
     sender, dst = np.divmod(keys, num_ranks)
     channel, src = np.divmod(sender, num_ranks)
     return src, dst, channel
@@ -152,9 +148,8 @@ def connection_ends(keys: Ints, num_ranks: int) -> tuple[Ints, Ints, Ints]:
 class Topology(ABC):
     """A network of a known number of ranks.
 
-    switch_of_rank: (num_ranks,), the switch that each rank hangs on, if these switches add up and copy messages; None:
-    no switch does.
-    in_switch: the connections on which they do; None: on none.
+    switch_of_rank: (num_ranks,), the switch of each rank, if switches add up and copy messages; else None.
+    in_switch: the connections for which they do; None: none.
     """
 
     num_ranks: int
@@ -166,17 +161,17 @@ class Topology(ABC):
 
     @abstractmethod
     def paths(self, src: Ints, dst: Ints) -> Paths:
-        """Return the paths of these pairs, in their order. `src` and `dst` differ in every row."""
+        """Return the paths of these pairs in their order; `src` and `dst` differ in every row."""
 
     def connection_paths(self, src: Ints, dst: Ints, channel: Ints) -> Paths:  # noqa: ARG002  of no switch that adds
-        """Return the paths of messages on these channels, which the switch of a host may add up or copy."""
+        """Return the paths of messages on these channels, which switches may add up or copy."""
         return self.paths(src, dst)
 
 
 def require_sound(topology: Topology) -> None:
-    """Raise ValueError, which names the first, for a cost with which virtual time could not go on, such as NaN.
+    """Raise ValueError for the first cost with which virtual time cannot advance, such as NaN.
 
-    The paths have their own check, as they are worked out later, and only those that are used.
+    Paths have their own check, since they are computed when used.
     """
     processors, resources = topology.processors, topology.resources
     require_costs("send_overhead_s of rank", processors.send_overhead_s)
@@ -188,12 +183,12 @@ def require_sound(topology: Topology) -> None:
 
 
 def require_costs(quantity: str, values: Floats) -> None:
-    """Raise ValueError unless all are finite and not negative."""
+    """Raise ValueError unless all values are finite and not negative."""
     _require(quantity, values, (values >= 0) & (values < np.inf), "finite and not negative")
 
 
 def require_rates(quantity: str, values: Floats, names: Sequence[str] = ()) -> None:
-    """Raise ValueError unless all are greater than 0; infinite: without limit."""
+    """Raise ValueError unless all values are greater than 0; infinity means no limit."""
     _require(quantity, values, values > 0, "greater than 0", names)
 
 

@@ -1,4 +1,4 @@
-"""Training steps: any program's from its trace, and DDP's from the sizes and times of layers."""
+"""Training steps: of any program from its trace, and of DDP from the sizes and times of layers."""
 
 from ringsim.training_step.ddp import (
     BucketCaps,

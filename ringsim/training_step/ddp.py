@@ -1,15 +1,15 @@
-"""A step of DistributedDataParallel, as a trace that is made from a profile of a step of one process.
+"""A step of DistributedDataParallel as a trace, made from a profile of a step of one process.
 
-1. The buffers are broadcast, if there are any; then comes the forward pass.
-2. The backward pass. Each gradient is copied into its bucket, and divided, by the computing thread as soon as it is
-   ready, which delays all that come after it.
-3. A bucket is ready with its last gradient, and launched when those before it are.
-4. After the backward pass the computing thread waits for one bucket after the other, and copies each back.
-5. The optimizer's step.
+1. Rank 0 broadcasts the buffers, if any; the forward pass follows.
+2. In the backward pass the computing thread copies each ready gradient into its bucket and divides it, which delays
+later gradients.
+3. A bucket is launched when its last gradient is ready and all earlier buckets are launched.
+4. After the backward pass the computing thread waits for the buckets in order, and copies each back.
+5. The optimizer's step follows.
 
-All ranks are taken to be alike, and communication to take nothing from computing.
+All ranks are assumed to be alike, and communication to take nothing from computing.
 
-Source of the buckets: torch 2.13, `_BucketCapacityConfig` and `_build_reducer` in torch/nn/parallel/distributed.py, and
+Source of the buckets: torch 2.13, `_BucketCapacityConfig` and `_build_reducer` in torch/nn/parallel/distributed.py,
 `compute_bucket_assignment_by_size` and `Reducer::rebuild_buckets` in torch/csrc/distributed/c10d/reducer.cpp.
 """
 
@@ -35,7 +35,7 @@ DEFAULT_FIRST_CAP_BYTES = MIB  # a small first bucket, so that sending can begin
 
 @dataclass(frozen=True, slots=True)
 class BucketCaps:
-    """At which size a bucket is closed: the first of each dtype and device, and every other.
+    """The sizes at which a bucket is closed: the first of each dtype and device, and every other.
 
     Raises ValueError for a cap below 1 byte.
     """
@@ -49,7 +49,7 @@ class BucketCaps:
 
     @classmethod
     def from_mb(cls, bucket_cap_mb: float | None) -> "BucketCaps":
-        """Return the caps that DDP makes of its `bucket_cap_mb`, in MiB; if given, all buckets have the same."""
+        """Return DDP's caps for its `bucket_cap_mb`, in MiB; if given, all caps are equal."""
         if bucket_cap_mb is None:
             return cls()
         if not 0 < bucket_cap_mb <= MAX_VALUE / MIB:
@@ -63,11 +63,11 @@ class BucketCaps:
 
 
 class Phase(Enum):
-    """The step of the training, as buckets are made differently.
+    """The kind of training step, which determines DDP's buckets.
 
-    FIRST: the first, or with gradient accumulation the first that synchronises: a bucket for each dtype and device.
-    REBUILT: every later one: in the order in which the gradients became ready in the first.
-    UNUSED: all steps with `find_unused_parameters`: in the reverse of the order of registration, never rebuilt.
+    FIRST: the first step that synchronises: one bucket for each dtype and device.
+    REBUILT: every later step: in the order in which gradients became ready in the first.
+    UNUSED: every step with `find_unused_parameters`: in reverse order of registration, never rebuilt.
     """
 
     FIRST = "first"
@@ -76,7 +76,7 @@ class Phase(Enum):
 
 
 def assign_buckets(profile: StepProfile, caps: BucketCaps, phase: Phase = Phase.REBUILT) -> list[list[int]]:
-    """Return the numbers of the parameters in each bucket, the buckets in the order in which DDP launches them."""
+    """Return the indices of the parameters in each bucket; buckets are in DDP's launch order."""
     parameters = profile.parameters
     if phase is Phase.REBUILT:
         return fill_buckets(profile.order_of_readiness(), parameters, caps)
@@ -86,11 +86,10 @@ def assign_buckets(profile: StepProfile, caps: BucketCaps, phase: Phase = Phase.
 
 
 def fill_buckets(order: Iterable[int], parameters: Sequence[Parameter], caps: BucketCaps | None) -> list[list[int]]:
-    """Append each parameter to the bucket of its dtype and device, and close the bucket once it has reached its cap.
+    """Append each parameter to the bucket of its dtype and device, and close the bucket at its cap.
 
-    Buckets therefore exceed their caps, and no parameter is split. Buckets still open at the end follow, one for each
-    dtype and device, in reverse order of appearance: the reducer iterates over a hash table, whose order is the C++
-    library's. caps: None for buckets without limit.
+    Buckets therefore exceed their caps, and no parameter is split. Buckets still open at the end follow in reverse
+    order of appearance: the reducer iterates over a hash table, whose order is the C++ library's. caps: None: no limit.
     """
     closed: list[list[int]] = []
     open_buckets: dict[Hashable, list[int]] = {}
@@ -116,13 +115,12 @@ _TIE = 1e-9  # two caps that make the same buckets differ by rounding alone
 class DdpConfig:
     """The settings of DDP.
 
-    backend: one of `LIBRARIES`. algorithm: that reduces gradients; None: the library's. workers: collectives that run
-    at once; None: as many as the library runs.
-    wire_dtype: in which a comm hook sends gradients; None: in their own.
-    bucket_view: with `gradient_as_bucket_view=True` nothing is copied back.
-    overlap: False where communicating needs the core that computes: then it begins after the backward pass.
-    copy_bytes_per_s: at which a gradient is copied; None: the rate at which the network says that a rank adds, as both
-    are bound by memory.
+    backend: one of `LIBRARIES`. algorithm: of the all_reduces; None: the library's.
+    workers: collectives that run at once; None: the library's number.
+    wire_dtype: of the gradients that a comm hook sends; None: their own.
+    bucket_view: `gradient_as_bucket_view=True`: nothing is copied back.
+    overlap: False if communication needs the core that computes, and begins after the backward pass.
+    copy_bytes_per_s: of gradients; None: the network's rate of additions, as memory bounds both.
     """
 
     caps: BucketCaps = field(default_factory=BucketCaps)
@@ -137,7 +135,6 @@ class DdpConfig:
 
     @property
     def library(self) -> Library:
-        """The library of the backend, with the algorithm and the number of workers that are asked for."""
         library = LIBRARIES[self.backend]
         if self.workers:
             library = replace(library, runtime=replace(library.runtime, num_workers=self.workers))
@@ -145,7 +142,7 @@ class DdpConfig:
 
 
 class DdpStep(NamedTuple):
-    """A predicted step of DDP. single_s: the step of one process that trains alone."""
+    """A predicted step of DDP. single_s: of one process that trains alone."""
 
     config: DdpConfig
     single_s: float
@@ -158,21 +155,19 @@ class DdpStep(NamedTuple):
 
     @property
     def exposed_s(self) -> float:
-        """Seconds for which the computing thread waits for communication."""
         return self.prediction.mean.exposed_s
 
     @property
     def efficiency(self) -> float:
-        """The part of the speed of one process alone that each rank keeps; 1 where no time passes."""
+        """The time of one process alone over this step's; 1 if no time passes."""
         return efficiency(self.single_s, self.step_s)
 
     @property
     def num_buckets(self) -> int:
-        """The number of all_reduces, with find_unused_parameters also that of the map of used parameters."""
+        """All all_reduces, including that of the map of used parameters with `find_unused_parameters`."""
         return sum(call.collective == "all_reduce" for call in self.prediction.timeline.step.calls)
 
     def row(self) -> dict[str, Any]:
-        """Return the fields of a row for JSON; a time that is infinite becomes None."""
         times: dict[str, Any] = finite_or_none(self.prediction.mean._asdict())
         return {
             "num_ranks": self.prediction.trace.num_ranks,
@@ -188,7 +183,7 @@ class DdpStep(NamedTuple):
 
 
 def trace_ddp(profile: StepProfile, num_ranks: int, config: DdpConfig, copy_bytes_per_s: float) -> ProgramTrace:
-    """Return the step as a trace, with all its calls in one group of `num_ranks` ranks."""
+    """Return the step as a trace with one group of `num_ranks` ranks."""
     buckets = assign_buckets(profile, config.caps, config.phase)
     copy_s = [parameter.size_bytes / copy_bytes_per_s for parameter in profile.parameters]
     broadcasts = [TraceCall("broadcast", profile.buffer_bytes, "uint8", 0, False)] if profile.buffer_bytes else []
@@ -238,9 +233,9 @@ def _event(kind: TraceEventKind, call: int) -> TraceEvent:
 
 
 def predict_ddp(profile: StepProfile, network: Network, num_ranks: int, config: DdpConfig | None = None) -> DdpStep:
-    """Return a step of `num_ranks` ranks that all follow the profile; if calls may be late, the typical step.
+    """Return the step of `num_ranks` ranks with this profile; if calls may be late, the typical step.
 
-    Raises ValueError for an unknown algorithm, and for a network without room for `num_ranks` ranks.
+    Raises ValueError for an unknown algorithm, and for too many ranks for the network.
     """
     config = config or DdpConfig()
     rate = config.copy_bytes_per_s or float(network.topology(num_ranks).processors.reduce_bytes_per_s.min())
@@ -258,9 +253,9 @@ def sweep_caps(
     caps: Sequence[BucketCaps],
     on_step: Callable[[int], object] = lambda _: None,
 ) -> list[DdpStep]:
-    """Return the step with each of these caps; those that make the same buckets are predicted once.
+    """Return the step for each of these caps; equal buckets are predicted once.
 
-    on_step: is told of each step, that it is one more.
+    on_step: is called with 1 after each step.
     """
     predictions: dict[tuple[tuple[int, ...], ...], DdpStep] = {}
     steps = []
@@ -275,7 +270,7 @@ def sweep_caps(
 
 
 def recommend(steps: Sequence[DdpStep]) -> DdpStep:
-    """Return the shortest step; of equals the one with the fewest buckets: every call costs what no model sees."""
+    """Return the shortest step; among equals the one with the fewest buckets, as calls have unmodelled costs."""
     least_s = min(step.step_s for step in steps)
     shortest = (step for step in steps if step.step_s <= least_s * (1 + _TIE))
     return min(shortest, key=lambda step: (step.num_buckets, step.config.caps.rest_bytes))

@@ -1,9 +1,7 @@
-"""`GroupCalls`: how a process group carries out its collectives on a network, each by what its size calls for.
+"""`GroupCalls`: the collectives of a process group on a network.
 
-Where the library of the group chooses, a call is sent as its `Plan` says, over the network of that protocol.
-
-Groups that are alike, such as those of the other ranks of a host when each has a group across the hosts, communicate at
-the same time, since all ranks run the same program. They are simulated together, and so share NICs and links.
+Groups of the same shape, such as groups across hosts with one rank of each host, communicate at the same time, since
+all ranks run the same program. They are simulated together, and therefore share NICs and links.
 """
 
 import math
@@ -27,11 +25,11 @@ MAX_TRANSFERS = transfers_in(16.0)  # that are listed of a schedule of the libra
 
 
 class PlannedCall(NamedTuple):
-    """A call, and the protocol that the library takes; None if it is not known.
+    """A call, and the protocol that the library chooses; None if not known.
 
-    formula_s: the seconds by the library's own formula, start included, if nothing else is to be seen in a simulation,
-    or it is too large for one.
-    channels: each of which occupies a multiprocessor of the GPU; 0 if it is not known.
+    formula_s: seconds by the library's own formula, start included, if a simulation would show nothing else or is too
+    large.
+    channels: each occupies a multiprocessor of the GPU; 0 if not known.
     """
 
     protocol: str | None
@@ -43,9 +41,9 @@ class PlannedCall(NamedTuple):
 class GroupCalls:
     """The collectives of a process group on a network.
 
-    why_not: why some are not what the backend's library would take; "" if all are, or if it has one algorithm only.
+    why_not: why some calls do not follow the library's choice; "" if all do, or the library has one algorithm only.
 
-    Raises ValueError for an algorithm that there is not.
+    Raises ValueError for an unknown algorithm.
     """
 
     def __init__(self, network: Network, num_ranks: int, library: Library, ranks: Sequence[int] | None = None) -> None:
@@ -66,20 +64,20 @@ class GroupCalls:
         self._by_formula: set[str] = set()
 
     def require_priced(self) -> None:
-        """Raise ValueError if a message between neighbours would take no time."""
+        """Raise ValueError if a message between neighbours takes no time."""
         if self.library.runtime.shared_memory(self.network) is None:
             self.network.require_priced(self._num_ranks)
 
     def on(self, network: Network) -> "GroupCalls":
-        """Return the collectives of the same group on another network."""
         return GroupCalls(network, self._num_ranks, self.library, self.ranks)
 
     def call(self, call: TraceCall, ready_s: float = 0.0, computed_s: float = 0.0, place: float = 0.0) -> PlannedCall:
-        """Return a call that is ready then.
+        """Return a call that is ready at `ready_s`.
 
-        computed_s: as of `Library.call_s`. place: among calls from the earliest, 0, to the last, 1: the last are late.
+        computed_s: as in `Library.call_s`. place: of the call from the earliest, 0, to the latest, 1; the latest are
+        late.
 
-        Raises ValueError for a collective of which nothing is known, or an algorithm that there is not.
+        Raises ValueError for an unknown collective or algorithm.
         """
         element_bytes, sent_bytes = element_bytes_of(call.dtype), _sent_bytes(call)
         schedule, plan = self._schedule(call.collective, call.algorithm, sent_bytes)
@@ -97,7 +95,6 @@ class GroupCalls:
         return PlannedCall(None, queued) if plan is None else self._over_protocol(queued, plan)
 
     def _over_protocol(self, queued: QueuedCall, plan: Plan) -> PlannedCall:
-        """Return a call as the library sends it: over a protocol, or timed by a formula."""
         schedule = queued.schedule
         time_s = plan.known_s if schedule is plan.schedule else None
         if time_s is None and self._is_too_large(schedule, queued.size_bytes):
@@ -115,28 +112,28 @@ class GroupCalls:
 
     @property
     def by_formula(self) -> str:
-        """Which calls so far take the times of the library's own formula, and why; "" if none does."""
+        """The calls so far with times of the library's own formula, and the reason; "" if none."""
         if not self._by_formula:
             return ""
         calls = f"{' and '.join(sorted(self._by_formula))} on {self._size:,} ranks"
         return f"{calls}: the time of {self.library.title}'s own formula, as it has too many transfers to be simulated"
 
     def late(self, call: TraceCall) -> tuple[float, float]:
-        """Return the share of such calls that is late, and by how many seconds; 0, 0 if none is."""
+        """Return the share of late calls, and their delay in seconds."""
         if self._size == 1:
             return 0.0, 0.0
         return self.carrier(call.algorithm).late_calls(self.network, is_async=call.is_async)
 
     def carrier(self, algorithm: str) -> Library:
-        """Return who carries out a call: `collectives` if it names an algorithm and the library is not a GPU's."""
+        """Return the library of a call: `collectives` if it names an algorithm, unless on a GPU."""
         return OURS if algorithm and not self.library.chooses else self.library
 
     def depends_on_the_clock(self, algorithm: str) -> bool:
-        """Return whether a call's time depends on when it begins: the network fails at a moment, or has jitter."""
+        """Return whether the time of a call depends on its start, because of a failure or jitter."""
         return not self._is_steady and self.carrier(algorithm).runtime.shared_memory(self.network) is None
 
     def alone_s(self, planned: PlannedCall, algorithm: str = "") -> float:
-        """Return the seconds of a call while this group has no other under way."""
+        """Return the seconds of a call without others of this group."""
         call = planned.call
         if planned.formula_s is not None:
             return call.call_s + planned.formula_s
@@ -153,7 +150,7 @@ class GroupCalls:
         return self._alone_s[key]
 
     def call_alone_s(self, call: TraceCall) -> float:
-        """Return the seconds of a call after a computation, not late, while this group has no other under way."""
+        """Return `alone_s` of a call after a computation that is not late."""
         return self.alone_s(self.call(call, computed_s=math.inf), call.algorithm)
 
     def within(self, call: TraceCall) -> Estimate | None:
@@ -163,9 +160,9 @@ class GroupCalls:
 
     @property
     def _may_share_guessed_nics(self) -> bool:
-        """Whether other ranks of its hosts may use the NICs, of which nobody knows how many there are.
+        """Whether other ranks of its hosts may use the NICs, whose number is not known.
 
-        The interval of a choice is that of a group with all ranks that use the NICs.
+        A plan's interval is for a group of all ranks that use the NICs.
         """
         calibration = self.network.calibration
         if calibration is None or calibration.senders_per_host is None or self.network.spec.host.nics.count:
@@ -174,7 +171,7 @@ class GroupCalls:
         return bool(self._hosts[0] < min(ranks_of_host, self._size))
 
     def _schedule(self, collective: str, algorithm: str, size_bytes: int) -> tuple[Schedule, Plan | None]:
-        """Return the schedule for all groups; sizes that are cut alike share one, and then its rows."""
+        """Return the schedule for all groups; sizes with the same partition share one schedule."""
         built = self._built(collective, algorithm)
         variant = size_bytes if self._chooses else size_variant(*built, self._size, size_bytes)
         # The library may choose another algorithm than the one it is known by, and one that is named is not chosen.
@@ -190,7 +187,7 @@ class GroupCalls:
         return (kind, algorithm) if algorithm else self.library.algorithm(kind)
 
     def _choice(self, collective: str, algorithm: str, size_bytes: int) -> Plan | None:
-        """Return what the library takes; None if it does not choose, or the network does not say what."""
+        """Return the library's plan; None if it does not choose, or its choice is not known."""
         if not self._chooses:
             return None
         kind, name = self._built(collective, algorithm)
@@ -221,7 +218,6 @@ class GroupCalls:
 
 
 def _formula_s(choice: Plan) -> float:
-    """Return the seconds by the library's own formula, for what is too large to be simulated."""
     if choice.formula and choice.formula.is_of(choice.schedule):
         return choice.formula.time_s
     raise ValueError(f"{choice.schedule} has too many transfers to simulate, and no formula: give fewer ranks")
@@ -241,9 +237,9 @@ def _simulated_as(collective: str) -> Collective:
 
 
 def mirrored_groups(ranks: Sequence[int], num_ranks: int) -> Ints:
-    """Return (num_groups, len(ranks)): the group, first, and those that divide the other ranks as it divides its own.
+    """Return (num_groups, len(ranks)): the group first, then the groups that divide the other ranks alike.
 
-    A group of every k-th rank, from any rank on, has them; with any other group nothing is known of the rest.
+    Only a group of every k-th rank has other groups; otherwise nothing is known of the remaining ranks.
     """
     own = np.asarray(ranks, np.int64)
     stride = int(own[1] - own[0]) if len(own) > 1 else 1
@@ -256,12 +252,12 @@ def mirrored_groups(ranks: Sequence[int], num_ranks: int) -> Ints:
 
 
 def element_bytes_of(dtype: str) -> int:
-    """Return the bytes of an element, from torch's name of its type, such as bfloat16; 1 where it has no number."""
+    """Return the bytes of an element of torch's dtype, such as bfloat16; 1 if its name has no number."""
     bits = re.search(r"\d+", dtype)
     return max(1, int(bits.group()) // 8) if bits else 1
 
 
 def _hosts_of(network: Network, group: Ints) -> list[int]:
-    """Return how many ranks of the group each of its hosts has."""
+    """Return the group's ranks per host."""
     counts: list[int] = np.unique(group // (network.spec.ranks_per_host or len(group)), return_counts=True)[1].tolist()
     return counts if network.spec.ranks_per_host else [len(group)]

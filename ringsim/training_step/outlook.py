@@ -1,8 +1,7 @@
-"""The outlook of a predicted step, by simulating it again: its interval, and changes that would make it shorter.
+"""The interval of a predicted step, and changes that would make it shorter, by further simulations.
 
-If all calls take f times as long as predicted, a step takes f times as long as one whose computations take 1/f of their
-time. So no other network has to be simulated for the interval of a step, and calls overlap with computations as in the
-prediction itself. Computations are taken to be as long as they are given.
+If all calls take f times their predicted time, a step takes f times the step with computations of 1/f of their time.
+The interval therefore needs no other network. Times of computations are taken as exact.
 """
 
 import math
@@ -28,7 +27,7 @@ _DRAWS_USED, _MOST_TRANSFERS = 8, 2**15
 
 
 def with_better_steps(prediction: TracePrediction) -> TracePrediction:
-    """Return the prediction with the mean step's time if one thing were better, the shortest first."""
+    """Return the prediction with the mean step's times after single improvements, shortest first."""
     simulation, mean = prediction.simulation, prediction.mean
     better = [("computations twice as fast", simulation.mean(1 / 2).step_s)]
     if mean.exposed_s > MIN_EXPOSED * mean.step_s:
@@ -39,9 +38,9 @@ def with_better_steps(prediction: TracePrediction) -> TracePrediction:
 
 
 def fitted_scale(simulation: StepSimulation, measured_s: float) -> float:
-    """Return the scale of the computations with which the mean step takes as long as was measured.
+    """Return the scale of the computations at which the mean step takes the measured time.
 
-    Raises ValueError if it takes longer than that even if nothing is computed.
+    Raises ValueError if there is none, as when communication alone takes longer.
     """
 
     def step_s(scale: float) -> float:
@@ -65,11 +64,11 @@ def fitted_scale(simulation: StepSimulation, measured_s: float) -> float:
 
 
 def with_step_interval(prediction: TracePrediction) -> TracePrediction:
-    """Return the prediction with the interval of its mean step, with a probability of `INSIDE`.
+    """Return the prediction with the interval of its mean step, of probability `INSIDE`.
 
-    There is none if the computations were fitted to a measured step, if the network does not say how sure it is of its
-    times, if a call has no interval or none that is bounded, if the network has jitter or failures, and on a network
-    from probes if the kinds of calls have more transfers together than are simulated on each draw.
+    There is no interval if the computations were fitted to a measured step, the network has no known uncertainty, a
+    call has no bounded interval, or the network has jitter or failures; also, on a network from probes, if the calls
+    have too many transfers.
     """
     simulation = prediction.simulation
     within = _communication_within(simulation)
@@ -80,7 +79,7 @@ def with_step_interval(prediction: TracePrediction) -> TracePrediction:
 
 
 def _communication_within(simulation: StepSimulation) -> Estimate | None:
-    """Return how many times as long as predicted the calls may take together, at least and at most."""
+    """Return the interval of the calls' total time, relative to the prediction."""
     network, groups = simulation.network, simulation.groups
     counts = Counter(call for step in simulation.steps for call in step.calls if len(groups[call.group].ranks) > 1)
     is_known = network.calibration is not None and bool(network.calibration.draws)
@@ -92,7 +91,7 @@ def _communication_within(simulation: StepSimulation) -> Estimate | None:
 
 
 def _from_logs(counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) -> Estimate | None:
-    """Return the mean of the intervals of the calls, weighted by their times."""
+    """Return the mean interval of the calls, weighted by their times."""
     withins = [groups[call.group].within(call) for call in counts]
     known = [within for within in withins if within is not None]
     if len(known) < len(withins):
@@ -104,7 +103,6 @@ def _from_logs(counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) ->
 
 
 def _from_probes(network: Network, counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) -> Estimate | None:
-    """Return the interval of the time that the calls take one after the other, over that time."""
     schedules = [groups[call.group].call(call).call.schedule for call in counts]
     draws = SimulatedDraws.from_network(network)
     if draws is None or sum(schedule.num_transfers for schedule in schedules) > _MOST_TRANSFERS:
@@ -115,5 +113,4 @@ def _from_probes(network: Network, counts: Mapping[TraceCall, int], groups: Sequ
 
 
 def _alone_s(counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) -> float:
-    """Return the seconds of calls one after the other, each as often as `counts` says."""
     return sum(count * groups[call.group].call_alone_s(call) for call, count in counts.items())

@@ -1,4 +1,4 @@
-"""`predict_trace`: how long the steps of a program take on a network."""
+"""`predict_trace`: the times of a program's steps on a network."""
 
 import math
 from collections import Counter
@@ -23,12 +23,11 @@ from ringsim.units import format_size, plural
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """The peak rates of a device, by which its operators take at least as long as their FLOPs or their bytes.
+    """The peak rates of a device, which bound the times of its operators from below.
 
     flops_per_s: by the dtype of `Operator`, or else by the bytes of an element.
-    memory_bytes_per_s: that its memory reads and writes.
-    multiprocessors: that do the arithmetic; 0: not known.
-    memory_bytes: that its memory holds; None if that is not known.
+    multiprocessors: 0: not known.
+    memory_bytes: capacity of its memory; None: not known.
     """
 
     flops_per_s: Mapping[int | str, float]
@@ -37,10 +36,10 @@ class Roofline:
     memory_bytes: int | None = None
 
     def seconds(self, event: TraceEvent, occupied: int = 0, is_fused: bool = False) -> float:
-        """Return how long a computation takes: each operator as long as its arithmetic or its memory, if longer.
+        """Return the time of a computation: for each operator the longer of arithmetic and memory accesses.
 
-        occupied: multiprocessors that do something else; at least one is left.
-        is_fused: without the operators of which a compiler may leave nothing.
+        occupied: multiprocessors in use by calls; at least one is left.
+        is_fused: leave out operators that a compiler may fuse.
         """
         share = max(1, self.multiprocessors - occupied) / self.multiprocessors if self.multiprocessors else 1.0
         operators = [operator for operator in event.operators if not (is_fused and operator.may_be_fused)]
@@ -72,12 +71,12 @@ LOWER_BOUND = "lower bound (roofline at peak rates)"
 class Computing:
     """Where and how fast the computations of a trace take place.
 
-    on_gpu: whether streams do the work, and collectives are those of a GPU's library (LIBRARY).
-    roofline: by which the operators are timed; None: computations take as long as where they were recorded.
-    scale: of these times; of a roofline it is greater than 1, since nothing reaches its device's peak.
-    is_fitted: whether the scale was chosen so that a step takes as long as it was measured. is_fused: as of `Roofline`.
-    library: carries out all calls of a trace that was generated, whose computations already include the cores that
-    ranks share; None for a recorded trace.
+    on_gpu: streams do the work, and a GPU's library (LIBRARY) the collectives.
+    roofline: for the times of operators; None: recorded times.
+    scale: factor of these times; above 1 for a roofline, since nothing reaches the peak.
+    is_fitted: the scale makes a step as long as measured. is_fused: as in `Roofline.seconds`.
+    library: for all calls of a generated trace, whose computations include the sharing of cores; None for a recorded
+    one.
     """
 
     on_gpu: bool = False
@@ -89,7 +88,6 @@ class Computing:
 
     @property
     def basis(self) -> str:
-        """How sure the times of the computations are, in words."""
         if self.is_fitted:
             return "prediction (computations scaled to a measured step)"
         if self.scale != 1:
@@ -98,7 +96,7 @@ class Computing:
         return LOWER_BOUND if self.roofline else f"prediction (computations as {origin})"
 
     def seconds(self, event: TraceEvent, occupied: int = 0) -> float:
-        """Return how long a computation takes. occupied: multiprocessors of the GPU that calls occupy meanwhile."""
+        """Return the time of a computation. occupied: multiprocessors in use by calls."""
         if self.roofline is None:
             return self.scale * event.seconds
         return self.scale * self.roofline.seconds(event, occupied, self.is_fused)
@@ -107,23 +105,22 @@ class Computing:
 AS_RECORDED = Computing()
 
 
-_SAME_WORK = 0.01  # share by which the FLOPs of a rank may differ, as those of uneven shares do
+_SAME_WORK = 0.01  # largest relative difference of FLOPs, as between uneven shares
 
 
 class StepSimulation:
-    """The steps of a trace on a network; a collective of one size is simulated once, and a computation timed once.
+    """The steps of a trace on a network; equal collectives and computations are timed once.
 
-    steps: by a roofline, those whose operators were watched.
-    numbers: of each step, among those that make calls; they determine which calls are late.
-    core_scale: how many times as long computations take as recorded, because ranks share the cores of a host. A program
-    is recorded alone, with a core to itself. Where a host has fewer cores than ranks, which all compute at once, the
-    kernel gives each of them the same share.
+    steps: all, or with a roofline the steps with watched operators.
+    numbers: of each step among the steps with calls; they determine which calls are late.
+    core_scale: factor of the recorded times of computations: a program is recorded alone, but ranks share the cores of
+    a host equally if it has fewer cores than ranks.
 
-    algorithm: by which all_reduces are done in place of the library's choice.
+    algorithm: of all_reduces, in place of the library's choice.
     trusted: algorithms of Python files that the trace may name, see `build_recorded`.
 
-    Raises ValueError for a network without room for the ranks, a call that cannot be simulated, a roofline if the
-    operators were not watched, or an algorithm that there is not or that is not trusted.
+    Raises ValueError for too many ranks for the network, a call that cannot be simulated, a roofline without watched
+    operators, or an unknown or untrusted algorithm.
     """
 
     def __init__(
@@ -156,26 +153,24 @@ class StepSimulation:
         if any(step.calls for step in watched):
             for group in self.groups:
                 group.require_priced()
-        self._seconds: dict[tuple[int, int], float] = {}  # by a computation's id, and what calls occupy meanwhile
+        self._seconds: dict[tuple[int, int], float] = {}  # by a computation's id and the occupied multiprocessors
 
     def on(self, network: Network, computing: Computing | None = None) -> "StepSimulation":
-        """Return the same steps on another network, or with other computations."""
         other = StepSimulation(self.trace, network, computing or self.computing, self._algorithm, self._trusted)
         other.numbers = self.numbers
         return other
 
     def choose_typical(self, num_steps: int) -> None:
-        """Let the first step be the typical one of `num_steps` like it, if its calls may be late."""
+        """Replace the first step by the typical one of `num_steps` repetitions, if its calls may be late."""
         step = self.steps[0]
         if any(all(self.groups[call.group].late(call)) for call in step.calls):
             self.numbers[0] = typical_of([self._timeline(step, number, 1.0) for number in range(num_steps)])
 
     def timelines(self, scale: float = 1.0) -> tuple[StepTimeline, ...]:
-        """Return the timelines of the steps. scale: of the computations, besides that of `computing`."""
+        """Return the timelines of the steps. scale: additional factor of the computations."""
         return tuple(self._timeline(*step, scale) for step in zip(self.steps, self.numbers, strict=True))
 
     def mean(self, scale: float = 1.0) -> MeanStep:
-        """Return the mean of the steps; see `timelines`."""
         return MeanStep.of(self.timelines(scale))
 
     def _timeline(self, step: TracedStep, number: int, scale: float) -> StepTimeline:
@@ -188,7 +183,6 @@ class StepSimulation:
         return simulate_step(step, self.groups, seconds, on_gpu=self.computing.on_gpu, pace=self._pace, number=number)
 
     def predict(self) -> "TracePrediction":
-        """Return the prediction."""
         timelines, fused_s = self.timelines(), None
         if self.trace.is_compiled and self.computing.roofline and not self.computing.is_fitted:
             fused_s = self.on(self.network, replace(self.computing, is_fused=True)).mean().step_s
@@ -196,7 +190,7 @@ class StepSimulation:
 
 
 def _refuse_peers(trace: ProgramTrace) -> None:
-    """Raise ValueError for the first send or recv, which other ranks do not make alike."""
+    """Raise ValueError for the first send or recv, since ranks then differ in their calls."""
     for number, step in enumerate(trace.steps):
         for index, call in enumerate(step.calls):
             if call.collective in ("send", "recv"):
@@ -218,17 +212,17 @@ def _by_algorithm(step: TracedStep, algorithm: str, trusted: Collection[str]) ->
 
 
 def calls_of(group: Group, num_ranks: int, network: Network, on_gpu: bool = False) -> GroupCalls:
-    """Return the collectives of a recorded group on a network."""
+    """Return the collectives of a recorded group."""
     name = LIBRARY if on_gpu else "ring" if group.backend == "ring" else "gloo"
     return GroupCalls(network, num_ranks, LIBRARIES[name], group.ranks)
 
 
 def pace_together(cores: int | None, num_ranks: int) -> float:
-    """Return how fast a rank on CPUs computes, and its calls get on, while it does both; 1 if it has a core for each.
+    """Return the relative speed of computing and of calls on CPUs while a rank does both; 1 with a core for each.
 
-    A rank that has one core or less gives half of its time to each of the two threads.
+    A rank with one core or less gives half of its time to each of the two threads.
 
-    num_ranks: that share the cores. cores: of a host; None if there are enough.
+    num_ranks: that share the cores. cores: of a host; None: always enough.
     """
     return 1.0 if cores is None else min(1.0, max(1.0, cores / num_ranks) / 2)
 
@@ -240,7 +234,7 @@ def predict_trace(
     algorithm: str = "",
     trusted: Collection[str] = (),
 ) -> "TracePrediction":
-    """Predict all steps of a trace; see `StepSimulation` for the arguments and errors."""
+    """Predict all steps of a trace; see `StepSimulation` for arguments and errors."""
     return StepSimulation(trace, network, computing, algorithm, trusted).predict()
 
 
@@ -248,11 +242,11 @@ def predict_trace(
 class TracePrediction:
     """The steps of a trace on a network.
 
-    timelines: of all steps of the simulation, in their order. mean: of these steps.
-    fused_s: the mean step of a compiled program if the compiler leaves nothing of what it may fuse; None if the
-    program is not compiled, or its times are recorded or measured.
-    better: the step's time if something were better, by its name, as `with_better_steps` adds it.
-    interval: of the mean step, as `with_step_interval` adds it; None if it is not known.
+    mean: of `timelines`.
+    fused_s: mean step of a compiled program without the operators that may be fused; None for other programs, and for
+    recorded or measured times.
+    better: step times after improvements, by name, see `with_better_steps`.
+    interval: of the mean step, see `with_step_interval`; None if not known.
     """
 
     simulation: StepSimulation
@@ -264,50 +258,44 @@ class TracePrediction:
 
     @property
     def trace(self) -> ProgramTrace:
-        """The trace whose steps are predicted."""
         return self.simulation.trace
 
     @property
     def computing(self) -> Computing:
-        """Where and how fast the computations take place."""
         return self.simulation.computing
 
     @property
     def network(self) -> dict[str, Any]:
-        """The network, as its `as_dict` has it."""
         return dict(self.simulation.network.as_dict())
 
     @property
     def not_chosen(self) -> str:
-        """Why some algorithms are not what the library would take; "" if all are."""
+        """Why some calls do not follow the library's choice; "" if all do."""
         groups = self.simulation.groups
         return next((group.why_not for group in groups if group.why_not and len(group.ranks) > 1), "")
 
     @property
     def by_formula(self) -> str:
-        """Return which calls take the times of the library's own formula, and why, of the first group that has any."""
+        """As in `GroupCalls`, for the first group with such calls."""
         return next((group.by_formula for group in self.simulation.groups if group.by_formula), "")
 
     @property
     def steps_s(self) -> tuple[float, ...]:
-        """The times of all steps, in their order."""
         return tuple(timeline.step_s for timeline in self.timelines)
 
     @property
     def shown(self) -> int:
-        """The index of the step that a picture shows."""
         return typical_of(self.timelines)
 
     @property
     def timeline(self) -> StepTimeline:
-        """The step that a picture shows."""
         return self.timelines[self.shown]
 
     @property
     def not_counted(self) -> list[str]:
-        """The operators whose arithmetic is not counted, with their calls and bytes in all steps, most bytes first.
+        """The operators without counted arithmetic, with their calls and bytes in all steps, most bytes first.
 
-        On GPUs also what a program that has other groups as well communicates by Gloo.
+        On GPUs also collectives over Gloo, if other groups use another backend.
         """
         calls, sizes = Counter[str](), Counter[str]()
         by_gloo = [group.backend == "gloo" for group in self.trace.groups]
@@ -324,13 +312,13 @@ class TracePrediction:
 
     @property
     def unawaited(self) -> str:
-        """The number of calls that end in their steps although nobody waits for them there; "" if it is 0."""
+        """A note on calls that end in their steps although the program does not wait for them there; "" if none."""
         calls = [call for step in self.simulation.steps for call in step.unawaited]
         told = f"{plural(len(calls), 'call')}, {format_size(sum(call.size_bytes for call in calls))}"
         return f"taken to end in their steps, where the program does not wait for them: {told}" if calls else ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON; a time that is infinite becomes None."""
+        """Return JSON fields; infinity becomes None."""
         timeline = self.timeline
         calls = zip(timeline.step.calls, timeline.calls, timeline.exposed_by_call(), strict=True)
         compiled = [self.fused_s, self.mean.step_s] if self.fused_s is not None else None
@@ -364,10 +352,9 @@ class TracePrediction:
 class ScaledStep(NamedTuple):
     """A step on `num_ranks` ranks.
 
-    efficiency: time of the reference step of `TraceScaling`, divided by the time of this one; 1 where no time passes,
-    and 0 for a step that never ends.
-    total_tokens_per_s: on all ranks; None if it is not known how many tokens a step has.
-    fused_s: as of `TracePrediction`.
+    efficiency: as in `efficiency`, with the reference step of `TraceScaling`.
+    total_tokens_per_s: on all ranks; None if the tokens of a step are not known.
+    fused_s: as in `TracePrediction`.
     """
 
     num_ranks: int
@@ -383,9 +370,9 @@ class ScaledStep(NamedTuple):
 class TraceScaling:
     """The step on several numbers of ranks.
 
-    predictions: of the step on each number of ranks; the fewest ranks become the first.
-    tokens: on which each rank trains in a step, if that is known.
-    single_s: the reference of the efficiency, the step of a process alone; None: the step on the fewest ranks.
+    predictions: one for each number of ranks; they are sorted by it.
+    tokens: of each rank in a step, if known.
+    single_s: reference of the efficiency: the step of a process alone; None: the step on the fewest ranks.
     """
 
     def __init__(
@@ -396,7 +383,6 @@ class TraceScaling:
 
     @property
     def steps(self) -> list[ScaledStep]:
-        """Return the mean step on each number of ranks."""
         first_s = self.predictions[0].mean.step_s if self.single_s is None else self.single_s
         steps = []
         for prediction in self.predictions:
@@ -409,7 +395,7 @@ class TraceScaling:
 
     @property
     def changed_work(self) -> str:
-        """Return what to know if ranks compute more or less on other numbers of ranks; "" if they do not."""
+        """A note if the work of a rank depends on the number of ranks; "" otherwise."""
         ends = self.predictions[0], self.predictions[-1]
         flops = [prediction.timeline.step.flops for prediction in ends]
         if abs(flops[0] - flops[1]) <= _SAME_WORK * max(flops):
@@ -421,7 +407,7 @@ class TraceScaling:
         return f"a rank computes {work}: the work of a rank changes, and so the efficiency is not that of weak scaling"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON; a time that is infinite becomes None."""
+        """Return JSON fields; infinity becomes None."""
         first = self.predictions[0]
         return {
             "basis": first.computing.basis,
@@ -437,5 +423,5 @@ class TraceScaling:
 
 
 def efficiency(reference_s: float, step_s: float) -> float:
-    """Return the reference over the step; 1 where no time passes, and 0 for a step that never ends."""
+    """Return the reference over the step; 1 if no time passes, and 0 for a step that never ends."""
     return 0.0 if math.isinf(step_s) else reference_s / step_s if step_s else 1.0

@@ -1,4 +1,4 @@
-"""`StepProfile`: a training step of one process: when each gradient is ready, and what else takes time.
+"""`StepProfile`: the times of a training step of one process, including when each gradient is ready.
 
 `load_layers` makes one from a TOML file of layers, sizes and times (docs/reference/files.md).
 """
@@ -23,8 +23,7 @@ _Seconds = Annotated[float, values.number(0, MAX_VALUE, "a finite number of seco
 class Parameter(Record, frozen=True):
     """One parameter that has a gradient.
 
-    elements: of the parameter, which are as many of the gradient.
-    ready_s: when its gradient is, in seconds from the start of the backward pass.
+    ready_s: seconds from the start of the backward pass until the gradient is ready.
 
     Raises ValueError for a dtype that has no gradients.
     """
@@ -40,16 +39,14 @@ class Parameter(Record, frozen=True):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its gradient."""
         return self.elements * ELEMENT_BYTES[self.dtype]
 
 
 class StepProfile(JsonFile, frozen=True):
-    """One training step without communication, the parameters in the order in which the model registers them.
+    """One training step without communication; the parameters are in order of registration.
 
-    optimizer_s: of the optimizer's step and what else follows the backward pass.
-    buffer_bytes: of the model's buffers, which DDP sends from rank 0 to all before each forward pass; 0: none.
-    provenance: where the figures come from.
+    optimizer_s: of the optimizer's step and all else after the backward pass.
+    buffer_bytes: of the model's buffers, which DDP broadcasts before each forward pass.
 
     Raises ValueError for more than MAX_PARAMETERS, for too many bytes, and for a gradient ready after the end.
     """
@@ -77,7 +74,6 @@ class StepProfile(JsonFile, frozen=True):
 
     @property
     def step_s(self) -> float:
-        """The seconds of a step of one process alone, without DDP."""
         return self.forward_s + self.backward_s + self.optimizer_s
 
     @property
@@ -85,7 +81,7 @@ class StepProfile(JsonFile, frozen=True):
         return sum(parameter.size_bytes for parameter in self.parameters)
 
     def order_of_readiness(self) -> list[int]:
-        """Return the parameters' numbers as their gradients become ready; of equals the last registered is first."""
+        """Return the parameters' indices by readiness; among equals the last registered is first."""
         return sorted(range(len(self.parameters)), key=lambda index: (self.parameters[index].ready_s, -index))
 
 
@@ -97,7 +93,7 @@ def _size(value: Any) -> int:
 
 
 def _shapes(value: Any) -> tuple[int, ...]:
-    """Return the elements of each parameter, from shapes such as "768x3072" or numbers."""
+    """Return the elements of each parameter, from shapes such as "768x3072"."""
     if not isinstance(value, list) or not value:
         raise ValueError('must be a list of shapes, such as ["768x3072", "3072"]')
     return tuple(_elements(item) for item in value)
@@ -114,7 +110,7 @@ def _elements(shape: Any) -> int:
 
 
 class _Layer(Record, frozen=True):
-    """A layer of the file, of which there are `repeat` one after the other; its keys are those of the file."""
+    """A layer of the file, repeated `repeat` times in sequence; its fields are the keys in the file."""
 
     parameters: values.By[tuple[int, ...], _shapes]
     forward: values.Time
@@ -125,7 +121,7 @@ class _Layer(Record, frozen=True):
 
 
 class _Model(Record, frozen=True):
-    """All of the file."""
+    """The whole file."""
 
     optimizer: values.Time
     layer: Annotated[tuple[_Layer, ...], values.AT_LEAST_ONE]
@@ -137,7 +133,7 @@ class _Model(Record, frozen=True):
 def load_layers(path: Path) -> StepProfile:
     """Return the step that the TOML file describes.
 
-    Raises OSError if it cannot be read, ValueError with file, place, value and rule for what is wrong with it.
+    Raises OSError for an unreadable file, ValueError with file, place, value and rule for an invalid one.
     """
     text = read_text(path)
     with naming_place(path):
@@ -145,9 +141,9 @@ def load_layers(path: Path) -> StepProfile:
 
 
 def _profile(model: _Model, file: str) -> StepProfile:
-    """Return the step: layers are registered in the order of the file, and the backward pass begins with the last one.
+    """Return the step: layers are registered in file order; the backward pass is in reverse.
 
-    The gradients of a layer become ready together when its part of the backward pass is over.
+    The gradients of a layer become ready at the end of its part of the backward pass.
     """
     if sum(len(layer.parameters) * layer.repeat for layer in model.layer) > MAX_PARAMETERS:
         raise ValueError(f"layer: more than {MAX_PARAMETERS} parameters in all")

@@ -1,19 +1,18 @@
-"""`simulate_step`: when everything in a traced step happens, if its collectives go over a network.
+"""`simulate_step`: the timeline of a traced step whose collectives go over a network.
 
-On a CPU the program itself waits: for a call that is not asynchronous at once, for others where it says so. Where a
-rank has fewer than two cores, the thread that computes and the one that communicates share them, as the operating
-system does it fairly: while both are at work each gets on at `pace`, which is half as fast where there is one core.
+On a CPU the program waits: immediately for a synchronous call, later for an asynchronous one. If a rank has fewer than
+two cores, its computing and communicating threads share them fairly: while both work, each advances at `pace`, which is
+1/2 on one core.
 
-On a GPU the program only gives orders, and runs ahead. Computations are one stream, and the calls of a group are
-another:
+On a GPU the program only issues work, and runs ahead. Computations are one stream, and the calls of a group another:
 
-- a call begins when the stream from which it was made comes to it. The stream of the computations has done all before
-  it by then; a stream of the program's own only that for which the program let it wait;
-- a computation is slower while calls are under way, whose channels occupy multiprocessors of the GPU;
-- computations wait for a call that is not asynchronous, at the call; for others where the program waits; and for those
-  on their own streams where the program lets the stream of the computations wait.
+- a call begins when its stream reaches it. The stream of the computations has then finished all earlier events; a
+stream of the program's own only the events for which it was made to wait;
+- a computation is slower while calls are under way, whose channels occupy multiprocessors;
+- computations wait for a synchronous call at the call, for an asynchronous one where the program waits, and for a call
+on its own stream where the program makes the computations' stream wait.
 
-All ranks are taken to be alike. Calls of different groups share nothing unless the groups are mirrored.
+All ranks are assumed to be alike. Calls of different groups share nothing unless the groups are mirrored.
 """
 
 import math
@@ -31,10 +30,10 @@ from ringsim.training_step.group_calls import GroupCalls, PlannedCall
 
 
 class CallSpan(NamedTuple):
-    """A call of a step: when it could begin, begins and ends, in seconds from the start of the step.
+    """The earliest possible begin, the begin and the end of a call, in seconds from the start of the step.
 
-    protocol: None where the library of the backend is not known to choose one.
-    channels: of a GPU, each of which occupies a multiprocessor meanwhile; 0 if they are not known.
+    protocol: None if the backend's library is not known to choose one.
+    channels: on a GPU, each occupies a multiprocessor; 0 if not known.
     """
 
     ready_s: float
@@ -46,12 +45,12 @@ class CallSpan(NamedTuple):
 
     @property
     def under_way_s(self) -> float:
-        """Seconds from begin to end; 0 if it never begins."""
+        """0 if it never begins."""
         return self.end_s - self.begin_s if math.isfinite(self.begin_s) else 0.0
 
 
 class Wait(NamedTuple):
-    """Computing waits for a call, of which nothing hides this part. call: its index in the step's `calls`."""
+    """Exposed communication: the computing thread waits. call: index in the step's `calls`."""
 
     call: int
     begin_s: float
@@ -59,7 +58,7 @@ class Wait(NamedTuple):
 
 
 class Computation(NamedTuple):
-    """A computation. event: its index in the step's `events`."""
+    """A computation. event: index in the step's `events`."""
 
     event: int
     begin_s: float
@@ -68,10 +67,10 @@ class Computation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepTimeline:
-    """A traced step with the times of all that happens in it, in seconds from its start.
+    """A traced step with the times of its events, in seconds from its start.
 
-    calls: of each of the step's calls. done_s: when computations and waits up to each of the step's events are over.
-    step_s: infinite if a call never ends. slowed_s: by which computations are longer since calls are under way.
+    calls: in the order of the step's calls. done_s: end of the computations and waits up to each event.
+    step_s: infinite if a call never ends. slowed_s: additional time of computations because calls are under way.
     """
 
     step: TracedStep
@@ -84,17 +83,16 @@ class StepTimeline:
 
     @property
     def compute_s(self) -> float:
-        """Seconds of all computations."""
         return sum(end_s - begin_s for _, begin_s, end_s in self.computations)
 
     @property
     def exposed_s(self) -> float:
-        """Seconds in which nothing is computed, since a call is waited for."""
+        """Exposed communication: seconds without computing."""
         return self.step_s - self.compute_s
 
     @property
     def communication_s(self) -> float:
-        """Seconds in which at least one call is under way."""
+        """Seconds with at least one call under way."""
         return covered_s((call.begin_s, call.end_s) for call in self.calls)
 
     def require_end(self) -> None:
@@ -103,7 +101,6 @@ class StepTimeline:
             raise ValueError("the step never ends, as something fails: there is nothing to draw")
 
     def exposed_by_call(self) -> list[float]:
-        """Return for each call the seconds for which it is waited."""
         exposed_s = [0.0] * len(self.calls)
         for call, begin_s, end_s in self.waits:
             exposed_s[call] += end_s - begin_s
@@ -111,7 +108,7 @@ class StepTimeline:
 
 
 def covered_s(spans: Iterable[tuple[float, float]]) -> float:
-    """Return the seconds that are in at least one of some spans of time."""
+    """Return the seconds covered by at least one span."""
     total_s, until_s = 0.0, -math.inf
     for begin_s, end_s in sorted(spans):
         total_s += max(0.0, end_s - max(begin_s, until_s))
@@ -120,7 +117,7 @@ def covered_s(spans: Iterable[tuple[float, float]]) -> float:
 
 
 class MeanStep(NamedTuple):
-    """The times of a step, in seconds, in the mean of some steps; see `StepTimeline`."""
+    """The mean times of several steps, in seconds; see `StepTimeline`."""
 
     step_s: float
     compute_s: float
@@ -130,18 +127,17 @@ class MeanStep(NamedTuple):
 
     @classmethod
     def of(cls, timelines: Sequence[StepTimeline]) -> Self:
-        """Return the mean of these steps."""
         return cls(*(fmean(getattr(timeline, name) for timeline in timelines) for name in cls._fields))
 
 
 def typical_of(timelines: Sequence[StepTimeline]) -> int:
-    """Return the index of the step of which as many are shorter as are longer, of those with the most calls."""
+    """Return the index of the step with the median time, among the steps with the most calls."""
     most = max(len(timeline.calls) for timeline in timelines)
     busiest = [index for index, timeline in enumerate(timelines) if len(timeline.calls) == most]
     return sorted(busiest, key=lambda index: timelines[index].step_s)[(len(busiest) - 1) // 2]
 
 
-Seconds = Callable[[TraceEvent, int], float]  # of a computation while calls occupy so many multiprocessors
+Seconds = Callable[[TraceEvent, int], float]  # of a computation while calls occupy this number of multiprocessors
 MAX_PASSES = 100
 GOLDEN_RATIO, SILVER_RATIO = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 
@@ -157,10 +153,10 @@ def simulate_step(
 ) -> StepTimeline:
     """Return the timeline of a step.
 
-    groups: those of the trace. on_gpu: whether streams carry out computations and calls.
-    seconds: duration of a computation while calls occupy the given number of multiprocessors.
-    pace: relative speed of computing, and of calls, while both are in progress; 1 where there are cores for both; not
-    used on a GPU. number: of the step among those that make calls; it determines which calls are late.
+    on_gpu: whether streams execute computations and calls.
+    seconds: of a computation while calls occupy the given number of multiprocessors.
+    pace: relative speed of computing and of calls while both are in progress; unused on a GPU.
+    number: of the step among the steps with calls; it determines which calls are late.
 
     Raises ValueError for a call that cannot be simulated, such as send.
     """
@@ -183,7 +179,7 @@ class _Queue:
     def __init__(self, group: GroupCalls, algorithm: str) -> None:
         self._group, self._algorithm = group, algorithm
         self._runtime = group.carrier(algorithm).runtime
-        self._together: dict[int, PlannedCall] = {}  # by their indices: those made since no call was under way
+        self._together: dict[int, PlannedCall] = {}  # by index: the calls made since none was under way
         self._spans: list[Span] = []  # of the first of these, as many as are known
 
     def add(self, index: int, planned: PlannedCall) -> None:
@@ -193,7 +189,7 @@ class _Queue:
         self._together[index] = planned
 
     def spans(self) -> Iterable[tuple[int, Span]]:
-        """Return the index and times of each call that may not have been over when the last one was made."""
+        """Return the index and times of each call that may not have ended when the last one was made."""
         if len(self._spans) < len(self._together):
             self._spans = self._timed()
         return zip(self._together, self._spans, strict=True)
@@ -219,7 +215,7 @@ class _Issued(NamedTuple):
 
 
 class _CpuRun:
-    """A step in the making; `now_s` is how far the computations are.
+    """A step during its simulation; `now_s` is the time that the computations have reached.
 
     Calls have their own clock, which falls behind while they share cores with computations.
     """
@@ -234,7 +230,7 @@ class _CpuRun:
         self._pace, self._behind_s = pace, 0.0  # by which the clock of the calls is behind
         # Moments at which calls begin and end to share cores: by their clock, in ascending order, and in the step.
         self._moments = [(0.0, 0.0)]
-        self._computed_s = math.inf  # since the last call; nobody knows what was before the step
+        self._computed_s = math.inf  # since the last call; unknown at the start of the step
         self._queues: dict[tuple[int, bool], _Queue] = {}
         self._issued: list[_Issued] = []  # each call
         self._known: dict[int, Span] = {}  # by call
@@ -242,7 +238,6 @@ class _CpuRun:
         self._waits: list[Wait] = []
 
     def compute(self, index: int) -> None:
-        """Go on through a computation; after a wait that never ends nothing is computed."""
         event = self.step.events[index]
         alone_s = self.seconds(event, 0)
         if math.isfinite(self.now_s) and alone_s > 0:
@@ -252,13 +247,13 @@ class _CpuRun:
             self._computed_s += alone_s
 
     def advance(self, event: TraceEvent, alone_s: float) -> None:  # noqa: ARG002
-        """Go on to the end of a computation. alone_s: its time if no call were under way."""
+        """Advance to the end of a computation. alone_s: its time without calls."""
         if self._pace < 1:
             alone_s -= self._share_cores(alone_s)
         self.now_s += alone_s
 
     def _share_cores(self, alone_s: float) -> float:
-        """Let computing and calls get on at their pace together, and return the seconds of computing that are done."""
+        """Advance computing and calls together at their pace, and return the computed seconds."""
         ends_s = [self._time_calls(queue) for queue in self._queues.values()]
         shared_s = min(alone_s, max(ends_s, default=0.0) - self.clock_s)
         if shared_s <= 0:
@@ -272,18 +267,16 @@ class _CpuRun:
 
     @property
     def clock_s(self) -> float:
-        """By the clock of the calls it is now."""
         return self.now_s - self._behind_s
 
     def _in_step(self, clock_s: float) -> float:
-        """Return when a moment of the calls' clock is in the step."""
+        """Convert a time of the calls' clock to a time in the step."""
         index = max(bisect_right(self._moments, (clock_s, math.inf)) - 1, 0)
         (since_s, begin_s), *later = self._moments[index : index + 2]
         rate = (later[0][1] - begin_s) / (later[0][0] - since_s) if later else 1.0
         return begin_s + (clock_s - since_s) * rate
 
     def meet(self, event: TraceEvent) -> None:
-        """Go on to a call, or to where one is waited for, or its result is read."""
         call = self.step.calls[event.call]
         if event.kind is TraceEventKind.CALL:
             self.issue(call, self.clock_s)
@@ -294,40 +287,38 @@ class _CpuRun:
         group = self.groups[call.group]
         planned = group.call(call, ready_s, self._computed_s, self._place(len(self._issued)))
         self._computed_s = 0.0
-        # Calls of `collectives` have a thread of their own, beside those of torch.distributed.
+        # Calls of `collectives` have their own thread, separate from the threads of torch.distributed.
         key = call.group, bool(call.algorithm)
         queue = self._queues.setdefault(key, _Queue(self.groups[call.group], call.algorithm))
         queue.add(len(self._issued), planned)
         self._issued.append(_Issued(queue, planned))
 
     def _place(self, call: int) -> float:
-        """Return where a call is among all from the earliest to the latest, from 0 to 1, evenly over calls and steps.
+        """Return the place of a call from the earliest, 0, to the latest, 1, spread evenly over calls and steps.
 
-        Multiples of either ratio modulo 1 are spread evenly, however many they are: over the calls of a step, and over
-        the steps for each call. With one ratio for both, a step of 21 calls would have the same late calls as the next.
+        Multiples of either ratio modulo 1 are spread evenly, one over the calls of a step, the other over its
+        repetitions. With a single ratio, a step of 21 calls would have the same late calls as the next.
         """
         return ((call + 1) * GOLDEN_RATIO + self._number * SILVER_RATIO) % 1.0
 
     def end_s(self, call: int) -> float:
-        """Return when a call ends, by the clock of the calls, if none is made before that."""
+        """Return the end of a call by the clock of the calls, if no further call is made before."""
         self._time_calls(self._issued[call].queue)
         return self._known[call].end_s
 
     def _time_calls(self, queue: _Queue) -> float:
-        """Note when the calls of a queue begin and end if none is added, and return when the last one does."""
+        """Record the times of a queue's calls if none is added, and return the last end."""
         spans = dict(queue.spans())
         self._known.update(spans)
         return max((span.end_s for span in spans.values()), default=0.0)
 
     def wait(self, call: int) -> None:
-        """Let computing go on when the call has ended."""
         waited_s = self.end_s(call) - self.clock_s
         if waited_s > 0:
             self._waits.append(Wait(call, self.now_s, self.now_s + waited_s))
             self.now_s += waited_s
 
     def timeline(self) -> StepTimeline:
-        """Go through the step."""
         for index, event in enumerate(self.step.events):
             if event.kind is TraceEventKind.COMPUTE:
                 self.compute(index)
@@ -350,9 +341,9 @@ class _CpuRun:
 
 
 class _GpuRun(_CpuRun):
-    """`now_s` is how far the stream of the computations is.
+    """A run on a GPU: `now_s` is the time that the stream of the computations has reached.
 
-    under_way: the calls as they were in the pass before.
+    under_way: the calls of the previous pass.
     """
 
     def __init__(
@@ -383,7 +374,7 @@ class _GpuRun(_CpuRun):
             self.wait(event.call)
 
     def _reached_s(self, call: TraceCall) -> float:
-        """Return when the stream on which a call is made comes to it."""
+        """Return when the stream of a call reaches the call."""
         if call.after is None or not call.on_side_stream:
             return self.now_s
         over_s = [self.end_s(other) for other in call.after_calls]
@@ -394,7 +385,7 @@ class _GpuRun(_CpuRun):
 
 
 def _occupied(calls: Sequence[CallSpan]) -> tuple[list[float], list[int]]:
-    """Return the moments at which other calls are under way, and the channels of all of them before and after each."""
+    """Return the moments at which the calls under way change, and the channels before and after each."""
     changes = [change for call in calls for change in ((call.begin_s, call.channels), (call.end_s, -call.channels))]
     changes = sorted(change for change in changes if change[1] and math.isfinite(change[0]))
     return [moment_s for moment_s, _ in changes], list(accumulate((more for _, more in changes), initial=0))
