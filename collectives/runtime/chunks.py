@@ -1,4 +1,4 @@
-"""The chunks of a run: how a tensor is cut into them (`ChunkLayout`), and the memory where they are (`ChunkMemory`)."""
+"""The chunks of a run: `ChunkLayout` cuts a tensor into them, `ChunkMemory` says where they are."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ Reduce = Callable[[torch.Tensor, torch.Tensor], object]
 
 
 def reduce_into(reduce: Reduce, output: torch.Tensor, chunk: torch.Tensor, arrived: torch.Tensor) -> None:
-    """Put `chunk` reduced with `arrived` into `output`; the chunk stays as it is unless it is the output."""
+    """Write `chunk` reduced with `arrived` to `output`; the chunk is unchanged unless it is the output."""
     if output is chunk:
         reduce(chunk, arrived)
     elif reduce is torch.Tensor.add_:
@@ -32,9 +32,9 @@ LARGEST_ROUNDED = 464.0  # which float8_e4m3fn rounds to its last number, 448
 
 
 def copy_rounded(target: torch.Tensor, values: torch.Tensor) -> None:
-    """Copy `values`; out of the range of float8_e4m3fn they become NaN, as other dtypes have NaN or infinity there.
+    """Copy `values`; values beyond the range of float8_e4m3fn become NaN.
 
-    torch makes them 448, and infinity too, which nobody can tell from a result.
+    torch turns them, and infinity, into 448, which looks like a result. Other dtypes have NaN or infinity.
     """
     target.copy_(values)
     if target.dtype == torch.float8_e4m3fn != values.dtype:
@@ -45,12 +45,12 @@ def copy_rounded(target: torch.Tensor, values: torch.Tensor) -> None:
 class ChunkMemory:
     """The chunks of one run, or one portion of it, on one rank.
 
-    chunks: where each chunk is now: in the target, or, until it is first written, in the source.
-    targets: where each chunk is in the end.
-    wire_chunks: what is sent of each chunk: `chunks`, or tensors of the dtype in which they travel.
+    chunks: the present place of each chunk: the source until its first write, then the target.
+    targets: the final place of each chunk.
+    wire_chunks: the messages of each chunk: `chunks`, or tensors of the dtype that travels.
     staging_buffers: for messages that must land neither in their chunk nor in an eager buffer.
-    rounding: what must be rounded, if chunks travel in another dtype.
-    on_wire: the chunks whose present value `wire_chunks` holds.
+    rounding: None unless chunks travel in another dtype.
+    on_wire: the chunks whose present value is in `wire_chunks`.
     """
 
     chunks: list[torch.Tensor]
@@ -76,7 +76,7 @@ class ChunkMemory:
         return buffer[: self.wire_chunks[receive.chunk].numel()]
 
     def apply(self, receive: Receive, arrived: torch.Tensor) -> None:
-        """Add what has arrived to the chunk, or copy it there; from now on the chunk is in its target."""
+        """Add `arrived` to the chunk, or copy it there; from now on the chunk is in its target."""
         number = receive.chunk
         target = self.targets[number]
         if receive.reduce:
@@ -86,7 +86,7 @@ class ChunkMemory:
         self.move(number, target, arrived)
 
     def move(self, number: int, chunk: torch.Tensor, arrived: torch.Tensor) -> None:
-        """Note that the chunk is now in `chunk`, which was made of what has arrived."""
+        """Set the place of the chunk to `chunk`, whose value was computed from `arrived`."""
         if self.rounding is not None:
             self.on_wire.discard(number)
             if arrived is self.wire_chunks[number]:
@@ -103,15 +103,15 @@ class ChunkMemory:
         return message
 
     def round_in_place(self, index: int, chunk: torch.Tensor, message: torch.Tensor) -> None:
-        """Make the chunk what send `index` has sent of it, if this rank needs it later.
+        """Replace the chunk by the rounded `message` of send `index`, if this rank needs it later.
 
-        In an exchange both sides must add the same.
+        In an exchange both sides must add the same values.
         """
         if self.rounding is not None and self.rounding.in_place[index]:
             chunk.copy_(message)
 
     def finish(self) -> None:
-        """Round the chunks that this rank has not sent, where all ranks shall hold the same."""
+        """Round the unsent chunks of a collective that leaves the same result on all ranks."""
         for number in self.rounding.at_end if self.rounding is not None else ():
             sent, chunk = self.wire_chunks[number], self.chunks[number]
             copy_rounded(sent, chunk)
@@ -124,10 +124,10 @@ def _cut_each(chunks: Sequence[torch.Tensor], cuts: Sequence[slice]) -> list[tor
 
 @dataclass(frozen=True, slots=True)
 class ChunkPlaces:
-    """The chunks in the two tensors of a rank, in order, of a collective that leaves no rank all of them.
+    """The places of the chunks in the input and output of a rank, for a collective that leaves no rank all chunks.
 
-    given: in its input. left: in its output. staying: in both, so that they are copied.
-    passing: in neither, as the rank only passes them on.
+    given: chunks in the input. left: in the output. staying: in both, and therefore copied.
+    passing: in neither; the rank only forwards them.
     """
 
     num_chunks: int
@@ -160,7 +160,7 @@ MAX_KEPT_CHUNKS = 2**17  # of these layouts together; an all_to_all of n ranks h
 class Portion(NamedTuple):
     """A part of every chunk, for which the whole schedule is executed before the next part.
 
-    cuts: the elements of each chunk that belong to it; None for all. tags: of the messages of each chunk.
+    cuts: the portion's elements of each chunk; None for all. tags: of the messages of each chunk.
     """
 
     cuts: list[slice] | None
@@ -168,11 +168,11 @@ class Portion(NamedTuple):
 
 
 class ChunkLayout(NamedTuple):
-    """How a tensor is cut.
+    """The division of a tensor into chunks.
 
     lengths: elements of each chunk. portions: several if the chunks do not fit the slots of shared memory.
     staging_length: elements of a staging buffer; 0 if all messages are eager.
-    token: stands for the schedule and the tensor, less than 2**TOKEN_BITS.
+    token: a checksum of schedule and tensor, less than 2**TOKEN_BITS.
     """
 
     lengths: list[int]
@@ -182,12 +182,12 @@ class ChunkLayout(NamedTuple):
 
 
 class LayoutKey(NamedTuple):
-    """The quantities that a layout of a schedule depends on.
+    """The quantities that determine a layout of a schedule.
 
     bytes_each: of an element as it travels. eager: whether receives may stay posted between calls, as on Gloo.
-    number: of the call's fingerprint. stamped: whether the call's stamp travels with its messages.
-    portion_bytes: that a portion may have of each chunk; None for no limit.
-    splits: elements of each share of the tensor, if they are not as equal as can be.
+    number: of the call's fingerprint. stamped: whether messages carry the call's stamp.
+    portion_bytes: the most bytes of a chunk in one portion; None for no limit.
+    splits: elements of each share of the tensor; None for shares that are as equal as possible.
     """
 
     num_elements: int
@@ -200,9 +200,9 @@ class LayoutKey(NamedTuple):
 
 
 class ChunkLayouts:
-    """The layouts of one schedule, kept because a program calls with the same few sizes again and again.
+    """The layouts of one schedule, cached because a program calls with the same few sizes again and again.
 
-    tag: of the messages that have no number.
+    tag: of messages without a fingerprint number.
     """
 
     def __init__(self, schedule: Schedule, preposted: PrepostedReceives, tag: int) -> None:

@@ -1,15 +1,15 @@
-"""`GroupState`: all that this package keeps for one process group, with one life: it ends when the group does.
+"""`GroupState`: all objects that this package keeps for one process group; they end with the group.
 
-It stands below the modules whose objects it holds, and names none of them. These are its parts:
+It names none of the classes whose objects it holds. These are its parts:
 
     Transports           how tensors of each device travel (backends)
-    Sharing              which ranks share memory, and how they wait for each other (sharing)
-    PrepostedReceives    the buffers of short messages, and the receives that are posted for them (messages)
-    FingerprintCheck     the calls that all ranks are known to have made alike (agreement)
+    Sharing              which ranks share memory (sharing)
+    PrepostedReceives    the buffers and posted receives of short messages (messages)
+    FingerprintCheck     the calls known to be the same on all ranks (agreement)
     FailureRecords       which rank failed first (failures)
     CollectiveQueue      the collectives under way, their thread, buffers and streams (queue)
-    GroupRuntime         all of these that calls need, and the executors of the algorithms in use (calls.call)
-    Chooser              what "auto" has chosen, and on which network (calls.algorithm_choice)
+    GroupRuntime         the parts that calls need, and the executors of algorithms (calls.call)
+    Chooser              the choices of "auto", and their network (calls.algorithm_choice)
 """
 
 import threading
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 class lazily(Generic[T]):  # noqa: N801  a decorator, named as functools.cached_property is
-    """Make a method an attribute whose value is computed once for each object.
+    """Make a method an attribute whose value is computed once per object.
 
-    `functools.cached_property` has one lock for all objects until Python 3.12: a rank that waits for others while it
-    computes the attribute for one group would hold up its other groups.
+    Until Python 3.12 `functools.cached_property` has one lock for all objects: a rank that waits for other ranks to
+    compute the attribute of one group would hold up its other groups.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:
@@ -45,7 +45,7 @@ Part = TypeVar("Part")
 
 
 class GroupState:
-    """The parts of one group, each made when it is first asked for. None of them may keep the group alive."""
+    """The parts of one group, each made at its first use. No part may keep the group alive."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = ref(group)
@@ -55,7 +55,7 @@ class GroupState:
         self._making = threading.RLock()
 
     def part(self, kind: Callable[[dist.ProcessGroup], Part]) -> Part:
-        """Return the group's only object of the class `kind`, made by `kind(group)` if there is none yet.
+        """Return the group's only object of class `kind`, and make it by `kind(group)` if there is none yet.
 
         Raises ValueError if there is none and the group is gone.
         """
@@ -90,9 +90,9 @@ def state_of(group: dist.ProcessGroup) -> GroupState:
 
 
 def resolve(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    """Return `group`, or the default one.
+    """Return `group`, or the default group if None.
 
-    Raises ValueError if there is none, if this rank is not in it, or if it has been destroyed.
+    Raises ValueError if there is none, if this rank is not a member, or if the group has been destroyed.
     """
     group = group or dist.group.WORLD
     if group is None:

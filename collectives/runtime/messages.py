@@ -3,14 +3,14 @@
 A tag holds, from the lowest bit on (a program's own messages default to 0),
 
     8 bits   the `Tag`: the purpose of the message
-    4 bits   the size class of the buffer that is preposted for it; 0 if there is none
+    4 bits   the size class of its preposted buffer; 0 if there is none
     18 bits  the number of its call's fingerprint (`agreement`); 0 if it has none
-    1 bit    whether its call has a stamp that travels: in front of an eager message; of any other the last 18 bits of
-             the digest are in the tag, in place of the number
+    1 bit    whether its call has a stamp that travels: in front of an eager message; in any other message the last 18
+             bits of the digest replace the number in the tag
 
-Gloo's send is a rendezvous: the bytes leave only when the receiver has said where they go, which takes longer than a
-short message itself. Short messages are therefore *eager*, as MPI calls it: receives for them stay posted from call to
-call, and what arrives there is added or copied.
+Gloo's send is a rendezvous: the bytes leave only when the receiver has given their destination, which takes longer than
+a short message itself. Short messages are therefore *eager*, as MPI calls it: their receives stay posted from call to
+call, and the arrived data is added or copied from there.
 """
 
 from collections import defaultdict, deque
@@ -46,12 +46,12 @@ class Tag(IntEnum):
 
 
 def numbered_tag(tag: int, number: int, stamped: bool = False) -> int:
-    """Return the tag of a call whose fingerprint has that number. stamped: whether its stamp travels."""
+    """Return the tag of a call with fingerprint `number`. stamped: whether its stamp travels."""
     return tag + (number << FINGERPRINT_SHIFT) + (STAMPED if stamped else 0)
 
 
 def digest_tag(tag: int, digest: int) -> int:
-    """Return `tag`, of a message that is not eager, with as many bits of its call's digest as there is room for."""
+    """Return `tag`, of a message that is not eager, with as many bits of its call's digest as fit."""
     return tag & (1 << FINGERPRINT_SHIFT) - 1 | digest << FINGERPRINT_SHIFT & STAMPED - 1 | STAMPED
 
 
@@ -59,7 +59,7 @@ DIGEST_BITS = 62
 
 
 class CallStamp(NamedTuple):
-    """A call as its messages know it.
+    """The identity of a call for its messages.
 
     number: of its fingerprint; 0 if it has none. position: in the group's calls, from 1.
     digest: of the numbers of all calls up to this one, less than 2**DIGEST_BITS.
@@ -89,11 +89,10 @@ LIMIT_BYTES = 16 * 2**20  # that fingerprints may take of the memory for each pe
 
 
 class EagerBuffer:
-    """A buffer in which an eager message lands, or one that carries a stamp is put together.
+    """A buffer in which an eager message lands, or in which a stamped message is assembled.
 
-    memory: (bytes,) of uint8. whole: the part that the last message took. stamp: the two words in front, if there are
-    any.
-    work: the receive that is posted for it.
+    memory: (bytes,) uint8. whole: the part used by the last message. stamp: the two words in front, if any.
+    work: the posted receive.
     """
 
     __slots__ = ("_view", "memory", "stamp", "whole", "work")
@@ -120,7 +119,7 @@ class EagerBuffer:
 
 
 class FailedReceive:
-    """A receive that was not posted because the connection to the peer is closed; the call that waits for it fails."""
+    """A receive that could not be posted because the connection is closed; the call that waits for it fails."""
 
     def __init__(self, error: RuntimeError) -> None:
         self._error = error
@@ -130,11 +129,11 @@ class FailedReceive:
 
 
 class PrepostedReceives:
-    """The buffers of one rank of a group, by peer and tag; made when first needed, and kept as long as the group.
+    """The eager buffers of one rank of a group, by peer and tag; made at first use, and kept as long as the group.
 
-    Memory, for each peer that sends: for each fingerprint and each power of two up to MAX_EAGER_BYTES that it uses, as
-    many buffers as are ever waited for at once, and SPARE; all together about LIMIT_BYTES. Where stamps travel, once
-    for all peers as many again as are ever sent at once.
+    Memory: for each sending peer, fingerprint and power of two up to MAX_EAGER_BYTES in use, SPARE buffers more than
+    are ever waited for at once; about LIMIT_BYTES per peer. Where stamps travel, also one buffer per message sent at
+    once.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -144,9 +143,9 @@ class PrepostedReceives:
         self._reserved_bytes = 0
 
     def reserve(self, tags: set[int]) -> bool:
-        """Whether messages with these tags, those of a fingerprint, may be eager.
+        """Whether messages with these tags, all of one fingerprint, may be eager; reserve their buffers for good.
 
-        All ranks ask in the same order and so get the same answers. What has been reserved stays so.
+        All ranks ask in the same order and therefore get the same answers.
         """
         wanted = {tag for tag in tags - self._reserved if is_eager(tag)}
         wanted_bytes = BUFFERS_PER_CLASS * sum(map(_buffer_bytes, wanted))
@@ -157,7 +156,7 @@ class PrepostedReceives:
         return True
 
     def take(self, group: dist.ProcessGroup, peer: int, tag: int) -> EagerBuffer:
-        """Return the buffer in which the next message of that tag from `peer` lands; those of one tag land in order."""
+        """Return the buffer in which the next message with `tag` from `peer` lands; those of one tag land in order."""
         buffers = self._buffers[peer][tag]
         while len(buffers) <= SPARE:
             self.repost(group, peer, tag, EagerBuffer(tag))
@@ -190,10 +189,7 @@ def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -
 
 
 def eager_tag(tag: int, size_bytes: int, reduces: bool) -> int:
-    """Return the tag of a message of `size_bytes` in a collective of `tag`: `tag` itself if it is too long to be eager.
-
-    reduces: whether the collective reduces anything.
-    """
+    """Return the tag of a message of `size_bytes` in a collective of `tag`; `tag` itself if too long to be eager."""
     if size_bytes > (MAX_EAGER_BYTES if reduces else MAX_EAGER_COPY_BYTES):
         return tag
     size_class = max(size_bytes - 1, MIN_BUFFER_BYTES - 1).bit_length() - (MIN_BUFFER_BYTES - 1).bit_length()
@@ -201,7 +197,7 @@ def eager_tag(tag: int, size_bytes: int, reduces: bool) -> int:
 
 
 def is_eager(tag: int) -> bool:
-    """Whether messages of that tag land in preposted buffers."""
+    """Whether messages with this tag land in preposted buffers."""
     return bool(tag >> SIZE_CLASS_SHIFT & SIZE_CLASSES)
 
 

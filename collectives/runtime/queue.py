@@ -23,13 +23,12 @@ from collectives.runtime.schedule_run import ScheduleRun
 
 
 class StreamSync:
-    """The streams of one call: made at the call, run at its turn, waited for by whoever uses the result.
+    """The stream synchronisation of one call on CUDA tensors; it never makes the CPU wait.
 
     A group has its own stream on each device, so that its collectives, their buffers and their order depend on no
-    caller's. Nothing here makes the CPU wait.
+    caller's stream. Create it at the call, `run` it at the call's turn, and `wait` before the result is used.
 
-    group_stream: the stream of the group, on which the collective runs.
-    tensors: all that the call was given; their memory is not reused before the stream is done with it.
+    tensors: all tensors of the call; their memory is not reused before the stream is done with it.
     """
 
     def __init__(self, group_stream: torch.cuda.Stream, tensors: Sequence[torch.Tensor]) -> None:
@@ -69,8 +68,8 @@ class Work(dist.Work):
     The tensors of the collective must not be read or written before it has completed. It completes even if nobody waits
     for it, and before the program ends.
 
-    wait_for: blocks until the future is done or the given number of seconds has passed, and raises the error of a
-    collective that failed. stream_sync: of a collective on CUDA tensors.
+    wait_for: blocks until the future is done or the given number of seconds has passed; raises the error of a failed
+    collective.
 
         >>> tensor = torch.ones(3)
         >>> work = collectives.all_reduce(tensor, async_op=True)
@@ -95,13 +94,13 @@ class Work(dist.Work):
 
     @classmethod
     def over(cls, result: list[torch.Tensor], stream_sync: StreamSync | None = None) -> "Work":
-        """Return a collective that is over, as far as the CPU is concerned, and went well."""
+        """Return the handle of a collective that succeeded and is over for the CPU."""
         future: Future[None] = Future()
         future.set_result(None)
         return cls(future, result, stream_sync=stream_sync)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Block until it has completed; raise what made it fail, or TimeoutError after `timeout`; it then goes on.
+        """Block until the collective has completed. Raises its error, or TimeoutError after `timeout`; it then goes on.
 
         On CUDA tensors the current stream waits; the CPU waits only for its own part.
         """
@@ -131,9 +130,9 @@ class Work(dist.Work):
     def get_future(self) -> "torch.futures.Future[list[torch.Tensor]]":
         """Return a torch Future of `result()`, which may be chained with `then`.
 
-        A callback runs in the thread of the group's asynchronous collectives. The collectives of the group that it
-        calls come directly after this one, on every rank, before later calls of the program, and it may wait for them
-        in any way. For a later call of the program it may wait by `Work.wait`, but not by a Future: both fail after the
+        A callback runs in the thread of the group's asynchronous collectives. Collectives of the group that it calls
+        come directly after this one, on every rank, before later calls of the program, and it may wait for them in any
+        way. For a later call of the program it may wait by `Work.wait`, but not by a Future: both fail after the
         group's timeout.
 
         Chain a callback that calls collectives before the program's next call of the group. If this collective is over
@@ -142,10 +141,10 @@ class Work(dist.Work):
         return self.future_of(lambda: self._result)
 
     def future_of(self, value: Callable[[], T]) -> "torch.futures.Future[T]":
-        """Return a torch Future of `value()`, called once the collective is over; of a RuntimeError if it failed.
+        """Return a torch Future of `value()`, called once the collective is over; it raises a failed collective's error.
 
-        value: runs in the thread that ended the collective; must not wait for another one. Its tensors on CUDA devices
-        must be on those of `result()`.
+        value: runs in the thread that ended the collective, and must not wait for another collective. Its CUDA tensors
+        must be on the devices of `result()`.
         """
         devices: list[int | str | torch.device] = []
         if self._stream_sync is not None:
@@ -168,12 +167,12 @@ class CollectiveQueue:
     """Runs collectives in order: in its own thread, or in the caller's if nothing is ahead and the caller waits anyway.
 
     A call made in a callback comes directly after the call whose callback it is, on every rank, if the callback was
-    attached before the next call: its thread does it at once. It may therefore wait for it in any way, also in C++, and
-    ranks whose callbacks and programs overlap differently agree on the order.
+    attached before the next call: its thread executes it at once. The callback may therefore wait for it in any way,
+    also in C++, and ranks whose callbacks and programs overlap differently agree on the order.
 
-    After a failure, when nobody knows what the others have done, everything else fails too.
+    After a failure the state of the other ranks is unknown, so everything else fails too.
 
-    Memory: of each dtype, device and kind as much as the longest tensor for which a `buffer` was needed.
+    Memory: for each dtype, device and kind, the longest tensor for which a `buffer` was needed.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -191,7 +190,7 @@ class CollectiveQueue:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def buffer(self, length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False) -> torch.Tensor:
-        """Return a buffer for the collective that is running, (length,); kept, since new memory costs more to fill."""
+        """Return a buffer for the running collective, (length,); kept, since new memory costs more to fill."""
         key = dtype, device.index, pinned  # the CPU's index is None
         kept = self._buffers.get(key)
         if kept is None or len(kept) < length:
@@ -242,7 +241,7 @@ class CollectiveQueue:
             return Work(self._enqueue(call), result, self.wait, stream_sync)
 
     def close(self) -> None:
-        """End the thread when all calls are done, and let go of all buffers; nothing may be given any more."""
+        """End the thread after all calls, and release all buffers; accept no further calls."""
         self._thread.shutdown()
         self._is_closed.set()
         self._buffers.clear()  # others may still hold the queue
@@ -346,7 +345,7 @@ class CollectiveQueue:
 
 
 def close_queue(group: dist.ProcessGroup) -> None:
-    """Wait for what is under way in the queue of `group`, if it has one, and end its thread."""
+    """Wait for the calls in the queue of `group`, if it has one, and end its thread."""
     queue = state_of(group).pop(CollectiveQueue)
     if queue is not None:
         queue.close()
@@ -363,7 +362,7 @@ _WATCH_INTERVAL_S = 0.25
 
 
 def _watch(queue: "ref[CollectiveQueue]", is_closed: threading.Event) -> None:
-    """Let a queue fail if it is stuck: a callback that waits in C++ for a later call cannot do that itself."""
+    """Fail a queue that is stuck: a callback that waits in C++ for a later call cannot do that itself."""
     while not is_closed.wait(_WATCH_INTERVAL_S) and (watched := queue()) is not None:
         watched.fail_if_stuck()
         del watched

@@ -1,4 +1,4 @@
-"""`Rounding`: which chunks one rank has to round, where they travel in another dtype than they are added in."""
+"""`Rounding`: the chunks that a rank rounds when chunks travel in another dtype than that of the sums."""
 
 from collections import defaultdict
 from typing import NamedTuple
@@ -10,11 +10,11 @@ ALIKE = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST)
 
 
 class Rounding(NamedTuple):
-    """What a chunk's own rank must round, beside what it sends.
+    """The chunks that a rank rounds in its own tensor, in addition to its messages.
 
-    in_place: of each send: whether the chunk itself becomes what is sent of it, since this rank adds to it later, or is
-    left with it; what is only overwritten need not.
-    at_end: the chunks that are left unrounded after the last step, and must not be.
+    in_place: per send, whether the chunk itself takes the rounded value. It must if this rank adds to it later or keeps
+    it; a chunk that is only overwritten later need not.
+    at_end: chunks to round after the last step.
     """
 
     in_place: tuple[bool, ...]
@@ -22,7 +22,7 @@ class Rounding(NamedTuple):
 
 
 def rounding_of(schedule: Schedule, rank: int, program: RankProgram) -> Rounding:
-    """Return what `rank`, as the schedule calls it, rounds; `program` is its part."""
+    """Return the rounding of the schedule's rank `rank`, which executes `program`."""
     receives = defaultdict[int, list[Receive]](list)
     last_sent = dict[int, int]()  # of a chunk: the step of its last send
     for receive in program.receives:
