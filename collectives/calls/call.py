@@ -1,4 +1,4 @@
-"""`CollectiveCall`: the part that all calls share: operands, executor, fingerprint, and the place in the queue."""
+"""`CollectiveCall`: the common part of all calls: operands, executor, fingerprint, and the place in the queue."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ AUTO = "auto"
 class Operands:
     """The tensors of a collective on one rank: parts of one long tensor, the *whole*, on which a schedule runs.
 
-    inputs: make up the whole, one after the other; of an all_gather only this rank's share. A gather, scatter or
-    all_to_all has no whole, but what this rank gives.
-    outputs: likewise; of a reduce_scatter only this rank's share. All tensors are on one device.
-    reduction: None if nothing is reduced. splits: elements of each rank's share, if they are not all equal.
+    inputs: make up the whole, one after the other; in an all_gather only this rank's share. A gather, scatter or
+    all_to_all has no whole, only this rank's inputs.
+    outputs: likewise; in a reduce_scatter only this rank's share. All tensors are on one device.
+    reduction: None if nothing is reduced. splits: elements of each rank's share; None if they are equal.
     """
 
     inputs: tuple[torch.Tensor, ...]  # no lists, which a program may change before it is the call's turn
@@ -36,7 +36,7 @@ class Operands:
 
 
 class GroupRuntime:
-    """The parts of a group's state that its calls need, made with the first of them.
+    """The parts of a group's state that its calls need, made with the first call.
 
     executors: by algorithm, root and variant for a size. compared_names: of algorithms, as in fingerprints.
     """
@@ -56,8 +56,7 @@ class CollectiveCall:
     """One collective on one group.
 
     is_recorded: whether the group sends nothing and only records its calls.
-    transport: of its tensors, known once it is performed.
-    stamp: given to it at its turn.
+    transport: of its tensors, set by `perform`. stamp: set at its turn.
     """
 
     transport: runtime.Transport
@@ -78,10 +77,7 @@ class CollectiveCall:
             self._executor(algorithm, 0)
 
     def start(self, name: str, operands: Operands, async_op: bool) -> runtime.Work | None:
-        """Do the collective with these operands, whose tensors have been checked.
-
-        Returns None, or a `Work` if `async_op`.
-        """
+        """Execute the collective with these checked operands. Returns None, or a `Work` if `async_op`."""
         tensor = (operands.outputs if self.collective in SCATTERING else operands.inputs)[0]
         num_elements = tensor.numel() if operands.splits is None else sum(operands.splits)
         fingerprint = self.fingerprint(name, num_elements, tensor.dtype, *self._details(operands))
@@ -100,7 +96,7 @@ class CollectiveCall:
         return amount if reduction is None else (*amount, ", ", reduction.name, operands.dtypes)
 
     def _run(self, operands: Operands) -> None:
-        """Run the schedule on the output, or on a copy if that is impossible, and leave the result in the outputs."""
+        """Run the schedule on the output, or on a copy if necessary, and leave the result in the outputs."""
         inputs, outputs, dtypes, splits = operands.inputs, operands.outputs, operands.dtypes, operands.splits
         reduction = operands.reduction
         gathers, scatters = self.collective is Collective.ALL_GATHER, self.collective is Collective.REDUCE_SCATTER
@@ -164,7 +160,7 @@ class CollectiveCall:
         return stays and single and self._can_use_directly(operands.inputs[0], state)
 
     def _can_be_summed_in(self, output: torch.Tensor, whole: torch.Tensor, operands: Operands) -> bool:
-        """Whether the sum can form in the output: it must overlap no input but the share that it replaces."""
+        """Whether the sum can form in the output: it may overlap only the share of the input that it replaces."""
         own = self._share(whole, operands.splits)
         is_apart = own.data_ptr() == output.data_ptr() or not _same_storage(own, output)
         return is_apart and self._can_use_directly(output, operands.dtypes.state)
@@ -173,12 +169,12 @@ class CollectiveCall:
         return own_share(whole, self.rank, self.num_ranks, splits)
 
     def _buffer(self, length: int, dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the queue's buffer for a copy, (length,), on the device of `tensor`, or where `execute` takes it."""
+        """Return the queue's buffer for a copy, (length,), on the device of `tensor`, or on the CPU if staged."""
         is_staged = self.transport is runtime.STAGED
         return self._runtime.queue.buffer(length, dtype, runtime.CPU if is_staged else tensor.device, is_staged)
 
     def execute(self, operands: runtime.RunOperands, reduction: Reduction | None = None) -> None:
-        """Run the schedule; to be called when it is this collective's turn."""
+        """Run the schedule; call it at this collective's turn."""
         collective, algorithm = self.collective, self._algorithm
         # In an all_to_all the chunks of all ranks are n tensors; the size is that of one, on average.
         num_elements = operands.num_elements(collective, self.num_ranks) // collective.num_tensors(self.num_ranks)
@@ -214,9 +210,9 @@ class CollectiveCall:
         inputs: Sequence[torch.Tensor] = (),
         async_op: bool = False,
     ) -> runtime.Work | None:
-        """Do `work` when the group's earlier collectives are done, and wait for it unless `async_op`.
+        """Do `work` after the group's earlier collectives, and wait for it unless `async_op`.
 
-        result: the tensors that it writes; inputs: those that it reads; all on one device.
+        result: the tensors that it writes; inputs: the tensors that it reads; all on one device.
         """
         tensor = (result or inputs)[0]
         self.transport = self._runtime.transports.of(tensor)

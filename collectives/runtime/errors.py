@@ -27,15 +27,17 @@ class TransferRecord(NamedTuple):
 class FlightRecord:
     """The transfers of one rank in one collective, in step order: the `flight_record` of a `CollectiveError`.
 
-    >>> from collectives.runtime.errors import TransferRecord
-    >>> sent = TransferRecord("send", step=0, peer=1, chunk=0, state="left")
-    >>> awaited = TransferRecord("receive", step=0, peer=1, chunk=1, state="awaited")
-    >>> record = collectives.FlightRecord((awaited, sent))
-    >>> print(record)
-    1 of 1 sends left, 0 of 1 receives applied
-    >>> print(record.table())
-    step 0: receive chunk 1 from rank 1: awaited
-    step 0: send    chunk 0 to rank 1: left
+    entries: a `TransferRecord` for each, with kind, step, peer, chunk and state.
+
+        >>> from collectives.runtime.errors import TransferRecord
+        >>> sent = TransferRecord("send", step=0, peer=1, chunk=0, state="left")
+        >>> awaited = TransferRecord("receive", step=0, peer=1, chunk=1, state="awaited")
+        >>> record = collectives.FlightRecord((awaited, sent))
+        >>> print(record)
+        1 of 1 sends left, 0 of 1 receives applied
+        >>> print(record.table())
+        step 0: receive chunk 1 from rank 1: awaited
+        step 0: send    chunk 0 to rank 1: left
     """
 
     entries: tuple[TransferRecord, ...]

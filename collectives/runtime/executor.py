@@ -291,7 +291,10 @@ class Executor:
         return chunks, targets
 
     def way(self, num_elements: int, bytes_each: int) -> tuple[str, int]:
-        """Return the transport of a CPU tensor's chunks (as `transport_in_use`) and the number of portions; collective."""
+        """Return the transport of a CPU tensor's chunks (see `transport_in_use`) and their number of portions.
+
+        Collective.
+        """
         _, portion_bytes = self._shared
         key = LayoutKey(num_elements, bytes_each, True, 0, False, portion_bytes)
         transport = transport_in_use(self.group) if portion_bytes else "gloo"

@@ -141,7 +141,7 @@ class Work(dist.Work):
         return self.future_of(lambda: self._result)
 
     def future_of(self, value: Callable[[], T]) -> "torch.futures.Future[T]":
-        """Return a torch Future of `value()`, called once the collective is over; it raises a failed collective's error.
+        """Return a torch Future of `value()`, called once the collective is over; of a RuntimeError if it failed.
 
         value: runs in the thread that ended the collective, and must not wait for another collective. Its CUDA tensors
         must be on the devices of `result()`.
