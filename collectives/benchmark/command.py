@@ -1,4 +1,4 @@
-"""The command line of the benchmark: parse, check, start the process group, run, print."""
+"""The command line of the benchmark."""
 
 import datetime
 import os
@@ -29,7 +29,7 @@ NCCL_SIZE = console.Quantity("size", parse_size_of_nccl_tests)
 
 
 def _names(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of an option that may be repeated and hold several, separated by commas."""
+    """Split an option that may be repeated and hold several names, separated by commas."""
     return tuple(dict.fromkeys(name for value in values for name in value.split(",")))
 
 

@@ -1,4 +1,4 @@
-"""`call_of`: a collective of ours or of torch; `plain_ring`: a hand-written one to compare both with."""
+"""`call_of`: a collective of ours or of torch; `plain_ring`: a hand-written one for comparison."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,7 +45,7 @@ _OPERANDS: dict[Collective, Callable[[Buffers, bool], tuple[Any, Any]]] = {
 
 
 def plain_ring(case: BenchmarkCase, group: dist.ProcessGroup) -> Run | None:
-    """Return a hand-written ring of isend and irecv; None for collectives that are no sums or gathers to all."""
+    """Return a hand-written ring of isend and irecv; None except for all_reduce, reduce_scatter and all_gather."""
     ring = _PlainRing(group, -(-case.num_elements // group.size()), case.torch_dtype)
     runs: dict[Collective, Run] = {
         Collective.ALL_REDUCE: lambda b: ring.all_reduce(b.copied()),
@@ -56,7 +56,7 @@ def plain_ring(case: BenchmarkCase, group: dist.ProcessGroup) -> Run | None:
 
 
 class _PlainRing:
-    """One rank's part, for chunks of at most `length` elements, which travel whole, one step after the other.
+    """One rank's part, for chunks of at most `length` elements, sent whole, one step after the other.
 
     Buffers are kept, as in our executors.
     """
@@ -94,7 +94,7 @@ class _PlainRing:
         return [*chunks[self._rank :], *chunks[: self._rank]]
 
     def _exchange(self, sent: torch.Tensor, arriving: torch.Tensor) -> None:
-        """Send to the next rank, and receive from the one before."""
+        """Send to the next rank, and receive from the previous one."""
         sending = self._group.send([sent], (self._rank + 1) % self._num_ranks, 0)
         self._group.recv([arriving], (self._rank - 1) % self._num_ranks, 0).wait()
         sending.wait()

@@ -32,7 +32,7 @@ MAX_ITERATIONS = 1000
 
 
 def run_plan(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress | None = None) -> Measurements:
-    """Time all cases of `plan` and record its runs; collective, and every rank gets the same but for provenance.
+    """Time all cases of `plan` and record its runs; collective. All results but provenance are the same on every rank.
 
     Raises ValueError for an impossible plan, CollectiveError when a peer fails.
     """
@@ -66,7 +66,6 @@ def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -
 
 
 def _implementations(case: BenchmarkCase, plan: BenchmarkPlan, group: dist.ProcessGroup) -> dict[str, Run]:
-    """Return the competitors in `case` by name, in the order of the table's rows."""
     runs = {TORCH: call_of(dist, case, group)}
     for algorithm in plan.algorithms_for(case.collective):
         runs[algorithm] = call_of(collectives, case, group, algorithm=algorithm)
@@ -79,9 +78,9 @@ def measure(
 ) -> list[CollectiveTimes]:
     """Return the times of each implementation, the same on every rank; collective.
 
-    In each iteration every implementation has a turn, another one first each time, so that a slow moment of the machine
-    falls on all of them. Every turn begins with torch's own barrier: if it warms anything up, then for torch. It is, as
-    in nccl-tests, several calls in a row, of which the mean counts. Raises CollectiveError when a peer fails.
+    In each iteration every implementation has a turn, in rotated order, so that a slow moment of the machine falls on
+    all. Every turn begins with torch's own barrier: any warming up benefits torch. A turn is several calls in a row,
+    whose mean counts, as in nccl-tests. Raises CollectiveError when a peer fails.
     """
     with naming_failures(f"rank {group.rank()}: {case} failed"):
         data = pattern(case)
@@ -103,7 +102,7 @@ def measure(
 
 
 def _count_wrong(run: Run, data: Pattern, buffers: Buffers, group: dist.ProcessGroup) -> int:
-    """Do the case once; return how many elements are wrong, over all ranks."""
+    """Execute the case once; return the number of wrong elements over all ranks."""
     buffers.spoil()
     buffers.refill()
     run(buffers)
@@ -115,7 +114,7 @@ def _count_wrong(run: Run, data: Pattern, buffers: Buffers, group: dist.ProcessG
 def _one_round(
     runs: Sequence[Run], buffers: Buffers, group: dist.ProcessGroup, turn: int, calls: int
 ) -> list[tuple[float, float]]:
-    """When each implementation began and ended its calls on this rank, in seconds on its clock."""
+    """Return the begin and end of each implementation's calls on this rank, in seconds on its clock."""
     times = [(0.0, 0.0)] * len(runs)
     for place in range(len(runs)):
         index = (turn + place) % len(runs)
@@ -132,7 +131,7 @@ def _one_round(
 def _agree(
     plan: BenchmarkPlan, one_round: Callable[[], object], num_implementations: int, group: dist.ProcessGroup
 ) -> tuple[int, int]:
-    """How many calls in a row, and how many iterations fit, as rank 0 finds from a few: all must do as many."""
+    """Return the number of calls in a row, and of iterations, that fit by rank 0's trial; the same on all ranks."""
     if plan.calls and plan.iterations:
         return plan.calls, plan.iterations
     rounds_s = []

@@ -70,7 +70,7 @@ def _in_one_portion(cases: Sequence[BenchmarkCase], algorithm: str, group: dist.
 
 
 def _record(execution: _Execution, warm_up: int) -> RecordedRun:
-    """Return the middle one of several runs in place, each after a barrier, by the executor without a queue."""
+    """Return the median of several runs in place, each after a barrier, by the executor without a queue."""
     case, _, executor, _ = execution
     group, rank = executor.group, executor.group.rank()
     buffers = Buffers.of(pattern(case), rank)
@@ -96,7 +96,7 @@ def _record(execution: _Execution, warm_up: int) -> RecordedRun:
 def _middle_run(
     execution: _Execution, spans: Sequence[tuple[float, float]], logs: Sequence[list[Event]]
 ) -> RecordedRun:
-    """Return the run of the median time, its times since its last rank began; collective.
+    """Return the run of the median time, with times relative to the last rank's begin; collective.
 
     spans, logs: of this rank's runs, on the common clock.
     """
@@ -125,7 +125,7 @@ def gather(own: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
 
 
 def _transfers(logs: Sequence[Sequence[Event]], zero_s: float) -> dict[str, Any]:
-    """Return the transfers as the columns of a record, their times since `zero_s`."""
+    """Return the transfers as the columns of a record, with times since `zero_s`."""
     sent, applied = {}, {}
     for rank, log in enumerate(logs):
         for event in log:

@@ -80,7 +80,7 @@ def own_share(whole: torch.Tensor, rank: int, num_ranks: int, splits: tuple[int,
 
 
 def check_tensor(name: str, tensor: torch.Tensor) -> None:
-    """Raise ValueError if the elements of `tensor` cannot be sent: it is sparse, quantized, nested, or cannot be copied."""
+    """Raise ValueError if the elements of `tensor` cannot be sent: it is not dense, or torch cannot copy it."""
     if tensor.layout != torch.strided:
         raise ValueError(f"{name} has the layout {tensor.layout}: must be dense; call to_dense() first")
     if tensor.is_quantized:

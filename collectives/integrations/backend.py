@@ -3,8 +3,8 @@
     import collectives
     dist.init_process_group("ring", pg_options=collectives.BackendOptions(all_reduce="halving_doubling"))
 
-All else goes to Gloo as it would without us: sending and receiving, also in batches, sparse tensors, a monitored
-barrier. CUDA tensors of collectives go through memory of the host, all others as far as Gloo takes them.
+Everything else goes to Gloo unchanged: sends and receives, also in batches, sparse tensors, a monitored barrier. CUDA
+tensors of collectives go through memory of the host; other CUDA tensors work as far as Gloo supports them.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,9 +36,9 @@ HAS_STRATEGIES = hasattr(eval_frame, "_FrameExecStrategy")  # from torch 2.7 on
 
 
 def untraced(function: T) -> T:
-    """Let Dynamo run a function, or each method of a class, and all that it calls, as the Python that it is.
+    """Make Dynamo run a function, or each method of a class, and everything it calls, as plain Python.
 
-    In a compiled program Dynamo looks at every Python frame, also those that torch's C++ calls, such as the methods of
+    In a compiled program Dynamo traces every Python frame, also frames called from torch's C++, such as the methods of
     a process group, but refuses the attributes of a process group. `torch.compiler.disable` does the same with a
     wrapper for each call, and imports Dynamo, which takes seconds.
     """
@@ -57,7 +57,7 @@ class BackendOptions:
 
     all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all: algorithms.
     wire: for the collectives that reduce, as in `all_reduce`; for floating-point tensors only.
-    transport: as in `use_transport`; as the environment says if None.
+    transport: as in `use_transport`; None for the environment's.
 
         >>> options = collectives.BackendOptions(all_reduce="halving_doubling", wire=torch.bfloat16)
         >>> group = dist.new_group(backend="ring", pg_options=options)
@@ -97,10 +97,10 @@ _OPTIONS = {
 def carries_out(context: CallContext) -> Callable[[type[T]], type[T]]:
     """Give a class of process groups torch's methods for the functions of the table.
 
-    Within `context` they call the method `carry_out` of the class with the function, the options, and the operands as
-    the function takes them; where it works in place, with a list of tensors. They take their arguments in every form
-    that torch's ProcessGroup has. Those of `reduce`, for example, are reduce([tensor]), reduce([tensor], opts),
-    reduce(tensor, root) and reduce(tensor, root, op, timeout), each also by keyword.
+    Within `context` they call the method `carry_out` of the class with the function, the options, and the operands in
+    the function's form; for a function in place, with a list of tensors. They accept every form of torch's
+    ProcessGroup: reduce([tensor]), reduce([tensor], opts), reduce(tensor, root) and reduce(tensor, root, op, timeout),
+    also by keyword.
     """
 
     def changed(group: type[T]) -> type[T]:
@@ -161,14 +161,14 @@ def _with_options(parameters: Sequence[str], kind: Any, arguments: tuple[Any, ..
 
 
 def allreduce(group: dist.ProcessGroup, tensors: Tensors, opts: Any) -> dist.Work:
-    """Sum by Gloo; by this name of a function pybind11 sees that the method that Python overrides is meant."""
+    """Sum by Gloo. pybind11 recognises by this function's name that the overridden method is meant."""
     return dist.ProcessGroup.allreduce(group, tensors, opts)
 
 
 @untraced
 @carries_out(lambda _, options: call_timeout(options.timeout))
 class RingGroup(dist.ProcessGroup):
-    """A process group whose collectives are ours, and whose sends and receives, and all else, are Gloo's.
+    """A process group with our collectives; sends, receives, and everything else are Gloo's.
 
     It has the methods that torch.distributed calls; roots are ranks of the group.
     """
@@ -207,7 +207,7 @@ class RingGroup(dist.ProcessGroup):
     def carry_out(
         self, function: Function, opts: Any, output: Any = None, given: Any = None, *sizes: list[int]
     ) -> dist.Work:
-        """Call the function of the table as the options of this group and of the call say."""
+        """Call the function of the table with the options of this group and of the call."""
         if function is FUNCTIONS["barrier"]:
             return calls.barrier(self, opts.asyncOp) or Work.over([])
         if function.single == "all_reduce" and output[0].layout != torch.strided:
@@ -254,9 +254,9 @@ def create(options: Any, group_options: BackendOptions | None) -> RingGroup:
 
 
 def register() -> None:
-    """Make the name "ring" known to torch.distributed; `import collectives` does.
+    """Register the backend "ring" with torch.distributed; `import collectives` calls this.
 
-    torch's `monitored_barrier` refuses backends other than "gloo"; for a group of ours it is that of its Gloo.
+    torch's `monitored_barrier` refuses backends other than "gloo"; a group of ours uses its Gloo's.
     """
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
     in_torch = dist.monitored_barrier
@@ -277,15 +277,15 @@ def register() -> None:
 
 
 def mark_last_bucket(bucket: torch.Tensor) -> None:
-    """Let `is_last_bucket` know a tensor that has all of its memory to itself.
+    """Mark the bucket for `is_last_bucket`; it must not share its storage.
 
-    The last bucket of DistributedDataParallel is a call that its caller waits for at once, though it asks not to wait.
-    A process group is not told which bucket that is, so it is marked where it is allocated.
+    The caller of the all_reduce of DistributedDataParallel's last bucket waits for it at once, though it asks not to
+    wait. A process group is not told which bucket is the last, so the bucket is marked where it is allocated.
     """
     bucket.untyped_storage().is_last_bucket = True  # type: ignore[attr-defined]
 
 
 def is_last_bucket(tensor: torch.Tensor) -> bool:
-    """Whether this is called in a backward pass, in which a bucket that was marked is to be reduced."""
+    """Whether this is called in a backward pass, for a marked bucket."""
     is_in_backward = torch._C._current_graph_task_id() >= 0
     return is_in_backward and getattr(tensor.untyped_storage(), "is_last_bucket", False)

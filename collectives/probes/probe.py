@@ -1,4 +1,4 @@
-"""`probe`: measures the costs of sending and reducing with all ranks at work, as in a ring; and their provenance."""
+"""`probe`: measure the costs of sending and reducing with all ranks at work, as in a ring; and their provenance."""
 
 import math
 import os
@@ -47,8 +47,8 @@ REDUCED = (torch.bfloat16, torch.float16)  # beside float32
 class Blocks(NamedTuple):
     """How a probe is timed: in `turns` turns of `number` blocks, whose rounds take at least `least_s`.
 
-    Where threads share cores, one that polls can delay another one until the kernel's next tick, 4 ms and more. A short
-    block has at most one such wait, and the median of the blocks none.
+    Where threads share cores, a polling thread can delay another one until the kernel's next tick, 4 ms and more. A
+    short block has at most one such wait, and the median of the blocks none.
     """
 
     turns: int = 4
@@ -77,13 +77,13 @@ def probe(
     and, where all ranks share memory, also through that.
 
     tensor_bytes: of the largest tensor to be predicted; messages have up to half of it.
-    memory_bytes: that a rank touches between two collectives. The probes walk through as much, as data in the caches
+    memory_bytes: touched by a rank between two collectives. The probes walk through as much, as data in the caches
     moves and adds several times faster.
-    blocks: repetitions; with few, a busy moment of the machine matters. sizes: of messages.
-    calls: makes the probes of calls, `probe_calls`. With them pairs of ranks are also probed alone, and additions in
-    other dtypes, and ranks meet at a barrier before each block. Without them a collective of `group` may ask for the
-    probes; another one of the same group would wait for its end, so that the ranks meet by our own messages.
-    on_progress: called between two probes with the number done and of all.
+    blocks: with few, a busy moment of the machine matters. sizes: of messages.
+    calls: makes the probes of calls, `probe_calls`. With them, pairs of ranks are also probed alone, additions in other
+    dtypes too, and ranks meet at a barrier before each block. Without them a collective of `group` may ask for the
+    probes; since another collective would wait for its end, the ranks then meet by our own messages.
+    on_progress: called between two probes with the number done and the number of all.
     """
     sizes = _sizes(sizes, tensor_bytes)
     # Written to, because unwritten pages are all one page, which is always in the caches.
@@ -112,7 +112,7 @@ def probe(
 def _workloads(
     group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], places: RankHosts | None
 ) -> list[ProbeWorkload]:
-    """Return the probes, without those of calls. places: to also probe pairs of ranks alone."""
+    """Return the probes, without the probes of calls. places: to also probe pairs of ranks alone."""
     num_ranks = group.size()
     workloads = [*shifts(group, memory, sizes), *additions(group, memory, sizes, torch.float32)]
     workloads += shared_memory_probes(group, memory, sizes, thoroughly=places is not None)
@@ -149,7 +149,7 @@ def time_blocks(
     """Return the seconds per round of each block or call, elapsed and of a core; 0 on ranks without a part; collective.
 
     meeting: an all_reduce, by which the ranks agree on the rounds of a block.
-    meet: brings them together before each block, as threads keep their cores for many rounds, but should not for all.
+    meet: synchronises them before each block: threads keep their cores for many rounds, but should not for all.
     """
     if workload.before is not None:
         return [time for _ in range(blocks.number) for time in _time_calls(workload, workload.before, meeting)]

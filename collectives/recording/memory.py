@@ -1,4 +1,4 @@
-"""`MemoryWatch`: the storages of a step, which give its peak and what is held at its end.
+"""`MemoryWatch`: the peak and the final memory of a step, from its storages.
 
 torch's `MemTracker` refuses a model that is called twice in a step, as in gradient accumulation, and counts the tensors
 of the recording.
@@ -43,10 +43,10 @@ class _Change(NamedTuple):
 
 
 class MemoryWatch:
-    """Notes when storages begin, change their size and end, from `start` to `stop`.
+    """Records the creation, resizing and end of storages, from `start` to `stop`.
 
-    Tensors known to Python exist at the start, and so do storages that an operator reads before any operator has
-    returned them, such as the buckets of DistributedDataParallel, which C++ holds.
+    Tensors known to Python exist at the start. So do storages that an operator reads before any operator has returned
+    them, such as the buckets of DistributedDataParallel, which C++ holds.
 
     memory: of the watched step; None until it ends.
     """
@@ -61,7 +61,6 @@ class MemoryWatch:
         self.is_watching = False
 
     def start(self) -> None:
-        """Begin to watch a step."""
         self.is_watching = True
         self._resizing.start()
         gradients = (parameter.grad for parameter in _parameters() if parameter.grad is not None)
@@ -83,15 +82,14 @@ class MemoryWatch:
         self._known.clear()
 
     def read(self, tensors: Iterable[Tensor]) -> None:
-        """Note that an operator is about to read the tensors."""
+        """Note the tensors that an operator is about to read."""
         self._see(tensors, self._at_start)
 
     def made(self, tensors: Iterable[Tensor]) -> None:
-        """Note that an operator has returned the tensors."""
+        """Note the tensors that an operator has returned."""
         self._see(tensors, self._changes)
 
     def _see(self, tensors: Iterable[Tensor], changes: list[_Change]) -> None:
-        """Add storages that are not known to these changes."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             if not self._note_size(storage) and self.is_watching and tensor.device.type != "meta":
@@ -109,7 +107,7 @@ class MemoryWatch:
         return _Known(len(self._devices), storage.nbytes(), weakref.ref(storage, ended))
 
     def _note_size(self, storage: UntypedStorage) -> bool:
-        """Note the size of a storage if it is known; return whether it is."""
+        """Update the size of a storage if it is known; return whether it is."""
         known = self._known.get(storage._cdata)
         if known is not None and (size_bytes := storage.nbytes()) != known.size_bytes:
             self._known[storage._cdata] = known._replace(size_bytes=size_bytes)
@@ -117,7 +115,7 @@ class MemoryWatch:
         return known is not None
 
     def _noting(self, resize: Any) -> Any:
-        """Return `UntypedStorage.resize_` with its calls noted; FSDP2 frees gathered parameters by it."""
+        """Return a `UntypedStorage.resize_` that is noted; FSDP2 frees gathered parameters by it."""
 
         @wraps(resize)
         def resize_(storage: UntypedStorage, size: int) -> Any:
@@ -146,10 +144,11 @@ class MemoryWatch:
 
 
 def _all(kind: type[Any]) -> list[Any]:
-    """Return all objects of a class, which refer to it, also those put aside by `gc.freeze`.
+    """Return all objects of a class, including objects frozen by `gc.freeze`.
 
-    `gc.get_objects` would also return tuples that other threads are making, and CPython raises SystemError in a thread
-    that finishes a tuple to which something else refers; that ends a data loader's thread.
+    They are found as referrers of their class. `gc.get_objects` would also return tuples that other threads are making;
+    CPython raises SystemError in a thread that finishes a tuple with another reference, which ends a data loader's
+    thread.
     """
     is_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
@@ -168,12 +167,12 @@ def _parameters() -> Iterator[Tensor]:
 
 
 def _has_own_storage(tensor: Tensor) -> bool:
-    """Return whether a tensor has elements itself, as a DTensor has not."""
+    """Whether a tensor has its own elements, unlike a DTensor."""
     return not is_traceable_wrapper_subclass(tensor) and tensor.layout is torch.strided
 
 
 def _peak(changes: list[_Change]) -> int:
-    """Return the number of changes up to the most bytes."""
+    """Return the number of changes until the peak."""
     held = list(accumulate((change.size_bytes for change in changes), initial=0))
     return held.index(max(held))
 

@@ -1,8 +1,8 @@
 """`LocalRanks`: the ranks of a group that share memory with this one, and how they wait for each other.
 
-A rank that publishes a chunk writes a record: the location of the chunk, and then a stamp. A rank that waits for the
-chunk polls the stamp, at first without a pause, then yielding its core in between, and at last asleep until a byte on
-a socket wakes it. x86-64 keeps that order of writes and reads by itself.
+A rank that publishes a chunk writes a record: the chunk's location, and then a stamp. The receiver polls the stamp,
+first without a pause, then yielding its core between polls, and finally asleep until a byte on a socket wakes it.
+x86-64 keeps that order of writes and reads.
 """
 
 import os
@@ -64,7 +64,7 @@ def patience_of(num_ranks: int, *, is_beside: bool) -> Patience:
 
 
 class TimeLimit(NamedTuple):
-    """How long a rank waits for another one. whose: what has set the limit, for a message."""
+    """How long a rank waits for another. whose: the origin of the limit, for a message."""
 
     seconds: float
     whose: str = ""
@@ -74,7 +74,7 @@ class TimeLimit(NamedTuple):
 
 
 class PeerError(RuntimeError):
-    """Another rank keeps this one from going on. peer: that rank, or the first of several."""
+    """Another rank keeps this one from continuing. peer: that rank, or the first of several."""
 
     def __init__(self, message: str, peer: int) -> None:
         super().__init__(message)
@@ -82,7 +82,7 @@ class PeerError(RuntimeError):
 
 
 class OtherCallError(PeerError):
-    """Another rank has made other calls of the group than this rank, as its messages say."""
+    """The messages of another rank show that it has made other calls of the group."""
 
     def __init__(self, peer: int, detail: str = "") -> None:
         super().__init__(f"rank {peer} has made other calls of this group than this rank{detail}", peer)
@@ -92,14 +92,14 @@ class LocalRanks:
     """The shared memory and the sockets through which one rank of a host reaches the others.
 
     memories: of each of these ranks, itself included. sockets: to each of the others, by rank.
-    limit: of a wait, asked anew each time, as a program may change it.
+    limit: of a wait, read anew each time, as a program may change it.
 
-    All that is published in a portion has a stamp: the portion's number, and a digest of what all portions up to it
-    belonged to. Ranks that have done different things find out as soon as one waits for another, or reuses the slot.
+    All records of a portion have a stamp: the portion's number, and a digest of the tokens up to it. Ranks that execute
+    different schedules find out as soon as one waits for another, or reuses the slot.
 
     A tensor in the rank's heap is lent, not copied: its location is published, and before the collective ends,
-    `take_back` waits until all have read there. A rank that fails does not wait; what is made of lent memory is
-    therefore passed on, or returned, only after a look at who has failed since.
+    `take_back` waits until all have read it. A rank that fails does not wait. Data made of lent memory is therefore
+    forwarded, or returned, only after a check for failed ranks.
 
     heap: the memory of the tensors that this rank shares.
     first_gone: the rank that ended first, as far as this one knew when it failed.
@@ -140,12 +140,12 @@ class LocalRanks:
         return peer in self._words
 
     def open_portion(self, token: int) -> None:
-        """Begin the next portion, once no rank reads what this one has published in its slot.
+        """Begin the next portion, once no rank reads the data that this one has published in its slot.
 
-        token: less than 2**TOKEN_BITS; stands for what the portion belongs to.
+        token: less than 2**TOKEN_BITS; identifies schedule and tensor.
 
-        Raises PeerError if a rank that has yet to read there has ended or failed, or is later than the group's timeout;
-        OtherCallError if what it has read belonged to something else; RuntimeError if this rank has failed before.
+        Raises PeerError if a rank that has yet to read has ended or failed, or exceeds the group's timeout;
+        OtherCallError if its token differed; RuntimeError if this rank has failed before.
         """
         if self._is_closed:
             raise RuntimeError("an earlier failure has closed the connections to the other ranks of this host")
@@ -175,7 +175,7 @@ class LocalRanks:
                 _wake(self._sockets[peer])
 
     def lend(self, tensor: torch.Tensor) -> int | None:
-        """Return where others find `tensor`, until `take_back`; None if it is not in the heap of this rank."""
+        """Return the location of `tensor` for others, until `take_back`; None if it is not in the heap of this rank."""
         offset = self.heap.offset_of(tensor)
         if offset is None:
             return None
@@ -183,9 +183,9 @@ class LocalRanks:
         return self.rank << OWNER_SHIFT | HEAP_ADDRESS + offset
 
     def take_back(self) -> None:
-        """End a collective: wait until nobody reads what this rank has lent in it.
+        """End a collective: wait until nobody reads the tensors that this rank has lent in it.
 
-        Raises what `open_portion` and `require_lenders` do.
+        Raises the errors of `open_portion` and `require_lenders`.
         """
         if self._has_lent:
             self._settle(self.portion)
@@ -220,9 +220,9 @@ class LocalRanks:
         return self._memories[owner].heap.view(address - HEAP_ADDRESS, length, dtype)
 
     def publish(self, peer: int, index: int, location: int) -> None:
-        """Tell `peer`, by this rank's record `index` of the portion, where it finds a chunk.
+        """Publish a chunk's location to `peer` in this rank's record `index` of the portion.
 
-        Raises what `require_lenders` does: the chunk may have been made of what this rank has borrowed.
+        Raises the error of `require_lenders`: the chunk may have been made of borrowed data.
         """
         self.require_lenders()
         words, place = self._own_words, memory.record_place(self.portion, index)
@@ -234,8 +234,8 @@ class LocalRanks:
     def wait_for(self, peer: int, index: int) -> int:
         """Return the location in the record `index` of `peer`, once it is published.
 
-        Raises OtherCallError if `peer` does something else, RuntimeError if it has ended or failed, or is later than
-        the group's timeout.
+        Raises OtherCallError if `peer` executes something else, RuntimeError if it has ended, failed or exceeds the
+        group's timeout.
         """
         words, place = self._words[peer], memory.record_place(self.portion, index)
         stamp, begun = self._stamp, memory.BEGUN + self.portion % memory.STAMPS
@@ -253,7 +253,7 @@ class LocalRanks:
         return words[place]
 
     def fail(self) -> None:
-        """Close the connections after a failure, and tell the others which rank ended first, if this one knows."""
+        """Close the connections after a failure, and tell the others which rank ended first, if known."""
         if not self._is_closed:
             for _ in range(2):  # a rank may have woken this one, and then ended
                 self._look(0)
@@ -263,7 +263,7 @@ class LocalRanks:
         self.close()
 
     def _first_gone(self) -> int | None:
-        """Return the rank that failed ranks name, or one that has ended without having failed."""
+        """Return the rank that failed ranks name, or one that has ended without a failure."""
         words = {peer: self._words[peer][memory.FAILED] for peer in self._gone}
         told = [word - 1 for word in words.values() if word > 0]
         return next(iter(told or (peer for peer, word in words.items() if not word)), None)
