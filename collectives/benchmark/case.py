@@ -130,8 +130,8 @@ UNTOUCHED = -1  # in every dtype a value that no result has
 class Buffers:
     """One rank's memory.
 
-    data: the input, only read. input, output: the operands of a call; in place they are the same, or the smaller
-    one is this rank's share of the larger.
+    data: the input, only read. input, output: the operands of a call. In place they are the same, or the smaller one is
+    this rank's share of the larger.
     """
 
     data: torch.Tensor
@@ -157,7 +157,6 @@ class Buffers:
         return cls(data, input_, input_ if case.in_place else new(len(data)))
 
     def refill(self) -> None:
-        """Restore the input after a call in place."""
         if self.input is not self.data:
             self.input.copy_(self.data)
 
@@ -166,7 +165,7 @@ class Buffers:
         self.output.copy_(torch.tensor(UNTOUCHED).to(self.output.dtype))
 
     def copied(self) -> torch.Tensor:
-        """Return the output with the input copied to it: no library has all_reduce, broadcast and reduce out of place."""
+        """Return the output with a copy of the input: no library has all_reduce, broadcast or reduce out of place."""
         if self.output is not self.input:
             self.output.copy_(self.input)
         return self.output
@@ -183,12 +182,12 @@ class BenchmarkPlan:
 
     algorithms: in addition to torch's own; if empty, our default for the collective.
     sizes_bytes: of whole tensors, rounded down to equal shares where the collective has them.
-    in_place: the kinds to time, one after the other; an all_to_all is never in place.
+    in_place: the kinds to time; an all_to_all is never in place.
     iterations: None for as many as fit into `cell_time_s`.
-    calls: in a row per iteration; None for as many as take a few milliseconds.
+    calls: in a row per iteration; None for as many as take 50 ms.
     plain_ring: also time a ring of isend and irecv. shared: allocate tensors by `collectives.empty`.
     probes: probe the group first, for `ringsim calibrate`.
-    record: record a run of each algorithm, transfer by transfer, for `ringsim compare`.
+    record: record a run of each algorithm, for `ringsim compare`.
     """
 
     collectives: tuple[Collective, ...]
@@ -206,7 +205,7 @@ class BenchmarkPlan:
     record: bool = False
 
     def cases(self, num_ranks: int) -> list[BenchmarkCase]:
-        """Return the cases in order. Raises ValueError for a size that is too small."""
+        """Raise ValueError for a size that is too small."""
         cases = {
             BenchmarkCase(collective, elements, self.dtype, num_ranks, in_place): None
             for collective in self.collectives

@@ -29,7 +29,6 @@ NCCL_SIZE = console.Quantity("size", parse_size_of_nccl_tests)
 
 
 def _names(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
-    """Split an option that may be repeated and hold several names, separated by commas."""
     return tuple(dict.fromkeys(name for value in values for name in value.split(",")))
 
 
@@ -165,7 +164,7 @@ def main(
 
 
 def _write(measurements: Measurements, output: Path | None) -> None:
-    """Write the file, if there is one. Exits with 1 if an element was wrong."""
+    """Exit with 1 if an element was wrong."""
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         with console.output_file(output) as file:

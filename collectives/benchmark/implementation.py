@@ -56,10 +56,7 @@ def plain_ring(case: BenchmarkCase, group: dist.ProcessGroup) -> Run | None:
 
 
 class _PlainRing:
-    """One rank's part, for chunks of at most `length` elements, sent whole, one step after the other.
-
-    Buffers are kept, as in our executors.
-    """
+    """One rank's part of the ring, with buffers for chunks of at most `length` elements."""
 
     def __init__(self, group: dist.ProcessGroup, length: int, dtype: torch.dtype) -> None:
         self._group, self._rank, self._num_ranks = group, group.rank(), group.size()
@@ -89,12 +86,10 @@ class _PlainRing:
             self._exchange(chunks[-step], chunks[-step - 1])
 
     def _from_here_on(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """Return the chunks of `tensor`, this rank's first."""
         chunks = tensor.tensor_split(self._num_ranks)
         return [*chunks[self._rank :], *chunks[: self._rank]]
 
     def _exchange(self, sent: torch.Tensor, arriving: torch.Tensor) -> None:
-        """Send to the next rank, and receive from the previous one."""
         sending = self._group.send([sent], (self._rank + 1) % self._num_ranks, 0)
         self._group.recv([arriving], (self._rank - 1) % self._num_ranks, 0).wait()
         sending.wait()

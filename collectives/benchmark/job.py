@@ -55,7 +55,7 @@ def run_plan(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress |
 
 
 def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -> Measurements:
-    """Return the probes, if the plan asks for them, for tensors up to its largest, and the provenance."""
+    """Return the probes, if the plan asks for them, and the provenance."""
     origin = {"transport": transport_in_use(group)} | ({"tensors": "shared"} if plan.shared else {})
     if not plan.probes:
         return Measurements(group.size(), provenance() | origin | places_of(group).as_dict())
@@ -102,7 +102,6 @@ def measure(
 
 
 def _count_wrong(run: Run, data: Pattern, buffers: Buffers, group: dist.ProcessGroup) -> int:
-    """Execute the case once; return the number of wrong elements over all ranks."""
     buffers.spoil()
     buffers.refill()
     run(buffers)
@@ -114,7 +113,7 @@ def _count_wrong(run: Run, data: Pattern, buffers: Buffers, group: dist.ProcessG
 def _one_round(
     runs: Sequence[Run], buffers: Buffers, group: dist.ProcessGroup, turn: int, calls: int
 ) -> list[tuple[float, float]]:
-    """Return the begin and end of each implementation's calls on this rank, in seconds on its clock."""
+    """Return the begin and end of each implementation's calls on this rank, in seconds of its clock."""
     times = [(0.0, 0.0)] * len(runs)
     for place in range(len(runs)):
         index = (turn + place) % len(runs)
@@ -131,7 +130,7 @@ def _one_round(
 def _agree(
     plan: BenchmarkPlan, one_round: Callable[[], object], num_implementations: int, group: dist.ProcessGroup
 ) -> tuple[int, int]:
-    """Return the number of calls in a row, and of iterations, that fit by rank 0's trial; the same on all ranks."""
+    """Return the numbers of calls in a row and of iterations that fit, as measured by rank 0; the same on all ranks."""
     if plan.calls and plan.iterations:
         return plan.calls, plan.iterations
     rounds_s = []

@@ -72,7 +72,6 @@ def _origin(measurements: Measurements) -> Iterator[str]:
 
 
 def _means(times: Sequence[CollectiveTimes]) -> Iterator[str]:
-    """Yield the geometric mean of the ratios of each of our algorithms."""
     for algorithm in dict.fromkeys(timed.algorithm for timed in times if timed.algorithm != TORCH):
         means = []
         for in_place in (False, True):

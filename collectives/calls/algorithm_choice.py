@@ -85,7 +85,7 @@ class Chooser:
 
 
 def _calibrated(measurements: Measurements, num_cores: int) -> Network:
-    """Return a network of one host; of hosts with equally many ranks and shared interfaces; or of one link per rank."""
+    """Return a network of one host; of equal hosts whose ranks share interfaces; or of one link per rank."""
     if num_hosts(measurements) == 1:
         return calibrate_host(measurements, num_cores)
     try:
@@ -95,7 +95,6 @@ def _calibrated(measurements: Measurements, num_cores: int) -> Network:
 
 
 def _of_several_hosts(collective: Collective, num_ranks: int, network: Network) -> list[str]:
-    """Return the algorithms that may be fastest where several ranks share a host's network interface."""
     per_host = network.spec.ranks_per_host
     if (collective, "hierarchical") not in ALGORITHMS or per_host is None or not 1 < per_host < num_ranks:
         return []

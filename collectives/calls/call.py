@@ -96,7 +96,7 @@ class CollectiveCall:
         return amount if reduction is None else (*amount, ", ", reduction.name, operands.dtypes)
 
     def _run(self, operands: Operands) -> None:
-        """Run the schedule on the output, or on a copy if necessary, and leave the result in the outputs."""
+        """Run the schedule on the output, or on a copy if necessary."""
         inputs, outputs, dtypes, splits = operands.inputs, operands.outputs, operands.dtypes, operands.splits
         reduction = operands.reduction
         gathers, scatters = self.collective is Collective.ALL_GATHER, self.collective is Collective.REDUCE_SCATTER
@@ -129,7 +129,7 @@ class CollectiveCall:
             _copy_out(result, outputs)
 
     def run_out_of_place(self, operands: Operands) -> None:
-        """Run the schedule of a collective that leaves no rank all chunks, from the inputs to the outputs."""
+        """Run the schedule of a collective that leaves no rank all chunks."""
         inputs, outputs, dtypes = operands.inputs, operands.outputs, operands.dtypes
         source_length, length = (sum(tensor.numel() for tensor in tensors) for tensors in (inputs, outputs))
         is_source = (
@@ -149,7 +149,6 @@ class CollectiveCall:
             _copy_out(target, outputs)
 
     def _can_use_directly(self, tensor: torch.Tensor, dtype: torch.dtype) -> bool:
-        """Whether the schedule can run on `tensor` itself, in `dtype`, rather than on a copy in a `_buffer`."""
         # Strides that are not contiguous would be sent as if they were.
         return self.transport is not runtime.STAGED and tensor.dtype == dtype and runtime.is_plain(tensor)
 
@@ -169,12 +168,11 @@ class CollectiveCall:
         return own_share(whole, self.rank, self.num_ranks, splits)
 
     def _buffer(self, length: int, dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the queue's buffer for a copy, (length,), on the device of `tensor`, or on the CPU if staged."""
         is_staged = self.transport is runtime.STAGED
         return self._runtime.queue.buffer(length, dtype, runtime.CPU if is_staged else tensor.device, is_staged)
 
     def execute(self, operands: runtime.RunOperands, reduction: Reduction | None = None) -> None:
-        """Run the schedule; call it at this collective's turn."""
+        """Run the schedule at this collective's turn."""
         collective, algorithm = self.collective, self._algorithm
         # In an all_to_all the chunks of all ranks are n tensors; the size is that of one, on average.
         num_elements = operands.num_elements(collective, self.num_ranks) // collective.num_tensors(self.num_ranks)
@@ -197,7 +195,6 @@ class CollectiveCall:
         return executor
 
     def fingerprint(self, name: str, length: int | None, dtype: torch.dtype, *details: object) -> runtime.Fingerprint:
-        """Return the fingerprint of this call of `length` elements. details: as in `Fingerprint`."""
         algorithm = self._runtime.compared_names.get((self.collective, self._algorithm), self._algorithm)
         root = self.root if self.collective.has_root else None
         return runtime.Fingerprint(name, length, dtype, details, algorithm, root)
@@ -212,7 +209,7 @@ class CollectiveCall:
     ) -> runtime.Work | None:
         """Do `work` after the group's earlier collectives, and wait for it unless `async_op`.
 
-        result: the tensors that it writes; inputs: the tensors that it reads; all on one device.
+        result, inputs: the tensors that it writes and reads, all on one device.
         """
         tensor = (result or inputs)[0]
         self.transport = self._runtime.transports.of(tensor)
@@ -257,7 +254,7 @@ class CollectiveCall:
 
 
 def _copy_in(tensors: Sequence[torch.Tensor], whole: torch.Tensor) -> None:
-    """Write the values of `tensors`, one after the other, into `whole`, contiguous memory, unless they are there."""
+    """Write `tensors`, one after the other, into `whole`, contiguous memory, unless they are there."""
     for part, tensor in zip(_split(whole, tensors), tensors, strict=True):
         if tensor.data_ptr() == part.data_ptr() and runtime.is_plain(tensor):
             continue

@@ -179,7 +179,7 @@ def all_reduce_coalesced(
     algorithm: str = "ring",
     wire: torch.dtype | None = None,
 ) -> Work | None:
-    """Reduce `tensors` over all ranks, in place, in a single collective, which saves the latencies of separate calls.
+    """Reduce `tensors` over all ranks, in place, in a single collective, which saves latencies.
 
     tensors: at least one, all of one dtype and on one device.
     """
@@ -418,7 +418,7 @@ def empty(
 
 
 def _local_ranks(group: dist.ProcessGroup) -> LocalRanks | None:
-    """Return the ranks that share memory with this one; collective the first time, in the order of the queue."""
+    """Return the ranks that share memory with this one; collective the first time."""
     sharing = runtime.state_of(group).part(runtime.Sharing)
     if not sharing.is_known:
         runtime.state_of(group).part(GroupRuntime).queue.run(lambda: sharing.of(group))
@@ -426,7 +426,6 @@ def _local_ranks(group: dist.ProcessGroup) -> LocalRanks | None:
 
 
 def _start(name: str, output: Given, given: Given, options: CallOptions) -> Work | None:
-    """Check the tensors of the table's function `name`, and start it."""
     call, operands = _prepared(name, output, given, options)
     function = FUNCTIONS[name]
     if function.is_in_place:
@@ -437,7 +436,7 @@ def _start(name: str, output: Given, given: Given, options: CallOptions) -> Work
 
 
 def _prepared(name: str, output: Given, given: Given, options: CallOptions) -> tuple[CollectiveCall, Operands]:
-    """Return the call and its operands; each tensor is checked, but not whether the tensors fit together."""
+    """Return the call and its operands, each checked alone."""
     function = FUNCTIONS[name]
     collective = function.collective
     outputs = _checked(function.output, output, table.check_writable)
@@ -455,7 +454,7 @@ def _prepared(name: str, output: Given, given: Given, options: CallOptions) -> t
 def _checked(name: str, given: Given, check: Callable[[str, torch.Tensor], None]) -> tuple[torch.Tensor, ...]:
     """Return the checked tensors of an argument; empty for None on a rank that is not the root.
 
-    Raises ValueError for a list in place of a tensor, and the other way round.
+    Raises ValueError for a list in place of a tensor, or a tensor in place of a list.
     """
     if name.endswith(("_list", "tensors")):
         if given is None and name in ("gather_list", "scatter_list"):
@@ -470,9 +469,9 @@ def _checked(name: str, given: Given, check: Callable[[str, torch.Tensor], None]
 
 
 def _check_shares(share: tuple[str, Any], whole: tuple[str, Any], call: CollectiveCall) -> tuple[int, ...] | None:
-    """Return the elements of each rank's share; None if they are equal. Raises ValueError if the tensors do not fit.
+    """Return the elements of each rank's share; None if equal. Raises ValueError if the tensors do not fit.
 
-    share: the name and tensor of an argument. whole: likewise, or with a list, in a rooted collective on the root only.
+    share: name and tensor of an argument. whole: likewise, or with a list (in a rooted collective only on the root).
     """
     name, shares = whole
     if isinstance(shares, torch.Tensor):

@@ -26,8 +26,8 @@ def _chosen_by(choose: Callable[..., torch.Tensor]) -> Combine:
 def _add_parts(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
     """Add complex numbers as pairs of numbers, as torch.distributed does.
 
-    `add_` multiplies its second argument by the complex number 1, which can change the sign of a zero, so that the sum
-    would depend on the order.
+    `add_` multiplies its second argument by the complex 1, which can change the sign of a zero: the sum would depend on
+    the order.
     """
     torch.view_as_real(chunk).add_(torch.view_as_real(arrived.to(chunk.dtype)))
 

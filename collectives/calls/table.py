@@ -43,7 +43,6 @@ class Function(NamedTuple):
         return self.name.removesuffix("_coalesced")
 
     def arguments(self, output: Any, given: Any) -> tuple[Any, ...]:
-        """Return the positional arguments for the tensors it writes and reads."""
         if self.is_in_place:
             return (output,)
         return (given, output) if self.root == "dst" else (output, given)
@@ -194,7 +193,7 @@ def check_shares(
 ) -> tuple[int, ...] | None:
     """Return the elements of each rank's listed tensor; None if they are equal.
 
-    rank: this rank, if the shares may differ: only its own must match the length of `tensor`. None: all must.
+    rank: only this rank's tensor must match `tensor` in length; None: all must.
 
     Raises ValueError for another length, number of tensors, dtype or device.
     """

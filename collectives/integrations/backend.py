@@ -38,9 +38,9 @@ HAS_STRATEGIES = hasattr(eval_frame, "_FrameExecStrategy")  # from torch 2.7 on
 def untraced(function: T) -> T:
     """Make Dynamo run a function, or each method of a class, and everything it calls, as plain Python.
 
-    In a compiled program Dynamo traces every Python frame, also frames called from torch's C++, such as the methods of
-    a process group, but refuses the attributes of a process group. `torch.compiler.disable` does the same with a
-    wrapper for each call, and imports Dynamo, which takes seconds.
+    Dynamo traces every Python frame of a compiled program, also frames called from torch's C++, but refuses the
+    attributes of a process group. `torch.compiler.disable` needs a wrapper for each call, and imports Dynamo, which
+    takes seconds.
     """
     for method in vars(function).values() if isinstance(function, type) else [function]:
         if isinstance(method, FunctionType):
@@ -135,9 +135,9 @@ def _method(function: Function, context: CallContext) -> Callable[..., dist.Work
 
 
 def _with_options(parameters: Sequence[str], kind: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Return the tensors and options of a method; raise TypeError if no form of torch's fits.
+    """Return the tensors and options of a method with these `parameters` before its options.
 
-    parameters: of the method, before the options of this kind.
+    Raises TypeError if no form of torch's fits.
     """
     num_tensors = len(parameters)
     given = keywords.pop("opts", None)
@@ -207,7 +207,6 @@ class RingGroup(dist.ProcessGroup):
     def carry_out(
         self, function: Function, opts: Any, output: Any = None, given: Any = None, *sizes: list[int]
     ) -> dist.Work:
-        """Call the function of the table with the options of this group and of the call."""
         if function is FUNCTIONS["barrier"]:
             return calls.barrier(self, opts.asyncOp) or Work.over([])
         if function.single == "all_reduce" and output[0].layout != torch.strided:
@@ -279,8 +278,8 @@ def register() -> None:
 def mark_last_bucket(bucket: torch.Tensor) -> None:
     """Mark the bucket for `is_last_bucket`; it must not share its storage.
 
-    The caller of the all_reduce of DistributedDataParallel's last bucket waits for it at once, though it asks not to
-    wait. A process group is not told which bucket is the last, so the bucket is marked where it is allocated.
+    DistributedDataParallel waits at once for the last bucket, though it asks not to wait. A process group is not told
+    which bucket is the last, so the bucket is marked where it is allocated.
     """
     bucket.untyped_storage().is_last_bucket = True  # type: ignore[attr-defined]
 

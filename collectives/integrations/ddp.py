@@ -19,14 +19,12 @@ from collectives.runtime import CPU, Work
 class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     """torch's DistributedDataParallel, for the CPU, whose buckets the collectives use in place, without copying.
 
-    It takes the same arguments; use it with the backend "ring" or with `ddp_comm_hook`. It allocates the buckets by
-    `empty`; torch's reducer asks a process group for bucket memory only for other devices. Where ranks share no memory
-    nothing changes.
+    It takes the same arguments; use it with the backend "ring" or with `ddp_comm_hook`. Its buckets are allocated by
+    `empty`. Where ranks share no memory nothing changes. On the backend "ring" the last bucket is summed in the thread
+    of the backward pass, which would only wait for it.
 
-    On the backend "ring" the last bucket is summed in the thread of the backward pass, which would only wait for it.
-
-    gradient_as_bucket_view: as in torch, but True by default: a gradient is copied to its bucket, is summed there, and
-    the optimizer reads it there.
+    gradient_as_bucket_view: as in torch, but True by default: gradients are summed, and read by the optimizer, in their
+    bucket.
 
         >>> model = collectives.DistributedDataParallel(torch.nn.Linear(3, 1))
         >>> model.register_comm_hook(None, collectives.ddp_comm_hook)
@@ -46,8 +44,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     def allocating_buckets(self) -> Iterator[None]:
         """Put the buckets that the reducer makes in the block into shared memory.
 
-        The reducer makes them at its construction, and again in the second step, in the order in which gradients
-        arrive.
+        It makes them at its construction, and again in the second step, in the order of the gradients.
         """
         with _BucketAllocation(self.process_group) as allocation:
             yield

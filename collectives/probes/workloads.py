@@ -135,7 +135,6 @@ def shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int])
 
 
 def _ring_shift(num_ranks: int, memory_bytes: int, size: int, in_flight: int) -> Schedule:
-    """Return the shift through all ranks, with as many groups of chunks as fit into the memory."""
     groups = min(ROUNDS_PER_RUN, max(memory_bytes // (in_flight * size), 1))
     return shift_schedule(num_ranks, [range(num_ranks)], ROUNDS_PER_RUN, groups, in_flight)
 
@@ -273,7 +272,6 @@ def _num_pieces(schedule: Schedule) -> int:
 def _published(
     kind: ProbeKind, schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, size: int
 ) -> ProbeWorkload:
-    """Return a run of the schedule with chunks of `size` bytes, each time elsewhere in the memory."""
     executor = Executor(schedule, group)
     windows = cycle(spread(memory[: len(memory) // 4 * 4].view(torch.float32), _num_pieces(schedule) * size // 4))
     length = schedule.num_chunks * size // 4

@@ -48,7 +48,7 @@ _OURS = str(Path(__file__).parent)
 
 
 class WithoutValues(TorchDispatchMode):
-    """Returns a plain number, False, 1 or 1.0, for an element, and warns once if the program itself reads it.
+    """Returns False, 1 or 1.0 for an element, and warns once if the program itself reads it.
 
     Small integer tensors that are not computed from fractions have data: tokens, file offsets, bucket sizes. The mode
     below takes cpu:0 for another device than cpu, so the index of a CPU is left out.
@@ -76,7 +76,6 @@ class WithoutValues(TorchDispatchMode):
         return outcome
 
     def array_of(self, tensor: FakeTensor) -> np.ndarray[Any, Any]:
-        """Return a NumPy array of the shape and dtype of `tensor.numpy()`, with equal elements."""
         self._warn_once()
         with unset_fake_temporarily():
             dtype = torch.empty(0, dtype=tensor.dtype).numpy().dtype
@@ -216,7 +215,7 @@ def _address(storage: Any) -> Any:
 
 @cache
 def _memory() -> np.ndarray[Any, Any]:
-    """Return bytes that take memory only when they are written."""
+    """Return bytes that take memory only once written."""
     return np.frombuffer(mmap(-1, 2 * _LARGEST, MAP_PRIVATE | MAP_ANONYMOUS | _MAP_NORESERVE), np.uint8)
 
 
@@ -244,7 +243,7 @@ def _load_here(loader: DataLoader[Any], *args: Any, **options: Any) -> None:
 
 
 def _formatted(tensor: Tensor, specification: str) -> str:
-    """Format a tensor of one number as the number, which torch does only for its own class."""
+    """Format a tensor of one number as the number; torch does so only for its own class."""
     return format(tensor.item() if tensor.dim() == 0 else str(tensor), specification)
 
 

@@ -30,7 +30,6 @@ DEVICES = ["cpu", "cuda"]
 
 @contextmanager
 def _not_counted(group: "RecordingGroup", _: object = None) -> Iterator[None]:
-    """Exclude the time of the block, which makes up results."""
     with group._recorded.recorder.stopped(), torch.no_grad():
         yield
 
@@ -57,7 +56,6 @@ class RecordingGroup(dist.ProcessGroup):
     def _note(
         self, name: str, size_bytes: int, inputs: list[Tensor], outputs: list[Tensor], how: Any = None, peer: int = -1
     ) -> Work:
-        """Record a call with its result in `outputs`, if any, and return its work."""
         if name in ("send", "recv"):
             warnings.warn(_SINGLE_RANKS, stacklevel=1)
         tensors = outputs or inputs
@@ -190,14 +188,12 @@ def _scatter_own_object(
     *_: object,
     **__: object,
 ) -> None:
-    """Take this rank's object if the list is here, as on the root."""
     if scatter_object_input_list:
         scatter_object_output_list[0] = scatter_object_input_list[dist.get_rank(group)]
     _warn_of_objects("scatter_object_list", scatter_object_output_list)
 
 
 def _leave_own_objects(object_list: list[Any], src: int | None = None, *_: object, **__: object) -> int | None:
-    """Return the source rank, and leave the objects unchanged."""
     _warn_of_objects("recv_object_list", object_list)
     return src
 

@@ -82,11 +82,9 @@ class MemoryWatch:
         self._known.clear()
 
     def read(self, tensors: Iterable[Tensor]) -> None:
-        """Note the tensors that an operator is about to read."""
         self._see(tensors, self._at_start)
 
     def made(self, tensors: Iterable[Tensor]) -> None:
-        """Note the tensors that an operator has returned."""
         self._see(tensors, self._changes)
 
     def _see(self, tensors: Iterable[Tensor], changes: list[_Change]) -> None:
@@ -107,7 +105,7 @@ class MemoryWatch:
         return _Known(len(self._devices), storage.nbytes(), weakref.ref(storage, ended))
 
     def _note_size(self, storage: UntypedStorage) -> bool:
-        """Update the size of a storage if it is known; return whether it is."""
+        """Return whether the storage is known."""
         known = self._known.get(storage._cdata)
         if known is not None and (size_bytes := storage.nbytes()) != known.size_bytes:
             self._known[storage._cdata] = known._replace(size_bytes=size_bytes)
@@ -126,7 +124,7 @@ class MemoryWatch:
         return resize_
 
     def _kinds(self) -> dict[int, str]:
-        """Return the kind of each storage, parameters, gradients or optimizer, by number; the first that fits."""
+        """Return the kind of each storage, by number; the first that fits."""
         parameters = list(_parameters())
         states = [state for optimizer in _all(Optimizer) for state in optimizer.state.values()]
         held = (
@@ -144,11 +142,10 @@ class MemoryWatch:
 
 
 def _all(kind: type[Any]) -> list[Any]:
-    """Return all objects of a class, including objects frozen by `gc.freeze`.
+    """Return all objects of a class, including objects frozen by `gc.freeze`, as referrers of the class.
 
-    They are found as referrers of their class. `gc.get_objects` would also return tuples that other threads are making;
-    CPython raises SystemError in a thread that finishes a tuple with another reference, which ends a data loader's
-    thread.
+    `gc.get_objects` would also return tuples that other threads are making; CPython raises SystemError in a thread that
+    finishes a tuple with another reference, which ends a data loader's thread.
     """
     is_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()

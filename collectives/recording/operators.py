@@ -29,7 +29,6 @@ _WITHOUT_WORK = _EMPTY | {"aten._unsafe_view", "aten.lift_fresh", "aten.record_s
 
 
 def _product_flops(left: Tensor, right: Tensor, *_: Any, **__: Any) -> int:
-    """Return the operations of a product of matrices, or of a batch or groups of them."""
     num_products = left.shape[0] if left.dim() == right.dim() == 3 else 1
     return int(2 * num_products * left.shape[-2] * left.shape[-1] * right.shape[-1])
 
@@ -201,7 +200,6 @@ def _are_sparse(arguments: Any) -> bool:
 
 
 def _dtype_of(tensors: list[Tensor]) -> str:
-    """Return the dtype of the computation: of the first floating-point tensor, or of the first tensor."""
     of_fractions = [tensor for tensor in tensors if tensor.dtype.is_floating_point or tensor.dtype.is_complex]
     first = (of_fractions or tensors)[:1]
     return name_of(first[0].dtype) if first else "uint8"

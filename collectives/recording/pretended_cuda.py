@@ -89,7 +89,7 @@ class CpuForCuda(TorchFunctionMode):
 
 
 def _on_cpu(value: Any) -> Any:
-    """Return the CPU for a CUDA device, "cpu" for its name, and any other value unchanged."""
+    """Return the CPU for a CUDA device or its name, and any other value unchanged."""
     if isinstance(value, str):
         return "cpu" if value.partition(":")[0] == "cuda" else value
     return CPU if isinstance(value, Device) and value.type == "cuda" else value
@@ -168,7 +168,6 @@ def hidden_cuda() -> Iterator[None]:
 
 
 def _answers(num_devices: int) -> dict[str, Any]:
-    """Return the functions of torch.cuda and torch.accelerator, and of their submodules, by name."""
     current = [0]
 
     def set_device(device: Any) -> None:
@@ -203,7 +202,6 @@ def _answers(num_devices: int) -> dict[str, Any]:
 
 
 def _refuse() -> None:
-    """Raise RuntimeError, which names the function of torch that needs a real device."""
     caller = sys._getframe(1)
     module = caller.f_globals.get("__name__", "")
     name = f"{module}.{caller.f_code.co_name}" if module.startswith("torch.cuda") else "this call"
@@ -211,7 +209,6 @@ def _refuse() -> None:
 
 
 def _devices(num_devices: int) -> Iterator[Replacement]:
-    """Yield the replacements that report devices, streams and events."""
     answers = _answers(num_devices)
     for module in _MODULES:
         yield from ((module, name, answers[name]) for name in answers.keys() & vars(module).keys())
@@ -289,5 +286,4 @@ def _with_mode(begin: Callable[[threading.Thread], None]) -> Callable[[threading
 
 
 def _storage_of_cuda(storage: Any, location: str) -> Any:
-    """Return the storage for torch.load if its location is on CUDA, else None."""
     return storage if location.partition(":")[0] == "cuda" else None

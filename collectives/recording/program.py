@@ -135,7 +135,7 @@ def _require_steps(counter: StepCounter, request: traces.TraceRequest) -> None:
 
 
 def _run(request: traces.TraceRequest) -> None:
-    """Run the program to its end, and join its threads as Python does."""
+    """Run the program, and join its threads as Python does."""
     try:
         if request.is_module:
             runpy.run_module(request.program, run_name="__main__", alter_sys=True)
@@ -152,7 +152,6 @@ def _run(request: traces.TraceRequest) -> None:
 
 
 def _told(error: BaseException, request: traces.TraceRequest) -> ProgramError:
-    """Return an error with place, reason and advice in one line."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if request.is_own(frame.filename)]
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else request.program  # the innermost line of its own
     if isinstance(error, ProgramError):

@@ -49,7 +49,6 @@ class StreamOrder:
         self._positions: dict[Hashable, dict[int, int]] = {}
 
     def name(self, stream: Any) -> Hashable:
-        """Return MAIN for a default stream, and any other stream unchanged."""
         if stream is self._main or (torch.cuda.is_initialized() and stream == torch.cuda.default_stream()):
             return MAIN
         return stream  # type: ignore[no-any-return]
@@ -162,7 +161,7 @@ class Recorder:
             return StreamMoment(len(self.steps), self._streams.position(name))
 
     def wait_for(self, mark: StreamMoment, stream: Any) -> None:
-        """Record that a stream waits, from now on, until another stream has reached its mark."""
+        """Record that a stream waits until another stream has reached its mark."""
         with self.stopped():
             if mark.step == len(self.steps):  # what was before the step is over
                 self._advance(self._streams.name(stream), mark.position)
@@ -173,7 +172,6 @@ class Recorder:
                 self._append(TraceEventKind.READ, call)
 
     def call(self, call: TraceCall, result: list[torch.Tensor]) -> "RecordedWork":
-        """Record a call that already has its result, and return its work."""
         with self.stopped():
             index, stream = len(self._calls), self._streams.current()
             self._append(TraceEventKind.CALL, index)

@@ -49,7 +49,7 @@ class ForkedProcesses:
         return self._shared[0] > 0
 
     def refuse_training(self) -> NoReturn:
-        """End this forked process, which trains; the parent then reports it."""
+        """End this forked process; its parent reports the error."""
         self._shared[0] = 1
         os._exit(1)
 
@@ -103,7 +103,6 @@ class StepCounter:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all steps are recorded, and the program was stopped."""
         return len(self._recorder.steps) == self._num_steps
 
     @property
@@ -112,12 +111,10 @@ class StepCounter:
 
     @property
     def watched(self) -> list[TracedStep]:
-        """The step whose operators were watched, if it is over."""
         return self._recorder.steps[WATCHED_STEP : WATCHED_STEP + 1]
 
     @property
     def memory(self) -> StepMemory | None:
-        """The memory of the watched step; None if it is not over."""
         return self._watch.memory.memory
 
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:

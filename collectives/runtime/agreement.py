@@ -29,8 +29,8 @@ from ringsim.schedule import Collective
 class RowAllGather:
     """Gathers a short row of numbers from every rank, about as fast as the smallest all_gather.
 
-    Every rank receives from every other, so that all can name an unresponsive rank. Raises CollectiveError after the
-    group's timeout. tag: must differ from the tag of the collectives.
+    Every rank receives from every other, so that all can name an unresponsive rank; CollectiveError after the group's
+    timeout. tag: must differ from the collectives' tag.
     """
 
     def __init__(self, group: dist.ProcessGroup, tag: int, length: int, dtype: torch.dtype) -> None:
@@ -134,7 +134,7 @@ class Fingerprint(NamedTuple):
 class FingerprintCheck:
     """The call check of one rank of a group, with the fingerprints known to be common to all ranks.
 
-    All ranks make the calls of a group in one order, and therefore number the fingerprints alike.
+    All ranks make a group's calls in one order, and therefore number the fingerprints alike.
 
     mode: the calls to compare, from the next one on.
     position: the number of the current or last call, from 1.
@@ -150,7 +150,6 @@ class FingerprintCheck:
         self._is_after_rooted = False
 
     def stamp(self, fingerprint: Fingerprint, check: CallCheck) -> CallStamp:
-        """Return the stamp of the group's next call. Raises the errors of `compare`."""
         self.position += 1
         self._recent.append(fingerprint)
         try:

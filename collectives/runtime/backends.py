@@ -58,7 +58,7 @@ class Transports:
     def start_communicator(self, group: dist.ProcessGroup, device: torch.device) -> None:
         """Let NCCL create the communicator of `group` on `device`, once, by an all_reduce of one element.
 
-        NCCL creates it in the first operation, in which all ranks must take part; a schedule may leave some out.
+        All ranks must take part in the operation that creates it; a schedule may leave some out.
         """
         if not self._has_communicator:
             backend: Any = group._get_backend(device)  # torch's stubs lack its methods
@@ -194,7 +194,7 @@ def have_gloo_threads_batch_policy() -> bool:
 
 
 def _appeared_since(before: set[int]) -> set[int]:
-    """Return the new Gloo threads; a new thread may take a moment to set its name."""
+    """Return the new Gloo threads, once they have set their names."""
     deadline = time.monotonic() + NAMING_S
     while not (new := _gloo_threads() - before) and TASKS.exists() and time.monotonic() < deadline:
         time.sleep(0.001)

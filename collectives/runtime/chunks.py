@@ -76,7 +76,7 @@ class ChunkMemory:
         return buffer[: self.wire_chunks[receive.chunk].numel()]
 
     def apply(self, receive: Receive, arrived: torch.Tensor) -> None:
-        """Add `arrived` to the chunk, or copy it there; from now on the chunk is in its target."""
+        """Add `arrived` to the chunk, or copy it there; then the chunk is in its target."""
         number = receive.chunk
         target = self.targets[number]
         if receive.reduce:
@@ -86,7 +86,6 @@ class ChunkMemory:
         self.move(number, target, arrived)
 
     def move(self, number: int, chunk: torch.Tensor, arrived: torch.Tensor) -> None:
-        """Set the place of the chunk to `chunk`, whose value was computed from `arrived`."""
         if self.rounding is not None:
             self.on_wire.discard(number)
             if arrived is self.wire_chunks[number]:
@@ -94,7 +93,6 @@ class ChunkMemory:
         self.chunks[number] = chunk
 
     def message(self, index: int, number: int) -> torch.Tensor:
-        """Return the message of send `index`: the chunk, or its copy in the dtype that travels."""
         message, chunk = self.wire_chunks[number], self.chunks[number]
         if self.rounding is not None and number not in self.on_wire:
             copy_rounded(message, chunk)

@@ -80,9 +80,9 @@ class CollectiveError(RuntimeError):
     If the cause is known, the message ends with the rank that failed first, the same on all ranks.
 
     The tensor is left half-reduced, and the group is broken: its further collectives raise at once. Leave by sys.exit
-    with a code other than 0, so that the launcher ends the other ranks. With Gloo, neither sys.exit nor a preceding
-    dist.destroy_process_group waits for a peer. (The threads of torch's own collectives may abort a process that
-    leaves; while these are under way, leave by os._exit.)
+    with a code other than 0, so that the launcher ends the other ranks. With Gloo neither sys.exit nor a preceding
+    dist.destroy_process_group waits for a peer. (Threads of torch's own collectives may abort the process; while such
+    collectives are under way, leave by os._exit.)
 
     flight_record: the state of each of this rank's transfers; None if the failure was outside a schedule.
     peer: the rank of the group that this rank was waiting for; None if unknown.
@@ -106,7 +106,6 @@ class CollectiveError(RuntimeError):
             self.args = (f"{self}; {cause}",)
 
     def during(self, doing: str) -> "CollectiveError":
-        """Return the error with `doing`, the rank and its operation, in front of the message."""
         placed = CollectiveError(f"{doing}: {self}", self.flight_record, self.peer)
         placed._cause = self._cause
         return placed

@@ -56,8 +56,7 @@ class FailureRecord(NamedTuple):
     """The record that a failed rank leaves in the store.
 
     peer: the rank of the group that it was waiting for; None if the fault is its own, or if unknown.
-    calls: its last calls, in words; the last of them failed.
-    position: the number of the call that failed; 0 if calls are not counted.
+    calls: its last calls, in words, up to the call that failed. position: the number of that call; 0 if not counted.
     cause: the error, if the fault is its own; else empty.
     timed_out: whether it timed out, rather than lost a connection.
     is_mixed_up: whether it has found that `peer` made other calls.
@@ -150,13 +149,13 @@ class FailureRecords:
         return next(filter(None, map(first_difference, everyone)), "")
 
     def _single_unresponsive_rank(self) -> str:
-        """Return the sentence for the only rank without a record, if there is one; torch's own errors name no peer."""
+        """Return the sentence for the only rank without a record, if there is one."""
         everyone = range(self._num_ranks)
         silent = sorted(set(everyone) - set(self._records_within(GRACE_S, everyone, self._num_ranks - 1)))
         return stopped_first(silent[0]) if len(silent) == 1 else ""
 
     def _records_within(self, grace_s: float, ranks: Sequence[int], enough: int) -> dict[int, FailureRecord]:
-        """Return the records of the failed ranks among `ranks`, as soon as there are `enough` or the time is over.
+        """Return the records of the failed ranks among `ranks`, until there are `enough` or the time is over.
 
         Stops early when another rank has found the first rank to fail; that verdict is final.
         """

@@ -224,12 +224,12 @@ class SharedPlan:
     """One rank's part of a schedule, over shared memory.
 
     instructions: of the part, without the posting and send waits that only messages need.
-    sent_on: per receive, whether the rank sends its chunk to a rank of its host before the chunk is written again.
+    sent_on: per receive, whether the rank sends its chunk within its host before the chunk is written again.
     is_kept: per receive, whether it is the last write of a chunk that the collective leaves at this rank.
     awaited: per receive, the number of the sender's record; -1 if the sender is on another host.
     published: per send, the number of this rank's record.
     stays: per chunk, whether others can read it in this rank's tensor (`stays_until_read`).
-    has_remote: whether any instruction concerns a rank of another host.
+    has_remote: whether any instruction concerns another host.
     """
 
     local: LocalRanks
@@ -269,7 +269,6 @@ def shared_plan(part: RankPart, local: LocalRanks) -> SharedPlan:
 
 
 def _records(rows: Flow) -> npt.NDArray[np.int64]:
-    """Return the record number of each row: the count of earlier rows of its sender."""
     order = np.argsort(rows.src, kind="stable")
     numbers = np.empty(len(rows), dtype=np.int64)
     numbers[order] = np.arange(len(rows)) - np.searchsorted(rows.src[order], rows.src[order])

@@ -9,8 +9,7 @@ A tag holds, from the lowest bit on (a program's own messages default to 0),
              bits of the digest replace the number in the tag
 
 Gloo's send is a rendezvous: the bytes leave only when the receiver has given their destination, which takes longer than
-a short message itself. Short messages are therefore *eager*, as MPI calls it: their receives stay posted from call to
-call, and the arrived data is added or copied from there.
+a short message itself. Short messages are therefore *eager*, as in MPI: their receives stay posted from call to call.
 """
 
 from collections import defaultdict, deque

@@ -241,7 +241,7 @@ class CollectiveQueue:
             return Work(self._enqueue(call), result, self.wait, stream_sync)
 
     def close(self) -> None:
-        """End the thread after all calls, and release all buffers; accept no further calls."""
+        """End the thread after all calls, release all buffers, and accept no further calls."""
         self._thread.shutdown()
         self._is_closed.set()
         self._buffers.clear()  # others may still hold the queue
@@ -270,7 +270,7 @@ class CollectiveQueue:
         return f"rank {run.group.rank()}: {run.part.schedule}: {run.doing(opcode, index)}"
 
     def fail_if_stuck(self) -> None:
-        """Let all queued calls fail if a callback, which may wait for one, takes longer than the group's timeout."""
+        """Fail all queued calls if a callback, which may wait for one of them, exceeds the group's timeout."""
         since = self._calling_back_since
         if since is None or time.monotonic() < since + (limit := self._limit()).seconds:
             return

@@ -163,7 +163,6 @@ class ScheduleRun:
         return f"step {transfer.step}: {action} chunk {transfer.chunk} {preposition} rank {peer}"
 
     def _peers(self, instruction: RankInstruction) -> list[int]:
-        """Return the group's ranks that the instruction concerns; for a launch, all peers of its step."""
         part, chunks = self.part, self.transport.memory.wire_chunks
         if instruction.opcode is not Opcode.LAUNCH:
             return [part.peers[part.transfer(*instruction).peer]]

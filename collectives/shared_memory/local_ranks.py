@@ -97,9 +97,9 @@ class LocalRanks:
     All records of a portion have a stamp: the portion's number, and a digest of the tokens up to it. Ranks that execute
     different schedules find out as soon as one waits for another, or reuses the slot.
 
-    A tensor in the rank's heap is lent, not copied: its location is published, and before the collective ends,
-    `take_back` waits until all have read it. A rank that fails does not wait. Data made of lent memory is therefore
-    forwarded, or returned, only after a check for failed ranks.
+    A tensor in the rank's heap is lent, not copied: its location is published, and `take_back` waits until all have
+    read it. A rank that fails does not wait. Data made of lent memory is therefore forwarded, or returned, only after a
+    check for failed ranks.
 
     heap: the memory of the tensors that this rank shares.
     first_gone: the rank that ended first, as far as this one knew when it failed.
@@ -263,7 +263,6 @@ class LocalRanks:
         self.close()
 
     def _first_gone(self) -> int | None:
-        """Return the rank that failed ranks name, or one that has ended without a failure."""
         words = {peer: self._words[peer][memory.FAILED] for peer in self._gone}
         told = [word - 1 for word in words.values() if word > 0]
         return next(iter(told or (peer for peer, word in words.items() if not word)), None)

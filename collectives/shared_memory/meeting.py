@@ -120,7 +120,7 @@ class Meeting:
         return memories
 
     def _turn_away(self, names: list[str]) -> None:
-        """Connect to the ranks that wait for this one, and leave, so that they wait no longer."""
+        """Connect to the ranks that wait for this one, so that they wait no longer."""
         for name in names:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(self._timeout_s)

@@ -1,14 +1,13 @@
 """The memory of one rank that the ranks of its host read: its `Segment`, and its `Heap`.
 
-Both are files in memory (memfd_create). They vanish with the last process, and need no /dev/shm, which is small in a
-container. A segment holds, from its beginning,
+Both are files in memory (memfd_create), which vanish with the last process. A segment holds, from its beginning,
 
     words    64-bit integers: the rank's progress, whether it sleeps, and the records of published chunks
     slots    two areas for chunks, used alternately
 
 A run of a schedule, or of a part of it that fits a slot, is a *portion*. A rank writes to the slot of a portion only
-when all ranks have finished the portion before the last. A heap holds tensors that others read in place; it is
-as large as the machine's memory, and holes take none.
+when all ranks have finished the portion before the last. A heap holds tensors that others read in place; it is as large
+as the machine's memory, and holes take none.
 """
 
 import ctypes
