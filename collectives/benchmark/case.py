@@ -205,7 +205,7 @@ class BenchmarkPlan:
     record: bool = False
 
     def cases(self, num_ranks: int) -> list[BenchmarkCase]:
-        """Raise ValueError for a size that is too small."""
+        """Return the cases in order. Raises ValueError for a size that is too small."""
         cases = {
             BenchmarkCase(collective, elements, self.dtype, num_ranks, in_place): None
             for collective in self.collectives

@@ -164,7 +164,7 @@ def main(
 
 
 def _write(measurements: Measurements, output: Path | None) -> None:
-    """Exit with 1 if an element was wrong."""
+    """Write the file, if any; exit with 1 if an element was wrong."""
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         with console.output_file(output) as file:

@@ -99,7 +99,10 @@ def check_settled(parameters: Iterable[tuple[str, torch.nn.Parameter]], before: 
 
 
 class _BucketAllocation(TorchDispatchMode):
-    """Allocates an uninitialised floating-point vector on the CPU by `empty` within the block."""
+    """Allocates uninitialised floating-point vectors on the CPU by `empty` within the block.
+
+    torch's reducer asks no process group for the memory of buckets on the CPU.
+    """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -105,7 +105,7 @@ class MemoryWatch:
         return _Known(len(self._devices), storage.nbytes(), weakref.ref(storage, ended))
 
     def _note_size(self, storage: UntypedStorage) -> bool:
-        """Return whether the storage is known."""
+        """Update the size of a known storage; return whether it is known."""
         known = self._known.get(storage._cdata)
         if known is not None and (size_bytes := storage.nbytes()) != known.size_bytes:
             self._known[storage._cdata] = known._replace(size_bytes=size_bytes)

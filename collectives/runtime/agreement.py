@@ -196,7 +196,7 @@ class FingerprintCheck:
 def default_check(group: dist.ProcessGroup) -> CallCheck:
     """Return which calls of `group` are compared unless `check_calls` is called.
 
-    All if TORCH_DISTRIBUTED_DEBUG is INFO or DETAIL. None without a backend for the CPU: the CPU would wait for the
+    EVERY if TORCH_DISTRIBUTED_DEBUG is INFO or DETAIL. NONE without a backend for the CPU: the CPU would wait for the
     device, which a program on NCCL does not expect.
     """
     if group.size() == 1:

@@ -145,10 +145,10 @@ class GlooTransport(ChunkTransport):
 class NcclTransport(ChunkTransport):
     """Launches all transfers of a step as one group: POST_RECV and SEND add to it, LAUNCH launches it.
 
-    NCCL requires it: two ranks that send to each other one by one would each wait for the other's receive. The current
-    stream waits and not the CPU.
+    NCCL requires it: two ranks that send to each other one by one would each wait for the other's receive. On NCCL the
+    current stream waits and not the CPU.
 
-    batch: the operations since the last launch, without empty chunks.
+    batch: the operations since the last launch. Empty chunks are left out, as both ends know that they are empty.
     works: not yet waited for, in the order of the batch; on NCCL one for the whole batch.
     """
 

@@ -166,8 +166,8 @@ class Executor:
         tensor: contiguous, on the CPU or a CUDA device, of the same length and dtype on every rank. Afterwards the
         chunks that the collective leaves at this rank hold the result; the others are undefined. On CUDA all runs of an
         executor must be on the same current stream, and none waits for NCCL.
-        reduce: adds its second argument, the arrived data, to its first, a chunk, in place. It must not change the
-        second, which other ranks may read.
+        reduce: combines its first argument, a chunk, with its second, the arrived data, in place. It must not change
+        the second, which other ranks may read.
         source: this rank's contribution, if it is not in `tensor`; only read. Not together with `wire`. In a gather,
         scatter or all_to_all it holds the rank's initial chunks, and `tensor`, in other memory, its final chunks.
         wire: the dtype in which chunks travel; None: the dtype of `tensor`. A send rounds the sender's chunk too; sums

@@ -106,7 +106,7 @@ def instructions_of(program: RankProgram, ahead: int = POSTED_AHEAD) -> tuple[Ra
 def batched_instructions_of(program: RankProgram) -> tuple[RankInstruction, ...]:
     """Return the instructions of a rank step by step: the transfers of a step are launched, and waited for, together.
 
-    In each step a rank waits only for ranks that are in an earlier or the same step, so it cannot deadlock.
+    A rank waits only for ranks that are still in an earlier step, so it cannot deadlock.
     """
     receives, sends = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     for index, receive in enumerate(program.receives):

@@ -118,7 +118,10 @@ class ScheduleRun:
         return self.transport.part
 
     def run(self) -> None:
-        """Raise CollectiveError if a peer fails or is late; the caller tells the other ranks of this host."""
+        """Execute the instructions. Raises CollectiveError if a peer fails or is late.
+
+        The caller tells the other ranks of this host.
+        """
         actions: Actions = self.transport.actions
         for hook in self.hooks:
             actions = hook(actions, self.part)

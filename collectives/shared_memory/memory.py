@@ -1,6 +1,7 @@
 """The memory of one rank that the ranks of its host read: its `Segment`, and its `Heap`.
 
-Both are files in memory (memfd_create), which vanish with the last process. A segment holds, from its beginning,
+Both are files in memory (memfd_create), which vanish with the last process and need no /dev/shm, small in a container.
+A segment holds, from its beginning,
 
     words    64-bit integers: the rank's progress, whether it sleeps, and the records of published chunks
     slots    two areas for chunks, used alternately
