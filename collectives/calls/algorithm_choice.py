@@ -143,11 +143,10 @@ def add_candidate(
 
     Every rank of the group calls this with the same arguments.
 
-    algorithm: FILE.py:FUNCTION, MSCCL's FILE.xml, or a built-in one that "auto" does not consider. It is proved here.
+    algorithm: FILE.py:FUNCTION, MSCCL's FILE.xml, or another built-in algorithm. It is proved here.
 
     Raises ValueError for an unknown algorithm, collective or group, or a name of more than 256 bytes; ScheduleError for
-    an incorrect algorithm; MismatchError, on every rank, if ranks differ in the algorithm or the schedule from their
-    files.
+    an incorrect algorithm; MismatchError, on every rank, if ranks differ in the name or the schedule.
 
         >>> collectives.add_candidate("double_binary_tree")
     """

@@ -115,8 +115,8 @@ def reduce_scatter(
 ) -> Work | None:
     """Reduce the r-th tensor of `input_list` over all ranks into rank r's `output`.
 
-    input_list: one tensor per rank, only read. The r-th has the number of elements of rank r's `output`, which may
-    differ between ranks. op: as in `all_reduce`.
+    input_list: one tensor per rank, as long as that rank's `output`, only read; lengths may differ between ranks. op:
+    as in `all_reduce`.
     Other arguments and errors: see `collectives.calls.functions`.
 
         >>> output = torch.empty(3)
@@ -158,8 +158,7 @@ def all_gather(
 ) -> Work | None:
     """Gather every rank's `tensor` into every rank's `tensor_list`; the r-th of the list is rank r's.
 
-    tensor_list: one tensor per rank. The r-th has the number of elements of rank r's `tensor`, which may differ between
-    ranks.
+    tensor_list: one tensor per rank, as long as that rank's `tensor`; lengths may differ between ranks.
     Other arguments and errors: see `collectives.calls.functions`.
 
         >>> gathered = [torch.empty(2), torch.empty(2)]
@@ -225,7 +224,7 @@ def reduce(
     algorithm: str = "binomial_tree",
     wire: torch.dtype | None = None,
 ) -> Work | None:
-    """Reduce `tensor` over all ranks into rank `dst`'s `tensor`; all other tensors are unchanged.
+    """Reduce `tensor` over all ranks into rank `dst`'s `tensor`; the tensors of the other ranks are unchanged.
 
     dst: a rank of the whole job; alternatively `group_dst`, a rank of `group`. op: as in `all_reduce`.
     Other arguments and errors: see `collectives.calls.functions`.
@@ -250,8 +249,7 @@ def gather(
 ) -> Work | None:
     """Gather every rank's `tensor` into rank `dst`'s `gather_list`; the r-th of the list is rank r's.
 
-    gather_list: on rank `dst` one tensor per rank, each with the number of elements of `tensor`; elsewhere None or
-    empty.
+    gather_list: on rank `dst` one tensor per rank, each as long as `tensor`; elsewhere None or empty.
     dst: a rank of the whole job; alternatively `group_dst`, a rank of `group`; 0 if neither is given.
     Other arguments and errors: see `collectives.calls.functions`.
 
@@ -275,8 +273,7 @@ def scatter(
 ) -> Work | None:
     """Copy the r-th tensor of rank `src`'s `scatter_list` into rank r's `tensor`.
 
-    scatter_list: on rank `src` one tensor per rank, each with the number of elements of `tensor`; elsewhere None or
-    empty.
+    scatter_list: on rank `src` one tensor per rank, each as long as `tensor`; elsewhere None or empty.
     src: a rank of the whole job; alternatively `group_src`, a rank of `group`; 0 if neither is given.
     Other arguments and errors: see `collectives.calls.functions`.
 

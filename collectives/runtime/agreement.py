@@ -209,12 +209,13 @@ def default_check(group: dist.ProcessGroup) -> CallCheck:
 def check_calls(group: dist.ProcessGroup | None = None, check: CallCheck = CallCheck.EVERY) -> None:
     """Compare the calls of all ranks of `group` that `check` selects, before they are carried out, from now on.
 
-    check: the same on every rank. The default of a group is NEW; NONE without a backend for the CPU; EVERY with
+    check: the same on every rank. A group's default is NEW; NONE without a backend for the CPU; EVERY with
     TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. If calls differ, all ranks raise MismatchError, which lists them. If a rank
     makes no call, all others name it after the group's timeout. A comparison takes as long as a small collective.
 
-    With NEW, ranks that mix up known calls raise CollectiveError, after the group's timeout at the latest; it lists the
-    calls that they have made: see docs/collectives.md.
+    With NEW, ranks that mix up known calls raise CollectiveError, after the group's timeout at the latest; it lists
+    their
+    calls: see docs/collectives.md.
 
     Raises ValueError if there is no such group.
 

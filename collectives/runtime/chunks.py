@@ -185,7 +185,7 @@ class LayoutKey(NamedTuple):
     bytes_each: of an element as it travels. eager: whether receives may stay posted between calls, as on Gloo.
     number: of the call's fingerprint. stamped: whether messages carry the call's stamp.
     portion_bytes: the most bytes of a chunk in one portion; None for no limit.
-    splits: elements of each share of the tensor; None for shares that are as equal as possible.
+    splits: elements of each share; None if they are as equal as possible.
     """
 
     num_elements: int

@@ -1,15 +1,7 @@
 """`GroupState`: all objects that this package keeps for one process group; they end with the group.
 
-It names none of the classes whose objects it holds. These are its parts:
-
-    Transports           how tensors of each device travel (backends)
-    Sharing              which ranks share memory (sharing)
-    PrepostedReceives    the buffers and posted receives of short messages (messages)
-    FingerprintCheck     the calls known to be the same on all ranks (agreement)
-    FailureRecords       which rank failed first (failures)
-    CollectiveQueue      the collectives under way, their thread, buffers and streams (queue)
-    GroupRuntime         the parts that calls need, and the executors of algorithms (calls.call)
-    Chooser              the choices of "auto", and their network (calls.algorithm_choice)
+Its parts: Transports, Sharing, PrepostedReceives, FingerprintCheck, FailureRecords, CollectiveQueue, GroupRuntime and
+Chooser. This module names none of their classes.
 """
 
 import threading

@@ -8,8 +8,8 @@ A tag holds, from the lowest bit on (a program's own messages default to 0),
     1 bit    whether its call has a stamp that travels: in front of an eager message; in any other message the last 18
              bits of the digest replace the number in the tag
 
-Gloo's send is a rendezvous: the bytes leave only when the receiver has given their destination, which takes longer than
-a short message itself. Short messages are therefore *eager*, as in MPI: their receives stay posted from call to call.
+Gloo's send is a rendezvous, which takes longer than a short message itself. Short messages are therefore *eager*, as in
+MPI: their receives stay posted from call to call.
 """
 
 from collections import defaultdict, deque
@@ -60,8 +60,8 @@ DIGEST_BITS = 62
 class CallStamp(NamedTuple):
     """The identity of a call for its messages.
 
-    number: of its fingerprint; 0 if it has none. position: in the group's calls, from 1.
-    digest: of the numbers of all calls up to this one, less than 2**DIGEST_BITS.
+    number: of its fingerprint; 0 if none. position: in the group's calls, from 1.
+    digest: of the numbers of all calls so far, less than 2**DIGEST_BITS.
     travels: whether its messages carry position and digest.
     """
 
@@ -130,9 +130,8 @@ class FailedReceive:
 class PrepostedReceives:
     """The eager buffers of one rank of a group, by peer and tag; made at first use, and kept as long as the group.
 
-    Memory: for each sending peer, fingerprint and power of two up to MAX_EAGER_BYTES in use, SPARE buffers more than
-    are ever waited for at once; about LIMIT_BYTES per peer. Where stamps travel, also one buffer per message sent at
-    once.
+    Memory: per sending peer, fingerprint and size class in use, SPARE buffers more than are ever waited for at once;
+    about LIMIT_BYTES per peer. Where stamps travel, also one buffer per message sent at once.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:

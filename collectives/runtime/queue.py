@@ -25,10 +25,10 @@ from collectives.runtime.schedule_run import ScheduleRun
 class StreamSync:
     """The stream synchronisation of one call on CUDA tensors; it never makes the CPU wait.
 
-    A group has its own stream on each device, so that its collectives, their buffers and their order depend on no
-    caller's stream. Create it at the call, `run` it at the call's turn, and `wait` before the result is used.
+    A group has its own stream on each device, so that its collectives, buffers and order depend on no caller's stream.
+    Create this at the call, `run` it at the call's turn, and `wait` before the result is used.
 
-    tensors: all tensors of the call; their memory is not reused before the stream is done with it.
+    tensors: of the call; their memory is not reused before the stream is done with it.
     """
 
     def __init__(self, group_stream: torch.cuda.Stream, tensors: Sequence[torch.Tensor]) -> None:
@@ -131,9 +131,8 @@ class Work(dist.Work):
         """Return a torch Future of `result()`, which may be chained with `then`.
 
         A callback runs in the thread of the group's asynchronous collectives. Collectives of the group that it calls
-        come directly after this one, on every rank, before later calls of the program, and it may wait for them in any
-        way. For a later call of the program it may wait by `Work.wait`, but not by a Future: both fail after the
-        group's timeout.
+        come directly after this one, on every rank, and it may wait for them in any way. For a later call of the
+        program it may wait by `Work.wait`, but not by a Future: both fail after the group's timeout.
 
         Chain a callback that calls collectives before the program's next call of the group. If this collective is over
         by then, which differs from rank to rank, the callback runs at once in the thread that chains it.
@@ -166,11 +165,9 @@ class Work(dist.Work):
 class CollectiveQueue:
     """Runs collectives in order: in its own thread, or in the caller's if nothing is ahead and the caller waits anyway.
 
-    A call made in a callback comes directly after the call whose callback it is, on every rank, if the callback was
-    attached before the next call: its thread executes it at once. The callback may therefore wait for it in any way,
-    also in C++, and ranks whose callbacks and programs overlap differently agree on the order.
-
-    After a failure the state of the other ranks is unknown, so everything else fails too.
+    A call made in a callback comes directly after the callback's own call, on every rank, if the callback was attached
+    before the next call (see `Work.get_future`). After a failure the state of the other ranks is unknown, so everything
+    else fails too.
 
     Memory: for each dtype, device and kind, the longest tensor for which a `buffer` was needed.
     """

@@ -12,8 +12,8 @@ ALIKE = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST)
 class Rounding(NamedTuple):
     """The chunks that a rank rounds in its own tensor, in addition to its messages.
 
-    in_place: per send, whether the chunk itself takes the rounded value. It must if this rank adds to it later or keeps
-    it; a chunk that is only overwritten later need not.
+    in_place: per send, whether the chunk itself takes the rounded value, because this rank adds to it later or keeps
+    it.
     at_end: chunks to round after the last step.
     """
 
