@@ -215,7 +215,6 @@ class BenchmarkPlan:
         return list(cases)
 
     def algorithms_for(self, collective: Collective) -> tuple[str, ...]:
-        """Return the plan's algorithms for the collective, or its default."""
         own = {name for owner, name in ALGORITHMS if owner is collective}
         elsewhere = {name for owner, name in ALGORITHMS if owner in self.collectives} - own
         known = [name for name in self.algorithms if base_name(name) not in elsewhere]

@@ -56,8 +56,6 @@ def plain_ring(case: BenchmarkCase, group: dist.ProcessGroup) -> Run | None:
 
 
 class _PlainRing:
-    """One rank's part of the ring, with buffers for chunks of at most `length` elements."""
-
     def __init__(self, group: dist.ProcessGroup, length: int, dtype: torch.dtype) -> None:
         self._group, self._rank, self._num_ranks = group, group.rank(), group.size()
         self._sum, self._arriving = torch.empty(length, dtype=dtype), torch.empty(length, dtype=dtype)

@@ -55,7 +55,6 @@ def run_plan(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress |
 
 
 def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -> Measurements:
-    """Return the probes, if the plan asks for them, and the provenance."""
     origin = {"transport": transport_in_use(group)} | ({"tensors": "shared"} if plan.shared else {})
     if not plan.probes:
         return Measurements(group.size(), provenance() | origin | places_of(group).as_dict())

@@ -85,7 +85,6 @@ class Chooser:
 
 
 def _calibrated(measurements: Measurements, num_cores: int) -> Network:
-    """Return a network of one host; of equal hosts whose ranks share interfaces; or of one link per rank."""
     if num_hosts(measurements) == 1:
         return calibrate_host(measurements, num_cores)
     try:

@@ -172,7 +172,6 @@ class CollectiveCall:
         return self._runtime.queue.buffer(length, dtype, runtime.CPU if is_staged else tensor.device, is_staged)
 
     def execute(self, operands: runtime.RunOperands, reduction: Reduction | None = None) -> None:
-        """Run the schedule at this collective's turn."""
         collective, algorithm = self.collective, self._algorithm
         # In an all_to_all the chunks of all ranks are n tensors; the size is that of one, on average.
         num_elements = operands.num_elements(collective, self.num_ranks) // collective.num_tensors(self.num_ranks)
@@ -254,7 +253,6 @@ class CollectiveCall:
 
 
 def _copy_in(tensors: Sequence[torch.Tensor], whole: torch.Tensor) -> None:
-    """Write `tensors`, one after the other, into `whole`, contiguous memory, unless they are there."""
     for part, tensor in zip(_split(whole, tensors), tensors, strict=True):
         if tensor.data_ptr() == part.data_ptr() and runtime.is_plain(tensor):
             continue

@@ -433,7 +433,6 @@ def _start(name: str, output: Given, given: Given, options: CallOptions) -> Work
 
 
 def _prepared(name: str, output: Given, given: Given, options: CallOptions) -> tuple[CollectiveCall, Operands]:
-    """Return the call and its operands, each checked alone."""
     function = FUNCTIONS[name]
     collective = function.collective
     outputs = _checked(function.output, output, table.check_writable)

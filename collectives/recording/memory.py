@@ -36,8 +36,6 @@ class _Known(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """A change in the size of the storage `number`, in bytes."""
-
     number: int
     size_bytes: int
 
@@ -124,7 +122,6 @@ class MemoryWatch:
         return resize_
 
     def _kinds(self) -> dict[int, str]:
-        """Return the kind of each storage, by number; the first that fits."""
         parameters = list(_parameters())
         states = [state for optimizer in _all(Optimizer) for state in optimizer.state.values()]
         held = (
@@ -164,12 +161,10 @@ def _parameters() -> Iterator[Tensor]:
 
 
 def _has_own_storage(tensor: Tensor) -> bool:
-    """Whether a tensor has its own elements, unlike a DTensor."""
     return not is_traceable_wrapper_subclass(tensor) and tensor.layout is torch.strided
 
 
 def _peak(changes: list[_Change]) -> int:
-    """Return the number of changes until the peak."""
     held = list(accumulate((change.size_bytes for change in changes), initial=0))
     return held.index(max(held))
 

@@ -114,7 +114,6 @@ def _kind_of(operator: OpOverload) -> _Kind:
 
 
 def _works_by_bytes(operator: OpOverload) -> bool:
-    """Whether the work of an operator surely grows with its bytes."""
     if operator.namespace != "aten":
         return operator.namespace in _BY_BYTES_ELSEWHERE
     name, tags = operator._schema.name.removeprefix("aten::"), operator.tags

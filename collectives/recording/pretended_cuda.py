@@ -89,14 +89,13 @@ class CpuForCuda(TorchFunctionMode):
 
 
 def _on_cpu(value: Any) -> Any:
-    """Return the CPU for a CUDA device or its name, and any other value unchanged."""
     if isinstance(value, str):
         return "cpu" if value.partition(":")[0] == "cuda" else value
     return CPU if isinstance(value, Device) and value.type == "cuda" else value
 
 
 def _device_on_cpu(device: Any) -> Any:
-    """Like `_on_cpu`; a number is a CUDA device."""
+    """Like `_on_cpu`, but a number is a CUDA device."""
     return CPU if type(device) is int else _on_cpu(device)
 
 

@@ -1,8 +1,7 @@
 """`Recorder`: the calls of a program whose process groups send nothing, and the time between them.
 
-A call on a recorded group gets the result for ranks that all hold this rank's data. The program computes between two
-calls, and that time is recorded. If the recorder is told the operators and streams of the program, it also records
-the computations, and the waits between streams (`StreamOrder`).
+A call on a recorded group gets the result for ranks that all hold this rank's data. The program computes between calls.
+If the recorder is told its operators and streams, it records them as well, with the waits between streams.
 """
 
 import math
@@ -161,7 +160,6 @@ class Recorder:
             return StreamMoment(len(self.steps), self._streams.position(name))
 
     def wait_for(self, mark: StreamMoment, stream: Any) -> None:
-        """Record that a stream waits until another stream has reached its mark."""
         with self.stopped():
             if mark.step == len(self.steps):  # what was before the step is over
                 self._advance(self._streams.name(stream), mark.position)
@@ -229,7 +227,6 @@ class Recorder:
         return self.future_after(torch._C._collect_all(futures), works)  # type: ignore[arg-type]
 
     def future_after(self, outcome: "torch.futures.Future[T]", works: list["RecordedWork"]) -> torch.futures.Future[T]:
-        """Return a future of `outcome` that waits for the calls."""
         chained: RecordedFuture[T] = RecordedFuture(self, works)
         try:
             chained.set_result(outcome.value())

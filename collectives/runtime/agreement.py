@@ -213,9 +213,8 @@ def check_calls(group: dist.ProcessGroup | None = None, check: CallCheck = CallC
     TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. If calls differ, all ranks raise MismatchError, which lists them. If a rank
     makes no call, all others name it after the group's timeout. A comparison takes as long as a small collective.
 
-    With NEW, ranks that mix up known calls raise CollectiveError, after the group's timeout at the latest; it lists
-    their
-    calls: see docs/collectives.md.
+    With NEW, ranks that mix up known calls raise CollectiveError, after the group's timeout at the latest; it lists the
+    calls that they have made (see docs/collectives.md).
 
     Raises ValueError if there is no such group.
 

@@ -210,7 +210,7 @@ class SharedMemoryTransport(ChunkTransport):
     rank may still read it (rule 4): in the segment each chunk of a portion has its own place, and in the tensor a chunk
     is published only if whatever overwrites it is computed from it (`plan.stays`).
 
-    token: checksum of schedule and tensor, by which ranks notice that they run different ones.
+    token: identifies schedule and tensor, so that ranks notice a difference.
     remote: the transport to other hosts; None if there are none.
     is_last: whether this is the run's last portion; after it the caller may write to the tensor.
     locations: the location where the present value of each chunk is published, by chunk.

@@ -76,7 +76,6 @@ class ChunkMemory:
         return buffer[: self.wire_chunks[receive.chunk].numel()]
 
     def apply(self, receive: Receive, arrived: torch.Tensor) -> None:
-        """Add `arrived` to the chunk, or copy it there; then the chunk is in its target."""
         number = receive.chunk
         target = self.targets[number]
         if receive.reduce:
@@ -136,7 +135,6 @@ class ChunkPlaces:
 
     @classmethod
     def of(cls, schedule: Schedule, program: RankProgram, rank: int, root: int) -> "ChunkPlaces":
-        """Return the places on the schedule's rank `rank`; the schedule's rank 0 is rank `root` of the group."""
         shape = schedule.collective, schedule.num_ranks, schedule.num_chunks
         given, left = (np.flatnonzero(held(*shape)[rank]) for held in (held_at_start, held_at_end))
         received = {receive.chunk for receive in program.receives}

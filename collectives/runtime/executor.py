@@ -74,7 +74,6 @@ class RunOperands:
         return self.wire or self.tensor.dtype
 
     def num_elements(self, collective: Collective, num_ranks: int) -> int:
-        """Return the number of elements of all chunks, the same on every rank."""
         if self.splits is not None:
             return sum(self.splits)
         if collective in _FROM_SHARES:

@@ -149,7 +149,6 @@ class FailureRecords:
         return next(filter(None, map(first_difference, everyone)), "")
 
     def _single_unresponsive_rank(self) -> str:
-        """Return the sentence for the only rank without a record, if there is one."""
         everyone = range(self._num_ranks)
         silent = sorted(set(everyone) - set(self._records_within(GRACE_S, everyone, self._num_ranks - 1)))
         return stopped_first(silent[0]) if len(silent) == 1 else ""

@@ -224,7 +224,7 @@ class CollectiveQueue:
     def start(
         self, call: Callable[[], object], result: list[torch.Tensor], stream_sync: StreamSync | None = None
     ) -> Work:
-        """Run `call` after all earlier ones, without waiting; in a callback of an earlier call, at once."""
+        """Like `run`, without waiting."""
         if self._has_turn():
             future: Future[None] = Future()
             _settle(future, self._outcome(call))

@@ -1,8 +1,8 @@
 """`LocalRanks`: the ranks of a group that share memory with this one, and how they wait for each other.
 
-A rank that publishes a chunk writes a record: the chunk's location, and then a stamp. The receiver polls the stamp,
-first without a pause, then yielding its core between polls, and finally asleep until a byte on a socket wakes it.
-x86-64 keeps that order of writes and reads.
+A rank that publishes a chunk writes a record: the chunk's location, and then a stamp; x86-64 keeps the order of writes
+and reads. The receiver polls the stamp, first without a pause, then yielding its core between polls, and finally asleep
+until a byte on a socket wakes it.
 """
 
 import os
