@@ -183,8 +183,8 @@ class BenchmarkPlan:
     algorithms: in addition to torch's own; if empty, our default for the collective.
     sizes_bytes: of whole tensors, rounded down to equal shares where the collective has them.
     in_place: the kinds to time; an all_to_all is never in place.
-    iterations: None for as many as fit into `cell_time_s`. calls: in a row per iteration; None for as many as take 50
-    ms.
+    iterations: None for as many as fit into `cell_time_s`.
+    calls: in a row per iteration; None for as many as take 50 ms.
     plain_ring: also time a ring of isend and irecv. shared: allocate tensors by `collectives.empty`.
     probes: for `ringsim calibrate`. record: a run of each algorithm, for `ringsim compare`.
     """

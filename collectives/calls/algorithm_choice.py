@@ -18,7 +18,7 @@ from ringsim.registry import ALGORITHMS, build, build_proved, is_built_in
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import predict_time
 
-# What can win somewhere on private or shared links; of each the chunks whole and in segments, where that can help.
+# Algorithms that are fastest on some network, with whole chunks and, where that can help, segments.
 CANDIDATES: dict[Collective, tuple[str, ...]] = {
     Collective.ALL_REDUCE: ("recursive_doubling", "two_shot", "halving_doubling", "ring", "ring/4", "ring/16"),
     Collective.REDUCE_SCATTER: ("direct", "halving_doubling", "ring", "ring/4", "ring/16"),
@@ -80,7 +80,7 @@ class Chooser:
         schedules = {name: build(collective, name, num_ranks) for name in names}
         times_s = {name: OURS.predict_call(schedules[name], network, size_bytes) for name in names}
         fastest = [name for name in names if times_s[name] <= min(times_s.values()) * (1 + ROUNDING)]
-        # Several take as long where the bandwidth of a link decides alone; it hides what they take beside their bytes.
+        # Where a link's bandwidth alone decides, several are equally fast; the time without bytes then decides.
         return min(fastest, key=lambda name: predict_time(schedules[name], network, 0, runtime=OURS.runtime))
 
 

@@ -70,7 +70,7 @@ class CollectiveCall:
         recorded = recorded_group(self.group)
         self._rehearsal = None if recorded is None else Rehearsal(recorded, self.group, collective)
         self.is_recorded = recorded is not None
-        # Now, so that an impossible algorithm is the caller's error.
+        # At the call, so that the caller gets the error of an impossible algorithm.
         if recorded is None and algorithm == AUTO:
             require_network(self.group)
         elif recorded is None:
@@ -149,7 +149,7 @@ class CollectiveCall:
             _copy_out(target, outputs)
 
     def _can_use_directly(self, tensor: torch.Tensor, dtype: torch.dtype) -> bool:
-        # Strides that are not contiguous would be sent as if they were.
+        # A tensor that is not contiguous would be sent as if it were.
         return self.transport is not runtime.STAGED and tensor.dtype == dtype and runtime.is_plain(tensor)
 
     def _can_be_read_in_place(self, operands: Operands) -> bool:
@@ -173,7 +173,7 @@ class CollectiveCall:
 
     def execute(self, operands: runtime.RunOperands, reduction: Reduction | None = None) -> None:
         collective, algorithm = self.collective, self._algorithm
-        # In an all_to_all the chunks of all ranks are n tensors; the size is that of one, on average.
+        # In an all_to_all the chunks of all ranks are n tensors; the size is the average of one tensor.
         num_elements = operands.num_elements(collective, self.num_ranks) // collective.num_tensors(self.num_ranks)
         size_bytes = num_elements * operands.wire_dtype.itemsize
         if self._rehearsal is not None:
@@ -215,7 +215,7 @@ class CollectiveCall:
         if self._rehearsal is not None:
             return self._rehearsal.perform(work, fingerprint, result, async_op)
         fingerprints = self._runtime.fingerprints
-        # The mode at the call: by its turn the program may have set another, but not on all ranks.
+        # The mode at the call: until its turn the program may set another mode, at different times on different ranks.
         mode = fingerprints.mode
 
         def turn() -> None:
@@ -243,8 +243,8 @@ class CollectiveCall:
         turn_on_stream = partial(stream_sync.run, turn)
         if async_op and self.transport is runtime.STAGED:
             return self._runtime.queue.start(turn_on_stream, result, stream_sync)
-        # NCCL's are launched at once: that waits for nobody, and all ranks must launch theirs, ours and the program's
-        # own, in the same order, which a second thread would spoil.
+        # Collectives on NCCL are launched at once. That waits for no rank, and all ranks must launch our collectives
+        # and the program's own in the same order, which a second thread would break.
         self._runtime.queue.run(turn_on_stream)
         if async_op:
             return runtime.Work.over(result, stream_sync)

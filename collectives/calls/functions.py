@@ -368,7 +368,7 @@ def barrier(group: Group = None, async_op: bool = False) -> Work | None:
     token = torch.zeros(1, device=runtime.home_of(call.group))
 
     def run() -> None:
-        # Nobody can have the sum before all have given their part.
+        # No rank can have the sum before all ranks have contributed.
         call.execute(runtime.RunOperands(token, stamp=call.stamp))
         if token.is_cuda:
             torch.cuda.current_stream(token.device).synchronize()
@@ -400,7 +400,7 @@ def empty(
         tensor([1., 1., 1.])
     """
     group, dtype = runtime.resolve(group), dtype or torch.get_default_dtype()
-    # torch knows what can be a size; its stubs do not know that a sequence can.
+    # A size may be a sequence, which torch's stubs do not know.
     like = torch.empty(*size, dtype=dtype, device="meta")  # type: ignore[arg-type]
     if recorded_group(group) is not None:
         return record_as_lent(torch.empty(like.shape, dtype=dtype, device=runtime.CPU))

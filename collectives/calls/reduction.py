@@ -32,8 +32,8 @@ def _add_parts(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
     torch.view_as_real(chunk).add_(torch.view_as_real(arrived.to(chunk.dtype)))
 
 
-# All in place, and the same bits with the two exchanged, so that an exchange leaves both ranks with the same. (Of two
-# NaNs the first wins: they stay NaN, but not the same one.)
+# All are in place and commutative to the bit, so that an exchange leaves the same bits on both ranks. (Of two NaNs the
+# first wins: the result is NaN, but its bits may differ.)
 _COMBINE: dict[ReduceOp.RedOpType, Combine] = {
     ReduceOp.SUM: torch.Tensor.add_,
     ReduceOp.AVG: torch.Tensor.add_,

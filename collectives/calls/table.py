@@ -122,7 +122,7 @@ def _overlaps(tensor: torch.Tensor) -> bool:
         reach += step * (size - 1)
     else:
         return False
-    # Strides that interleave, such as 3 and 2 of the shape (2, 3), need not overlap: look at all offsets.
+    # Interleaved strides, such as (3, 2) of the shape (2, 3), need not overlap: compare all offsets.
     offsets = torch.zeros(1, dtype=torch.int64)
     for step, size in strides:
         offsets = (offsets[:, None] + step * torch.arange(size)).flatten()

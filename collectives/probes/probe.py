@@ -80,9 +80,9 @@ def probe(
     memory_bytes: touched by a rank between two collectives. The probes walk through as much: data in the caches moves
     and adds several times faster.
     blocks: with few, a busy moment of the machine matters. sizes: of messages.
-    calls: makes the probes of calls, `probe_calls`. With them, pairs of ranks are probed alone, other dtypes are added,
-    and ranks meet at a barrier before each block. Without them a collective of `group` may ask for the probes; ranks
-    then meet by our own messages, since a collective would wait for that one's end.
+    calls: makes the probes of calls, `probe_calls`. With them, pairs of ranks alone and additions in other dtypes are
+    also probed, and ranks meet at a barrier before each block. Without them a collective of `group` may ask for the
+    probes; ranks then meet by our own messages, since another collective would wait for the end of the first.
     on_progress: called between two probes with the number done and the number of all.
     """
     sizes = _sizes(sizes, tensor_bytes)

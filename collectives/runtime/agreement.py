@@ -79,7 +79,7 @@ def gather_objects(own: Any, group: dist.ProcessGroup, failed: str) -> list[Any]
 
 UNNUMBERED = 0  # of calls whose fingerprints are not known by a number
 MAX_KNOWN = 4096  # fingerprints; what comes after them is compared on every call
-KEPT_CALLS = 64  # that an error can still name; ranks are rarely so many apart when they notice
+KEPT_CALLS = 64  # that an error can name; ranks rarely differ by more when they notice
 _MIXER = 6364136223846793005  # odd, so that histories which differ in one call never have the same digest
 
 

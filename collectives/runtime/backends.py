@@ -28,7 +28,7 @@ class Transport(Enum):
     STAGED = "as POSTED, from and to pinned memory of the host"  # a CUDA tensor on Gloo, which sends none
 
 
-# By themselves, because each call asks, and Python 3.11 takes long to find a member of an Enum.
+# Module constants, because each call uses them and Python 3.11 is slow to look up a member of an Enum.
 POSTED, BATCHED, STAGED = Transport
 
 
@@ -133,7 +133,7 @@ def new_buffer(length: int, dtype: torch.dtype, device: torch.device = CPU, pinn
 
     pinned: page-locked, for the fastest copies from and to a GPU; ignored without one.
     """
-    # What is made in inference mode must not be written to outside of it, where it is used again.
+    # A tensor made in inference mode must not be written to outside of it, where the buffer is used again.
     with torch.inference_mode(mode=False):
         return torch.empty(length, dtype=dtype, device=device, pin_memory=pinned and torch.cuda.is_available())
 
@@ -147,10 +147,10 @@ def reused_buffer(
     return new_buffer(length, dtype, device, pinned)
 
 
-# A thread with which Gloo watches its sockets, woken by a message while its own process writes to the same connection,
-# finds that locked and asks again and again (gloo/transport/tcp/pair.cc, handleEvents). Where it was given the writer's
-# core, the writer cannot go on, and unlock, until the kernel takes the core away again, a millisecond or more later. As
-# SCHED_BATCH it still gets an idle core at once, but none in use (sched(7)): docs/collectives.md has what that gains.
+# Gloo watches its sockets in a thread. If a message wakes it while its process writes to the same connection, it finds
+# the connection locked and polls the lock (gloo/transport/tcp/pair.cc, handleEvents). If it has the writer's core, the
+# writer cannot continue and unlock until the kernel preempts the thread, a millisecond or more later. A SCHED_BATCH
+# thread gets an idle core at once, but none in use (sched(7)); docs/collectives.md has the gain.
 GLOO_THREAD = "gloo_tcp_loop"
 TASKS = Path("/proc/self/task")  # Linux; elsewhere there is no such folder
 NAMING_S = 0.5  # how long to wait for a new thread's name, where the transport has such threads at all

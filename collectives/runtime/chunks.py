@@ -70,7 +70,7 @@ class ChunkMemory:
     def landing(self, receive: Receive) -> torch.Tensor:
         if not receive.needs_staging:
             return (self.targets if self.rounding is None else self.wire_chunks)[receive.chunk]
-        # It is free again: there are as many as such receives are ever posted and not yet applied.
+        # The buffer is free: there is one for each such receive that can be posted and not yet applied.
         self.num_staged += 1
         buffer = self.staging_buffers[self.num_staged % len(self.staging_buffers)]
         return buffer[: self.wire_chunks[receive.chunk].numel()]
@@ -233,7 +233,7 @@ class ChunkLayouts:
         own = numbered_tag(self._tag, key.number, key.stamped)
         reduces = self._schedule.collective.reduces
         tags = [eager_tag(own, size, reduces) for size in sizes_bytes]
-        # What has no number shares its buffers with all else that has none, so that these are not counted.
+        # Calls without a number share their buffers, which are therefore not counted.
         eager = key.eager and (key.number == 0 or self._preposted.reserve(set(tags)))
         return tags if eager else [own] * len(tags)
 

@@ -82,7 +82,7 @@ class RunOperands:
         return self.tensor.numel() * (num_ranks if collective is _SCATTER else 1)
 
 
-# By themselves, because Python 3.11 takes long to find a member of an Enum.
+# Module constants, because Python 3.11 is slow to look up a member of an Enum.
 _FROM_SHARES, _SCATTER = (Collective.GATHER, Collective.ALL_TO_ALL), Collective.SCATTER
 
 
@@ -123,7 +123,7 @@ class Executor:
         self._program = rank_program(schedule, own)
         is_whole = schedule.collective.is_whole
         self._places = None if is_whole else ChunkPlaces.of(schedule, self._program, own, root)
-        # With another root than 0, all ranks are moved along by as much.
+        # With another root than 0, all ranks are shifted by the root.
         self._peers = tuple((rank + root) % group.size() for rank in range(group.size()))
         state = state_of(group)
         self._preposted = state.part(PrepostedReceives)
@@ -268,7 +268,7 @@ class Executor:
         if layout.staging_length and num_staging_buffers:
             length = num_staging_buffers * layout.staging_length
             self._staging = reused_buffer(self._staging, length, wire, tensor.device)
-            # Only this much of it: the rest of what is kept may be half a buffer.
+            # Not the whole buffer, whose remainder may be half a staging buffer.
             staging_buffers = self._staging[:length].split_with_sizes([layout.staging_length] * num_staging_buffers)
         return ChunkMemory(chunks, targets, wire_chunks, reduce, staging_buffers, rounding)
 
@@ -343,5 +343,5 @@ def _put(chunks: list[torch.Tensor], tensor: torch.Tensor, numbers: Sequence[int
 
 
 def _cut(tensor: torch.Tensor, lengths: list[int]) -> list[torch.Tensor]:
-    # Not a view: of a single element that would keep the stride, any at all, and could not be seen as bytes.
+    # Not a view: a view of a single element would keep any stride, and could not be viewed as bytes.
     return list(tensor.detach().as_strided((tensor.numel(),), (1,)).split_with_sizes(lengths))

@@ -32,17 +32,17 @@ from collectives.shared_memory import OtherCallError
 T = TypeVar("T")
 PREFIX = "collectives/failure"
 _FIRST_CAUSE = "first"  # the key of the sentence that says who failed first
-# How long the rank that was waited for may take to write down that it failed, too. A timeout closes the connections of
-# its process a moment before that process can write, so its neighbours may ask first.
+# How long to wait for the record of the peer. A timeout closes the connections of its process a moment before that
+# process can write the record, so its neighbours may ask first.
 GRACE_S = 1.0
-# The same after a timeout: the rank that was waited for may have begun to wait later, and so be late to give up.
+# The same after a timeout: the peer may have begun to wait later, and therefore give up later.
 TIMEOUT_GRACE_S = 1.5
-# And further, where the ranks that have failed by then wait for one another and have made the same calls.
+# Additional time, if the ranks that have failed so far wait for one another and have made the same calls.
 LATE_GRACE_S = 1.0
 # How long finding the cause may take in all: the store may be served by the very rank that is stalled.
 LIMIT_S = 3.0
-# Between two looks at the store, the first and, twice as long each time, the longest: where many groups fail at once,
-# ranks that look often keep the cores from the very ranks whose records they wait for.
+# The first and the longest pause between two looks at the store; pauses double. Where many groups fail at once, ranks
+# that poll often take the cores from the ranks whose records they wait for.
 POLL_S, LONGEST_POLL_S = 0.01, 0.2
 _EXPLAINING = threading.Event()  # set for good by the first failure of this process
 
@@ -82,8 +82,8 @@ class FailureRecords:
         self._rank, self._num_ranks, self._group = group.rank(), group.size(), ref(group)
         self._store: Any = _store_of(group) if group.size() > 1 else None
         self._server = _server_of(self._store, group)
-        # A store may outlive the group: torchrun keeps one when it restarts the ranks. Counting the times that this
-        # rank has come to it tells their records apart.
+        # A store may outlive the group: torchrun keeps it when it restarts the ranks. A count of this rank's starts
+        # tells their records apart.
         self._life = self._within_limit(lambda: self._store.add(f"{PREFIX}/lives of {self._rank}", 1))
 
     def first_cause(self, error: BaseException, calls: Sequence[str], position: int = 0) -> str:
@@ -112,7 +112,7 @@ class FailureRecords:
                 self.lost_server = self._server
                 answer.set_exception(error)
 
-        # Not the caller's own thread, since a store that is served by a stalled rank does not answer at all.
+        # In another thread, since a store served by a stalled rank does not answer at all.
         threading.Thread(target=call, name="collectives-first-cause", daemon=True).start()
         with suppress(Exception):
             return answer.result(LIMIT_S)
@@ -291,7 +291,7 @@ def _cause_without_store(closed: list[int], group: dist.ProcessGroup) -> str:
         return stopped_first(gone)
     if len(closed) == 1:
         return stopped_first(closed[0])
-    # After a failure of another rank the one that serves the store stays until that is read there.
+    # If another rank failed, the rank that serves the store stays until the records are read.
     server = state_of(group).part(FailureRecords).lost_server
     return stopped_first(server, "probably ") if server in closed else ""
 

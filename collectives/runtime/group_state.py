@@ -28,7 +28,7 @@ class lazily(Generic[T]):  # noqa: N801  a decorator, named as functools.cached_
     def __get__(self, instance: Any, owner: type) -> T:
         if instance is None:
             return self  # type: ignore[return-value]  # to who asks the class
-        # From now on Python finds the value in the object and does not come here any more.
+        # From now on Python finds the value in the object and does not call this method.
         value = instance.__dict__[self._name] = self._make(instance)
         return value
 
@@ -42,8 +42,8 @@ class GroupState:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = ref(group)
         self._parts: dict[Any, Any] = {}
-        # Two threads that ask at once must get the same, and a part may ask for another one. The lock is this group's
-        # alone: to make a part may take as long as an answer of the group's store.
+        # Two threads that ask at once must get the same part, and making a part may need another one. The lock is per
+        # group, since making a part may take as long as an answer of the group's store.
         self._making = threading.RLock()
 
     def part(self, kind: Callable[[dist.ProcessGroup], Part]) -> Part:
@@ -101,6 +101,6 @@ def resolve(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 def _is_destroyed(group: dist.ProcessGroup) -> bool:
     if type(group) is dist.ProcessGroup:
         return group not in distributed_c10d._world.pg_map
-    # One that is written in Python, as that of the backend "ring" is, need not be registered, but wrapped by one that
-    # is: so torch makes groups with TORCH_DISTRIBUTED_DEBUG=DETAIL.
+    # A group written in Python, such as the backend "ring"'s, may be unregistered but wrapped by a registered group:
+    # torch makes such groups with TORCH_DISTRIBUTED_DEBUG=DETAIL.
     return getattr(group, "is_shut_down", False)

@@ -154,7 +154,7 @@ class _InstructionWriter:
             self._wait_for(self._reading(receive.chunk, receive.after_send_step))  # rule 4
             self._add(Opcode.APPLY, index)
             self._send(receive.unlocks, index + 1)
-            self._add(Opcode.REPOST_RECV, index)  # only now: the others wait for what is sent
+            self._add(Opcode.REPOST_RECV, index)  # after the sends, for which others wait
         self._wait_for(self._under_way)
 
     def _add(self, opcode: Opcode, index: int) -> None:
@@ -173,8 +173,8 @@ class _InstructionWriter:
                     return
                 if any(send.step < receive.after_send_step for send in to_send):
                     return
-                # Rule 4. To wait for a send here is safe: nothing of a step before its own is left to apply or to send
-                # here, and all receives of that step are posted, so its receiver needs nothing more from this rank.
+                # Rule 4. Waiting for a send is safe here: this rank has applied and sent everything of earlier steps,
+                # and posted all receives of the send's step, so the receiver needs nothing more from this rank.
                 self._wait_for(self._reading(receive.chunk, receive.step))
             self._add(Opcode.POST_RECV, self._num_posted)
             self._num_posted += 1
@@ -182,7 +182,7 @@ class _InstructionWriter:
     def _send(self, sends: Sequence[Send], applied: int) -> None:
         for position, send in enumerate(sends):
             if self._ahead_of(send):  # rule 2
-                # The peers may wait in the same way, and each of them must find its receive posted.
+                # The peers may wait in the same way, so their receives must be posted.
                 self._post(applied, sends[position:])
                 self._wait_for(self._ahead_of(send))
             self._to_issue[send.chunk].remove(send.step)

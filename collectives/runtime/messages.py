@@ -71,17 +71,17 @@ class CallStamp(NamedTuple):
     travels: bool = False
 
 
-UNSTAMPED = CallStamp()  # of what is run outside of the group's calls
+UNSTAMPED = CallStamp()  # of runs outside the group's calls
 
 MIN_BUFFER_BYTES = 4 * 2**10  # there is a size class for each power of two from here
 MAX_EAGER_BYTES = 2**20  # longer messages are not worth the memory: the rendezvous is the smaller part of their time
-# Where nothing is reduced, messages that are not eager land in their chunks. To copy a longer one out of its buffer
-# takes more time than its rendezvous, whose receive can be posted early, as its chunk has rarely been sent before.
+# In a collective without reduction a rendezvous message lands in its chunk, and its receive is posted early. For longer
+# messages that takes less time than a copy out of an eager buffer.
 MAX_EAGER_COPY_BYTES = 64 * 2**10
 SPARE = 1  # buffers posted beyond those being waited for: a peer may be a collective ahead
-# Buffers that a fingerprint may need of a size class: POSTED_AHEAD, the one waited for, and SPARE. From several peers
-# that send many chunks there may be up to MOST_POSTED_AHEAD instead (`posted_ahead` in instructions.py), which is not
-# counted here, since ranks would count differently.
+# Buffers of a fingerprint and size class: POSTED_AHEAD, the one waited for, and SPARE. With several peers and many
+# chunks up to MOST_POSTED_AHEAD are posted (`posted_ahead` in instructions.py), which is not counted, since ranks would
+# count differently.
 BUFFERS_PER_CLASS = 4
 STAMP_BYTES = 16  # position and digest of a call; as many as the elements that follow are aligned to
 LIMIT_BYTES = 16 * 2**20  # that fingerprints may take of the memory for each peer; those that come later are not eager
@@ -173,8 +173,8 @@ class PrepostedReceives:
 
 
 def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -> dist.Work | FailedReceive:
-    # What begins under torch's profiler writes its end there, even if that profile is over and its memory given to
-    # others by then: torch 2.13 crashes, or worse, does not. So the profiler is off for a moment, in this thread.
+    # An operation that begins under torch's profiler writes its end into the profile, even after the profile's memory
+    # was freed: torch 2.13 crashes, or worse, does not. The profiler is therefore off for a moment, in this thread.
     if is_profiled := profiler._is_profiler_enabled:
         autograd._enable_record_function(False)
     try:

@@ -41,7 +41,7 @@ class StreamSync:
         with torch.cuda.device(self._group_stream.device), torch.cuda.stream(self._group_stream):
             self._group_stream.wait_event(self._called)
             for tensor in self._tensors:
-                # Who made it on another stream may drop it once the call is done, when this one may still be at it.
+                # The owner may drop the tensor after the call, while this stream still uses it.
                 tensor.record_stream(self._group_stream)
             collective()
             self._done = self._group_stream.record_event()
@@ -104,7 +104,7 @@ class Work(dist.Work):
 
         On CUDA tensors the current stream waits; the CPU waits only for its own part.
         """
-        # From C++ comes a timeout of 0 where none was given.
+        # C++ passes a timeout of 0 if none was given.
         self._wait_for(self._future, timeout.total_seconds() if timeout else None)
         self._wait_on_stream()
         return True
@@ -155,8 +155,8 @@ class Work(dist.Work):
             self._wait_on_stream()  # whoever waits for the future lets its stream wait for the one that is current here
             return value()
 
-        # Only what a callback raises is an error to C++, too, which is where DistributedDataParallel waits. What
-        # Future.set_exception is given, C++ takes for the result.
+        # DistributedDataParallel waits in C++, which takes the argument of Future.set_exception for the result; an
+        # exception raised in a callback is an error there as well.
         chained: torch.futures.Future[T] = over.then(outcome)
         self._future.add_done_callback(lambda _: over.set_result(None))
         return chained
@@ -244,7 +244,7 @@ class CollectiveQueue:
         self._buffers.clear()  # others may still hold the queue
 
     def wait(self, future: "Future[None]", timeout_s: float | None = None) -> None:
-        # A callback of an earlier call waits for a later one: do it, nobody else can.
+        # A callback of an earlier call waits for a later one: only this thread can execute it.
         while self._has_turn() and not future.done():
             self._refuse_nesting()
             self._run_next()

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ringsim.schedule import Collective, RankProgram, Receive, Schedule, Send, held_at_end
 
-# After these all ranks hold the same, so what a rank has not sent is rounded like what it has sent.
+# After these all ranks hold the same result, so unsent chunks are rounded like sent ones.
 ALIKE = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST)
 
 
@@ -32,7 +32,7 @@ def rounding_of(schedule: Schedule, rank: int, program: RankProgram) -> Rounding
     is_left_here = held_at_end(schedule.collective, schedule.num_ranks, schedule.num_chunks)[rank]
 
     def in_place(send: Send) -> bool:
-        # What is sent in a step is what the chunk held before the step, so a receive of the same step comes after it.
+        # A send transmits the value from before its step, so a receive of the same step comes after it.
         later = next((receive for receive in receives[send.chunk] if receive.step >= send.step), None)
         return bool(is_left_here[send.chunk]) if later is None else later.reduce
 

@@ -16,7 +16,7 @@ from collectives.shared_memory import PeerError
 
 Hook = Callable[[Actions, RankPart], Actions]
 
-# Opcodes that take time. Posting a receive, also again, does not.
+# Opcodes that take time; posting and reposting a receive do not.
 NAMES = {
     Opcode.WAIT_RECV: "receive chunk {chunk} from rank {peer}",
     Opcode.APPLY: "apply chunk {chunk} from rank {peer}",

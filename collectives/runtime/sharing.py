@@ -89,7 +89,7 @@ class Settings(NamedTuple):
         if not sys.platform.startswith("linux") or not hasattr(os, "memfd_create"):
             return "only Linux has memfd_create"
         if platform.machine() not in ("x86_64", "AMD64"):
-            # Others may let a reader see a stamp before what was written before it.
+            # Other processors may let a reader see a stamp before the earlier writes.
             return f"{platform.machine()} does not keep the order of writes"
         return ""
 
@@ -270,7 +270,7 @@ def _new_meeting(group: dist.ProcessGroup, settings: Settings) -> tuple[Meeting 
         return None, reason
     limit = time_limit_of(group)()
     try:
-        # So that whoever waits in vain comes to `_agreed` while the others still wait there.
+        # A rank whose meeting fails must reach `_agreed` while the others still wait there.
         return Meeting(group.rank(), settings.slot_bytes, min(MEETING_TIMEOUT_S, limit.seconds / 2)), ""
     except OSError as error:
         return None, f"cannot create a shared memory segment: {error}"

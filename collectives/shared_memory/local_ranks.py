@@ -25,7 +25,7 @@ TOKEN_BITS = 31
 _MIXER = 1103515245  # odd, so that histories which differ in one portion never have the same digest
 _PORTIONS = 2**32  # how many portions a stamp tells apart; a program that runs for days comes to more
 YIELDS_BETWEEN_LOOKS = 4  # at the clock
-# A sleeping rank looks that often by itself: it is missed by a rank that publishes in the moment it falls asleep.
+# A sleeping rank polls at this interval, since a rank that publishes while it falls asleep does not wake it.
 RECHECK_S = 0.02
 OWNER_SHIFT = 48  # a location is the rank in whose memory it is, and the address there
 HEAP_ADDRESS = 1 << 40  # smaller addresses are those of the segment
@@ -38,7 +38,7 @@ def _close_all() -> None:
         local.close()
 
 
-# A process that is forked, such as one that loads data, must not keep the connections of a dead rank open.
+# A forked process, such as a data loader, must not keep the connections of a dead rank open.
 os.register_at_fork(after_in_child=_close_all)
 
 
@@ -50,7 +50,7 @@ class Patience(NamedTuple):
 
 
 WITH_A_CORE = Patience(range(400), 0.0002)  # polls take some ten microseconds
-# Who polls keeps others from the core that they may need to publish what it polls for.
+# A polling rank may hold the core that the publishing rank needs.
 CROWDED = Patience(range(1), 0.00002)
 
 
@@ -125,8 +125,8 @@ class LocalRanks:
         self._gone: list[int] = []
         self._is_closed = False
         self._filled = 0
-        # While a thread of the program's own waits, the rank has nothing else to do; beside one that waits for a
-        # collective that was begun earlier, the program computes.
+        # While the main thread waits, the rank has nothing else to do; while another thread waits for an asynchronous
+        # collective, the program computes.
         self._patiences = [patience_of(len(memories), is_beside=is_beside) for is_beside in (False, True)]
         self._patience = self._patiences[False]
         self._poll = select.poll()
@@ -169,7 +169,7 @@ class LocalRanks:
     def close_portion(self) -> None:
         self._own_words[memory.FINISHED] = self.portion
         asleep = [peer for peer, words in self._others if words[memory.ASLEEP] == memory.FOR_A_PORTION]
-        # They wait for the last one; each of the others would only wake them for nothing.
+        # They wait for the last rank; a wake-up by any other would be useless.
         if asleep and all(words[memory.FINISHED] >= self.portion for _, words in self._others):
             for peer in asleep:
                 _wake(self._sockets[peer])
@@ -280,7 +280,7 @@ class LocalRanks:
             return [peer for peer in late() if peer in self._gone]
 
         try:
-            # Not only for those that this rank receives from: the root of a broadcast waits for nobody else.
+            # For all ranks, not only senders to this one: the root of a broadcast waits for nothing else.
             self._wait(lambda: not late(), memory.FOR_A_PORTION, lambda: bool(late_and_gone()))
         except RuntimeError as error:
             if ranks := late_and_gone() or late():
@@ -320,6 +320,6 @@ class LocalRanks:
 
 
 def _wake(connection: socket.socket) -> None:
-    # One that cannot take more has enough to wake up by; one that is closed is found out by who waits for it.
+    # A full socket has wake-ups enough; a closed one is detected by the rank that waits for it.
     with suppress(BlockingIOError, OSError):
         connection.send(_WAKE, socket.MSG_NOSIGNAL)

@@ -32,7 +32,7 @@ SLOTS = 2
 MAX_RECORDS = 2**14  # that a portion may have of one rank
 WORDS_PER_RECORD = 2
 STAMPS = 8  # a rank that begins a portion looks at the one before the last; others may have begun two more than it
-# Places of words, in units of 8 bytes; each that changes in a run is alone in its cache line.
+# Places of words, in units of 8 bytes; words that change in a run have separate cache lines.
 FINISHED = 0  # the number of the last portion that the rank has finished
 FAILED = 1  # written when the rank fails: 1 plus the rank that it knows to have ended first, or FOR_ANOTHER_REASON
 FOR_ANOTHER_REASON = -1
@@ -79,7 +79,7 @@ def _mapped(fd: int) -> torch.Tensor:
     path, size = f"/proc/self/fd/{fd}", os.fstat(fd).st_size
     try:
         with torch.inference_mode(False):  # else nobody could write there outside of that mode
-            # Not mmap.mmap: that keeps a file descriptor of its own, of which there may be few.
+            # Not mmap.mmap, which keeps another file descriptor; these may be few.
             return torch.from_file(path, shared=True, size=size, dtype=torch.uint8, device="cpu")
     except RuntimeError as error:
         os.close(os.open(path, os.O_RDWR))  # which says in its own error that no more files can be opened
@@ -101,7 +101,7 @@ def new_memory_file(size_bytes: int, *, is_sparse: bool) -> int:
     fd = os.memfd_create("collectives", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size_bytes)
-        # A rank cannot take away what another one has mapped.
+        # A rank cannot shrink a file that another one has mapped.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         if not is_sparse:
             os.posix_fallocate(fd, 0, size_bytes)  # an error here, rather than a signal when it is first written to
@@ -164,7 +164,7 @@ class Heap(SharedFile):
         Returns None if the heap has no such place. Raises OSError if there is not enough memory.
         """
         length = whole_pages(size_bytes)
-        # Linux gives the memory of a file even if it has to end processes for that.
+        # Linux allocates a file's memory even if it has to kill processes for it.
         if length > (free := free_bytes()):
             raise OSError(f"{format_size(length)} are needed, and {format_size(free)} of memory is free")
         with self._entering:
@@ -176,7 +176,7 @@ class Heap(SharedFile):
         except OSError:
             self._release(start, length)
             raise
-        # Nothing but the tensor keeps the array: once it has gone, nobody can use the memory any more.
+        # Only the tensor keeps the array: when it is gone, nobody uses the memory.
         array = self.bytes.numpy()[start : start + size_bytes]
         finalize(array, self._release, start, length).atexit = False
         with torch.inference_mode(False):
@@ -186,7 +186,7 @@ class Heap(SharedFile):
         start = tensor.untyped_storage().data_ptr() - self._begin
         if not 0 <= start < self._length:
             return None
-        # An empty tensor has no address; where it is does not matter, but that is to be in the heap.
+        # An empty tensor has no address; any place in the heap will do.
         return tensor.data_ptr() - self._begin if tensor.numel() else start
 
     def _place(self, length: int) -> int | None:
