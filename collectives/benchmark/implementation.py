@@ -16,7 +16,7 @@ Run = Callable[[Buffers], object]  # does a collective once, on one rank; all ra
 def call_of(library: Any, case: BenchmarkCase, group: dist.ProcessGroup, **options: Any) -> Run:
     """Return the call of `case` with `library`: `collectives` or `torch.distributed`."""
     function, is_root = FIRST[case.collective], group.rank() == 0
-    # Newer versions of torch have some by the names of the methods, and warn at each call by the old ones.
+    # Newer versions of torch name some functions like the methods, and warn at each call by an old name.
     newest = function.methods.split()[0]
     call: Callable[..., object] = getattr(library, newest, None) or getattr(library, function.name)
     options |= {"group": group} | ({f"group_{function.root}": 0} if function.root else {})
@@ -36,7 +36,7 @@ def _shares(whole: torch.Tensor, share: torch.Tensor, is_root: bool) -> list[tor
     return list(whole.split(len(share))) if is_root else None
 
 
-# The output and the input of functions in which those of the root differ.
+# The output and the input of functions in which the root's operands differ.
 _OPERANDS: dict[Collective, Callable[[Buffers, bool], tuple[Any, Any]]] = {
     Collective.BROADCAST: lambda b, is_root: (b.copied() if is_root else b.output, None),
     Collective.GATHER: lambda b, is_root: (_shares(b.output, b.data, is_root), b.input),

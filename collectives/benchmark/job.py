@@ -20,11 +20,11 @@ from ringsim.console import Progress
 from ringsim.measurements import PLAIN_RING, TORCH, CollectiveTimes, Measurements, pooled
 
 PROBED_BYTES = 32 * 2**20  # twice the largest message; larger ones take time and tell nothing new
-# Before and after the cases, as a machine may become slower. On a slow link even these take a minute.
+# Probes run before and after the cases, as a machine may become slower. On a slow link these few take a minute.
 BLOCKS = Blocks(turns=2, number=4)
 TRIED = 3  # rounds, from which follows how many fit
-# Seconds of a turn: many times the skew after a barrier, and the 4 ms and more of a kernel's tick, for which a thread
-# may wait where another one polls on its core.
+# Seconds of a turn: many times the skew after a barrier, and many times a kernel's tick (4 ms and more), for which a
+# thread may wait if another one polls on its core.
 IN_A_ROW_S = 50e-3
 MAX_IN_A_ROW = 500
 MIN_ITERATIONS = 5

@@ -80,7 +80,7 @@ class BackendOptions:
 
 
 CallContext = Callable[[Any, Any], AbstractContextManager[None]]  # of a group, and of the options of a call
-# What torch's methods take in place of options, in this order; each where its options have it.
+# Arguments of torch's methods in place of options, in this order, if the options have the field.
 _OPTION_OF = {"root": "rootRank", "op": "reduceOp", "timeout": "timeout"}
 _OPTIONS = {
     Collective.ALL_REDUCE: dist.AllreduceOptions,
@@ -145,7 +145,7 @@ def _with_options(parameters: Sequence[str], kind: Any, arguments: tuple[Any, ..
     settable = [name for name in _OPTION_OF if hasattr(options, _OPTION_OF[name])]
     values = dict(zip(settable, arguments[num_tensors:], strict=False)) | keywords
     num_set = sum(name in values for name in settable)
-    # What is not set are tensors, by keywords that differ: output, outputTensor, output_lists, ...
+    # The other keywords are tensors, under various names: output, outputTensor, output_lists, ...
     names = sorted(values.keys() - {*settable}, key=lambda name: ("split" in name, not name.startswith("out")))
     tensors = [*arguments[:num_tensors], *(values[name] for name in names)]
     is_twice = (given and num_set) or len(tensors) + num_set != len(arguments) + len(keywords)
@@ -176,7 +176,7 @@ class RingGroup(dist.ProcessGroup):
     def __init__(
         self, store: Store, rank: int, size: int, timeout: timedelta, options: BackendOptions | None = None
     ) -> None:
-        # With the store, as the stubs have it, torch cannot make a group that Python overrides.
+        # Without the store, contrary to the stubs: torch cannot make a group with it that Python overrides.
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._store = store
         self.is_shut_down = False
@@ -184,7 +184,7 @@ class RingGroup(dist.ProcessGroup):
         with batch_policy_for_new_groups():
             gloo = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
         gloo._set_sequence_number_for_group()
-        # What a Python group does not override torch looks up here; and so do our own sends and receives.
+        # torch looks up here what a Python group does not override; so do our own sends and receives.
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         for device in DEVICES:
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, gloo)
@@ -228,7 +228,7 @@ class RingGroup(dist.ProcessGroup):
         tensor = next((item for item in (output, given) if isinstance(item, Tensor)), None)
         if tensor is None:
             tensor = next(iter(given), torch.empty(0))  # a list that is empty is for the function to refuse
-        # Where it is a stream that waits, the call does not, since the Work must tell the stream for what.
+        # On CUDA the stream waits and not the call, since the Work tells the stream the event to wait for.
         async_op = bool(opts.asyncOp) or tensor.is_cuda
         if function.name == "all_reduce" and opts.asyncOp:
             async_op = not is_last_bucket(tensor)

@@ -86,7 +86,7 @@ def probe(
     on_progress: called between two probes with the number done and the number of all.
     """
     sizes = _sizes(sizes, tensor_bytes)
-    # Written to, because unwritten pages are all one page, which is always in the caches.
+    # Filled, because all unwritten pages are one page, which is always in the caches.
     memory = torch.full((max(memory_bytes, tensor_bytes, sizes[-1]),), _WRITTEN, dtype=torch.uint8)
     with naming_failures(f"rank {group.rank()}: probing its neighbours failed"):
         places = places_of(group)

@@ -189,7 +189,7 @@ def _messages(
     schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, length: int, reduce: Reduce = add_one
 ) -> Rounds:
     """Return a run of the schedule with chunks of `length` elements, each time elsewhere in the memory."""
-    # Over torch.distributed, whose calls are to be predicted, too, and where ranks without a part may be absent.
+    # Over torch.distributed, whose calls are also predicted, and where ranks without a part may be absent.
     executor = Executor(schedule, group, shares_memory=False)
     windows = cycle(spread(memory, schedule.num_chunks * length))
     return lambda: executor.run(next(windows), reduce=reduce)

@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader
 from collectives.recording.pretended_cuda import Replacement, replaced
 
 _TORCH = Path(torch.__file__).parent
-# A call of the program, such as `tensor.item()`, comes here through their lines.
+# Files of torch between a call of the program, such as `tensor.item()`, and this module.
 _CALLERS = "_compile", "_dynamo/eval_frame", "_ops", "_subclasses/fake_tensor", "_tensor", "_tensor_str"
 _ON_THE_WAY = {f"{_TORCH / name}.py" for name in _CALLERS}
 _WITH_DATA = (torch.int8, torch.int16, torch.int32, torch.int64)
@@ -155,14 +155,14 @@ def _with_real_tensors() -> Iterator[Replacement]:
             yield module, "init_device_mesh", _within(unset_fake_temporarily, make_mesh)
     for name in ("__init__", "__getitem__", "_flatten"):
         yield DeviceMesh, name, _within(unset_fake_temporarily, vars(DeviceMesh)[name])
-    # `module.to()` swaps a tensor with another one, unless there are weak references, as the mode has to each.
+    # `module.to()` swaps a tensor with another one only without weak references; the mode has one to each tensor.
     yield torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda _: [])
     # Objects travel as tensors of bytes.
     for name in ("all_gather_object", "gather_object"):
         function = _within(unset_fake_temporarily, getattr(dist, name))
         yield from ((module, name, function) for module in (dist, distributed_c10d))
     yield Tensor, "__deepcopy__", _deepcopy
-    # A storage copies by tensors of bytes that it makes itself, which would have no data.
+    # A storage copies by new tensors of bytes, which would have no data.
     for name in ("copy_", "fill_", "share_memory_"):
         yield UntypedStorage, name, _within(_disable_current_modes, getattr(UntypedStorage, name))
     yield torch, "asarray", _asarray

@@ -73,7 +73,7 @@ class MemoryWatch:
         self.is_watching = False
         self._resizing.stop()
         kinds, changes = self._kinds(), [*self._at_start, *self._changes]
-        # What is computed on a GPU needs its memory; tensors on the CPU then need that of the host.
+        # A computation on a GPU needs the GPU's memory; tensors on the CPU then need the host's.
         device = next((device for device in self._devices if device != "cpu"), "cpu")
         changes = [change for change in changes if self._devices[change.number] == device]
         self.memory = StepMemory(peak=_held(changes[: _peak(changes)], kinds), end=_held(changes, kinds))

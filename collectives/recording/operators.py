@@ -21,9 +21,9 @@ from ringsim.traces import Operator
 
 aten = torch.ops.aten
 
-# They write their first argument without reading it.
+# Operators that write their first argument without reading it.
 _OVERWRITING = {"aten.copy_", "aten._foreach_copy_", "aten.fill_", "aten.zero_", "aten._foreach_zero_"}
-# They touch no elements; operators whose results are views say so by their schemas.
+# Operators that touch no elements; the schemas tell which operators return views.
 _EMPTY = {"aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided"}
 _WITHOUT_WORK = _EMPTY | {"aten._unsafe_view", "aten.lift_fresh", "aten.record_stream", "aten.resize_", "aten.set_"}
 
@@ -150,7 +150,7 @@ class OperatorWatch(TorchDispatchMode):
             return NotImplemented  # then torch dispatches the operators on its parts
         kwargs = kwargs or {}
         if func.namespace == "_c10d_functional":
-            # Its kernel in C++ copies the tensors, which we shall see, and calls our process groups.
+            # Its kernel in C++ copies the tensors, which is watched, and calls our process groups.
             with self:
                 return func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
         kind = _kind_of(func)
@@ -214,7 +214,7 @@ def _multiplies_in_tf32(name: str) -> bool:
 def _flops(
     formula: Callable[..., int], func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], outcome: Any
 ) -> int:
-    """Return the operations of a call, in attention without those that a causal mask omits."""
+    """Return the operations of a call; in attention a causal mask's part is left out."""
     flops = int(formula(*args, **kwargs, out_val=outcome))
     given = {**dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)), **kwargs}
     if not given.get("is_causal") or "scaled_dot_product" not in func._schema.name:

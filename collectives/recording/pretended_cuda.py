@@ -231,7 +231,7 @@ def _on_the_cpu() -> Iterator[Replacement]:
     yield serialization, "_package_registry", list(serialization._package_registry)
     yield torch, "get_autocast_gpu_dtype", partial(torch.get_autocast_dtype, "cpu")
     yield torch, "set_autocast_gpu_dtype", partial(torch.set_autocast_dtype, "cpu")
-    # A GPU has kernels of attention that a CPU has not.
+    # A GPU has kernels of attention that a CPU lacks.
     yield attention, "sdpa_kernel", wraps(attention.sdpa_kernel)(lambda *_, **__: nullcontext())
     begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
     yield threading.Thread, "_bootstrap_inner", _with_mode(begin)

@@ -25,7 +25,7 @@ BEFORE_THE_STEP = -1
 MAIN = "main"  # the stream of the computations, whatever the program calls it
 COMPUTATIONS = -1  # in a Position
 
-# By group: the last of its calls that is over, all before it too. Under COMPUTATIONS: the last event that computes.
+# By group: its last call that is over, like all calls before. Under COMPUTATIONS: the last event that computes.
 Position = Mapping[int, int]
 
 
@@ -99,7 +99,7 @@ class Recorder:
         self._streams = StreamOrder(self._main_stream)
         self._since_s = self.clock()
         self._step_computed_s = 0.0
-        # When computing went on, and how much of this step had been computed then.
+        # The moments when computing resumed, and the seconds of this step computed by then.
         self._resumed: list[tuple[float, float]] = [(self._since_s, 0.0)]
 
     @property
@@ -195,7 +195,7 @@ class Recorder:
             self.wait_later(work)
             return
         with self.stopped():
-            # One of an earlier step is over: no rank begins its step before it has all of the step before.
+            # A call of an earlier step is over: no rank begins a step before it has finished the previous one.
             if not work.is_over and work.step == len(self.steps):
                 self._append(TraceEventKind.WAIT, work.index)
                 call, stream = self._calls[work.index], self._streams.current()

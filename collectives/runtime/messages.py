@@ -154,7 +154,7 @@ class PrepostedReceives:
         return True
 
     def take(self, group: dist.ProcessGroup, peer: int, tag: int) -> EagerBuffer:
-        """Return the buffer in which the next message with `tag` from `peer` lands; those of one tag land in order."""
+        """Return the buffer in which the next message with `tag` from `peer` lands; messages of a tag land in order."""
         buffers = self._buffers[peer][tag]
         while len(buffers) <= SPARE:
             self.repost(group, peer, tag, EagerBuffer(tag))
