@@ -100,7 +100,7 @@ class Work(dist.Work):
         return cls(future, result, stream_sync=stream_sync)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Block until the collective has completed. Raises its error, or TimeoutError after `timeout`; it then continues.
+        """Block until the collective has completed. Raises its error, or TimeoutError after `timeout`; it continues.
 
         On CUDA tensors the current stream waits; the CPU waits only for its own part.
         """
