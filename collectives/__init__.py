@@ -87,7 +87,7 @@ for _name in __all__:
 
 
 def __getattr__(name: str) -> Any:
-    """FSDP2's part of torch takes a second to import, so it is imported when it is first asked for."""
+    """Import FSDP2's part of torch, which takes a second, only when it is first used."""
     if name in ("FSDPAllGather", "FSDPReduceScatter"):
         from collectives.integrations import fsdp  # noqa: PLC0415
 

@@ -1,1 +1,1 @@
-"""Benchmark of the collectives and of torch.distributed's: `torchrun --nproc-per-node 4 -m collectives.benchmark`."""
+"""Benchmark of our collectives and of torch.distributed's: `torchrun --nproc-per-node 4 -m collectives.benchmark`."""

@@ -1,7 +1,7 @@
-"""`BenchmarkPlan`: the request of a benchmark, checked before anything begins; and its cases.
+"""`BenchmarkPlan`: the request of a benchmark, checked before anything begins; `BenchmarkCase`: one of its cases.
 
-A `BenchmarkCase` is one collective of one size. A rank's elements repeat its own table of random whole numbers, whose
-length is a large prime, so that a misplaced chunk is found. The expected results follow from the tables.
+A rank's elements repeat its own table of random whole numbers, whose length is a large prime, so that a misplaced chunk
+is detected. The expected results follow from the tables.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,6 @@ class BenchmarkCase:
 
     @property
     def op(self) -> str:
-        """The operation in tables and files."""
         return "sum" if self.collective.reduces else "none"
 
     @property
@@ -61,7 +60,7 @@ class BenchmarkCase:
 
 
 def elements_of(collective: Collective, size_bytes: int, dtype: str, num_ranks: int) -> int:
-    """Return the elements that fit into `size_bytes`, in equal shares where every rank gets one.
+    """Return the elements that fit into `size_bytes`, a multiple of the ranks if each rank has a share.
 
     Raises ValueError if none fits.
     """
@@ -87,7 +86,6 @@ class Pattern:
     tables: torch.Tensor
 
     def given(self, rank: int) -> torch.Tensor:
-        """Return the input of `rank`."""
         case = self.case
         return self._repeat(self.tables[rank], case.share if case.collective in _GATHERS else case.num_elements)
 
@@ -106,7 +104,6 @@ class Pattern:
         return whole[own] if case.collective in _SCATTERS else whole
 
     def count_wrong(self, rank: int, output: torch.Tensor) -> int:
-        """Return the number of wrong elements in `rank`'s output."""
         result = self.result(rank)
         return 0 if result is None else int((output != result).sum())
 
@@ -133,8 +130,8 @@ UNTOUCHED = -1  # in every dtype a value that no result has
 class Buffers:
     """One rank's memory.
 
-    data: the input, never changed. input, output: the operands of a call; in place they are the same, or the smaller
-    one is this rank's share of the larger.
+    data: the input, only read. input, output: the operands of a call. In place they are the same, or the smaller one is
+    this rank's share of the larger.
     """
 
     data: torch.Tensor
@@ -143,7 +140,7 @@ class Buffers:
 
     @classmethod
     def of(cls, pattern: Pattern, rank: int, allocate: Callable[..., torch.Tensor] = torch.empty) -> Self:
-        """Return the tensors of `rank`, made by `allocate` as by `torch.empty`."""
+        """Return the tensors of `rank`, made by `allocate`, which has the arguments of `torch.empty`."""
         case, given = pattern.case, pattern.given(rank)
 
         def new(length: int) -> torch.Tensor:
@@ -160,16 +157,15 @@ class Buffers:
         return cls(data, input_, input_ if case.in_place else new(len(data)))
 
     def refill(self) -> None:
-        """Restore the input after a call in place."""
         if self.input is not self.data:
             self.input.copy_(self.data)
 
     def spoil(self) -> None:
-        """Fill the output with wrong values, so that an implementation that does nothing is found."""
+        """Fill the output with wrong values, to detect an implementation that does nothing."""
         self.output.copy_(torch.tensor(UNTOUCHED).to(self.output.dtype))
 
     def copied(self) -> torch.Tensor:
-        """Return the output with the input in it, as no library has all_reduce, broadcast and reduce out of place."""
+        """Return the output with a copy of the input: no library has all_reduce, broadcast or reduce out of place."""
         if self.output is not self.input:
             self.output.copy_(self.input)
         return self.output
@@ -184,14 +180,13 @@ MAX_TRANSFERS = 100_000  # of a recorded run; a line of JSON for each of their t
 class BenchmarkPlan:
     """The collectives, algorithms and sizes to time, and how often.
 
-    algorithms: beside torch's own; if empty, our default for the collective.
+    algorithms: in addition to torch's own; if empty, our default for the collective.
     sizes_bytes: of whole tensors, rounded down to equal shares where the collective has them.
-    in_place: the kinds to time, one after the other; an all_to_all is never in place.
+    in_place: the kinds to time; an all_to_all is never in place.
     iterations: None for as many as fit into `cell_time_s`.
-    calls: in a row per iteration; None for as many as take a few milliseconds.
+    calls: in a row per iteration; None for as many as take 50 ms.
     plain_ring: also time a ring of isend and irecv. shared: allocate tensors by `collectives.empty`.
-    probes: probe the group first, for `ringsim calibrate`.
-    record: record a run of each algorithm, transfer by transfer, for `ringsim compare`.
+    probes: for `ringsim calibrate`. record: a run of each algorithm, for `ringsim compare`.
     """
 
     collectives: tuple[Collective, ...]
@@ -220,14 +215,13 @@ class BenchmarkPlan:
         return list(cases)
 
     def algorithms_for(self, collective: Collective) -> tuple[str, ...]:
-        """Return those of the algorithms that the collective has, or its default."""
         own = {name for owner, name in ALGORITHMS if owner is collective}
         elsewhere = {name for owner, name in ALGORITHMS if owner in self.collectives} - own
         known = [name for name in self.algorithms if base_name(name) not in elsewhere]
         return tuple(known) or (signature(getattr(calls, FIRST[collective].name)).parameters["algorithm"].default,)
 
     def check(self, num_ranks: int, ranks_here: int) -> None:
-        """Raise ValueError for an unknown algorithm, sums that are not exact, or too little memory."""
+        """Raise ValueError for an unknown algorithm, inexact sums, or too little memory."""
         largest = max(self.sizes_bytes)
         for collective in self.collectives:
             for algorithm in self.algorithms_for(collective):

@@ -1,4 +1,4 @@
-"""The command line of the benchmark: parse, check, start the process group, run, print."""
+"""The command line of the benchmark."""
 
 import datetime
 import os
@@ -29,7 +29,6 @@ NCCL_SIZE = console.Quantity("size", parse_size_of_nccl_tests)
 
 
 def _names(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of an option that may be repeated and hold several, separated by commas."""
     return tuple(dict.fromkeys(name for value in values for name in value.split(",")))
 
 
@@ -165,7 +164,7 @@ def main(
 
 
 def _write(measurements: Measurements, output: Path | None) -> None:
-    """Write the file, if there is one. Exits with 1 if an element was wrong."""
+    """Write the file, if any; exit with 1 if an element was wrong."""
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         with console.output_file(output) as file:

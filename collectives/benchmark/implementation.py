@@ -1,4 +1,4 @@
-"""`call_of`: a collective of ours or of torch; `plain_ring`: a hand-written one to compare both with."""
+"""`call_of`: a collective of ours or of torch; `plain_ring`: a hand-written one for comparison."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ Run = Callable[[Buffers], object]  # does a collective once, on one rank; all ra
 def call_of(library: Any, case: BenchmarkCase, group: dist.ProcessGroup, **options: Any) -> Run:
     """Return the call of `case` with `library`: `collectives` or `torch.distributed`."""
     function, is_root = FIRST[case.collective], group.rank() == 0
-    # Newer versions of torch have some by the names of the methods, and warn at each call by the old ones.
+    # Newer versions of torch name some functions like the methods, and warn at each call by an old name.
     newest = function.methods.split()[0]
     call: Callable[..., object] = getattr(library, newest, None) or getattr(library, function.name)
     options |= {"group": group} | ({f"group_{function.root}": 0} if function.root else {})
@@ -36,7 +36,7 @@ def _shares(whole: torch.Tensor, share: torch.Tensor, is_root: bool) -> list[tor
     return list(whole.split(len(share))) if is_root else None
 
 
-# The output and the input of functions in which those of the root differ.
+# The output and the input of functions in which the root's operands differ.
 _OPERANDS: dict[Collective, Callable[[Buffers, bool], tuple[Any, Any]]] = {
     Collective.BROADCAST: lambda b, is_root: (b.copied() if is_root else b.output, None),
     Collective.GATHER: lambda b, is_root: (_shares(b.output, b.data, is_root), b.input),
@@ -45,7 +45,7 @@ _OPERANDS: dict[Collective, Callable[[Buffers, bool], tuple[Any, Any]]] = {
 
 
 def plain_ring(case: BenchmarkCase, group: dist.ProcessGroup) -> Run | None:
-    """Return a hand-written ring of isend and irecv; None for collectives that are no sums or gathers to all."""
+    """Return a hand-written ring of isend and irecv; None except for all_reduce, reduce_scatter and all_gather."""
     ring = _PlainRing(group, -(-case.num_elements // group.size()), case.torch_dtype)
     runs: dict[Collective, Run] = {
         Collective.ALL_REDUCE: lambda b: ring.all_reduce(b.copied()),
@@ -56,11 +56,6 @@ def plain_ring(case: BenchmarkCase, group: dist.ProcessGroup) -> Run | None:
 
 
 class _PlainRing:
-    """One rank's part, for chunks of at most `length` elements, which travel whole, one step after the other.
-
-    Buffers are kept, as in our executors.
-    """
-
     def __init__(self, group: dist.ProcessGroup, length: int, dtype: torch.dtype) -> None:
         self._group, self._rank, self._num_ranks = group, group.rank(), group.size()
         self._sum, self._arriving = torch.empty(length, dtype=dtype), torch.empty(length, dtype=dtype)
@@ -89,12 +84,10 @@ class _PlainRing:
             self._exchange(chunks[-step], chunks[-step - 1])
 
     def _from_here_on(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """Return the chunks of `tensor`, this rank's first."""
         chunks = tensor.tensor_split(self._num_ranks)
         return [*chunks[self._rank :], *chunks[: self._rank]]
 
     def _exchange(self, sent: torch.Tensor, arriving: torch.Tensor) -> None:
-        """Send to the next rank, and receive from the one before."""
         sending = self._group.send([sent], (self._rank + 1) % self._num_ranks, 0)
         self._group.recv([arriving], (self._rank - 1) % self._num_ranks, 0).wait()
         sending.wait()

@@ -20,11 +20,11 @@ from ringsim.console import Progress
 from ringsim.measurements import PLAIN_RING, TORCH, CollectiveTimes, Measurements, pooled
 
 PROBED_BYTES = 32 * 2**20  # twice the largest message; larger ones take time and tell nothing new
-# Before and after the cases, as a machine may become slower. On a slow link even these take a minute.
+# Probes run before and after the cases, as a machine may become slower. On a slow link these few take a minute.
 BLOCKS = Blocks(turns=2, number=4)
 TRIED = 3  # rounds, from which follows how many fit
-# Seconds of a turn: many times the skew after a barrier, and the 4 ms and more of a kernel's tick, for which a thread
-# may wait where another one polls on its core.
+# Seconds of a turn: many times the skew after a barrier, and many times a kernel's tick (4 ms and more), for which a
+# thread may wait if another one polls on its core.
 IN_A_ROW_S = 50e-3
 MAX_IN_A_ROW = 500
 MIN_ITERATIONS = 5
@@ -32,7 +32,7 @@ MAX_ITERATIONS = 1000
 
 
 def run_plan(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress | None = None) -> Measurements:
-    """Time all cases of `plan` and record its runs; collective, and every rank gets the same but for provenance.
+    """Time all cases of `plan` and record its runs; collective. All results but provenance are the same on every rank.
 
     Raises ValueError for an impossible plan, CollectiveError when a peer fails.
     """
@@ -55,7 +55,6 @@ def run_plan(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress |
 
 
 def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -> Measurements:
-    """Return the probes, if the plan asks for them, for tensors up to its largest, and the provenance."""
     origin = {"transport": transport_in_use(group)} | ({"tensors": "shared"} if plan.shared else {})
     if not plan.probes:
         return Measurements(group.size(), provenance() | origin | places_of(group).as_dict())
@@ -66,7 +65,6 @@ def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -
 
 
 def _implementations(case: BenchmarkCase, plan: BenchmarkPlan, group: dist.ProcessGroup) -> dict[str, Run]:
-    """Return the competitors in `case` by name, in the order of the table's rows."""
     runs = {TORCH: call_of(dist, case, group)}
     for algorithm in plan.algorithms_for(case.collective):
         runs[algorithm] = call_of(collectives, case, group, algorithm=algorithm)
@@ -79,9 +77,9 @@ def measure(
 ) -> list[CollectiveTimes]:
     """Return the times of each implementation, the same on every rank; collective.
 
-    In each iteration every implementation has a turn, another one first each time, so that a slow moment of the machine
-    falls on all of them. Every turn begins with torch's own barrier: if it warms anything up, then for torch. It is, as
-    in nccl-tests, several calls in a row, of which the mean counts. Raises CollectiveError when a peer fails.
+    In each iteration every implementation has a turn, in rotated order, so that a slow moment of the machine falls on
+    all. Every turn begins with torch's own barrier: any warming up benefits torch. A turn is several calls in a row,
+    whose mean counts, as in nccl-tests. Raises CollectiveError when a peer fails.
     """
     with naming_failures(f"rank {group.rank()}: {case} failed"):
         data = pattern(case)
@@ -103,7 +101,6 @@ def measure(
 
 
 def _count_wrong(run: Run, data: Pattern, buffers: Buffers, group: dist.ProcessGroup) -> int:
-    """Do the case once; return how many elements are wrong, over all ranks."""
     buffers.spoil()
     buffers.refill()
     run(buffers)
@@ -115,7 +112,7 @@ def _count_wrong(run: Run, data: Pattern, buffers: Buffers, group: dist.ProcessG
 def _one_round(
     runs: Sequence[Run], buffers: Buffers, group: dist.ProcessGroup, turn: int, calls: int
 ) -> list[tuple[float, float]]:
-    """When each implementation began and ended its calls on this rank, in seconds on its clock."""
+    """Return the begin and end of each implementation's calls on this rank, in seconds of its clock."""
     times = [(0.0, 0.0)] * len(runs)
     for place in range(len(runs)):
         index = (turn + place) % len(runs)
@@ -132,7 +129,7 @@ def _one_round(
 def _agree(
     plan: BenchmarkPlan, one_round: Callable[[], object], num_implementations: int, group: dist.ProcessGroup
 ) -> tuple[int, int]:
-    """How many calls in a row, and how many iterations fit, as rank 0 finds from a few: all must do as many."""
+    """Return the numbers of calls in a row and of iterations that fit, as measured by rank 0; the same on all ranks."""
     if plan.calls and plan.iterations:
         return plan.calls, plan.iterations
     rounds_s = []

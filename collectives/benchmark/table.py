@@ -1,4 +1,4 @@
-"""The table of a benchmark: the times and rates of each algorithm next to torch's."""
+"""The table of a benchmark: the times and rates of each algorithm and of torch."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -53,7 +53,7 @@ def _wrong(times: Sequence[CollectiveTimes]) -> Iterator[str]:
 
 
 def ratio(times: CollectiveTimes, rival: CollectiveTimes | None) -> float | None:
-    """Return the time over that of the rival; None if there is none."""
+    """Return the time over the rival's time; None without a rival."""
     return None if rival is None else times.median_s / rival.median_s
 
 
@@ -72,7 +72,6 @@ def _origin(measurements: Measurements) -> Iterator[str]:
 
 
 def _means(times: Sequence[CollectiveTimes]) -> Iterator[str]:
-    """Yield the geometric mean of the ratios of each algorithm of ours."""
     for algorithm in dict.fromkeys(timed.algorithm for timed in times if timed.algorithm != TORCH):
         means = []
         for in_place in (False, True):

@@ -20,8 +20,6 @@ NUM_RUNS = 9  # odd, so that one of them is the middle one
 
 
 class _Execution(NamedTuple):
-    """One of our algorithms with the executor of a case."""
-
     case: BenchmarkCase
     algorithm: str
     executor: Executor
@@ -31,11 +29,11 @@ class _Execution(NamedTuple):
 def record_runs(
     plan: BenchmarkPlan, group: dist.ProcessGroup, say: Callable[[str], object] = lambda _: None
 ) -> tuple[RecordedRun, ...]:
-    """Record one run of each collective and algorithm of `plan`; collective, and every rank gets the same.
+    """Record one run of each collective and algorithm of `plan`, the same on every rank; collective.
 
-    The size is the largest one of the plan that travels in one portion, as only such a run has a timeline.
+    The size is the largest in the plan that travels in one portion, as only such a run has a timeline.
 
-    say: gets a message on rank 0 if that is not the largest size, or if there is none.
+    say: gets a message on rank 0 if that is not the plan's largest size, or if there is none.
 
     Raises CollectiveError when a peer fails.
     """
@@ -70,7 +68,7 @@ def _in_one_portion(cases: Sequence[BenchmarkCase], algorithm: str, group: dist.
 
 
 def _record(execution: _Execution, warm_up: int) -> RecordedRun:
-    """Return the middle one of several runs in place, each after a barrier, by the executor without a queue."""
+    """Return the median of several runs in place, each after a barrier; the runs use no queue."""
     case, _, executor, _ = execution
     group, rank = executor.group, executor.group.rank()
     buffers = Buffers.of(pattern(case), rank)
@@ -96,7 +94,7 @@ def _record(execution: _Execution, warm_up: int) -> RecordedRun:
 def _middle_run(
     execution: _Execution, spans: Sequence[tuple[float, float]], logs: Sequence[list[Event]]
 ) -> RecordedRun:
-    """Return the run of the median time, its times since its last rank began; collective.
+    """Return the run of the median time, with times relative to the last rank's begin; collective.
 
     spans, logs: of this rank's runs, on the common clock.
     """
@@ -125,7 +123,6 @@ def gather(own: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
 
 
 def _transfers(logs: Sequence[Sequence[Event]], zero_s: float) -> dict[str, Any]:
-    """Return the transfers as the columns of a record, their times since `zero_s`."""
     sent, applied = {}, {}
     for rank, log in enumerate(logs):
         for event in log:

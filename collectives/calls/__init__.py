@@ -1,4 +1,4 @@
-"""The collectives, with torch.distributed's signatures: what they check, and which algorithm they take."""
+"""The collectives, with torch.distributed's signatures: their checks and the choice of algorithm."""
 
 from collectives.calls.algorithm_choice import add_candidate, chooser_of, use_network
 from collectives.calls.call import AUTO, CollectiveCall

@@ -1,4 +1,4 @@
-"""`Chooser`: the algorithm for each size, chosen by simulating all candidates on the group's network."""
+"""`Chooser`: choose the algorithm for each size by simulating all candidates on the group's network."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ from ringsim.registry import ALGORITHMS, build, build_proved, is_built_in
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import predict_time
 
-# What can win somewhere on private or shared links; of each the chunks whole and in segments, where that can help.
+# Algorithms that are fastest on some network, with whole chunks and, where that can help, segments.
 CANDIDATES: dict[Collective, tuple[str, ...]] = {
     Collective.ALL_REDUCE: ("recursive_doubling", "two_shot", "halving_doubling", "ring", "ring/4", "ring/16"),
     Collective.REDUCE_SCATTER: ("direct", "halving_doubling", "ring", "ring/4", "ring/16"),
@@ -37,7 +37,7 @@ ROUNDING = 1e-9  # predicted times that differ by this fraction are the same
 
 
 class Chooser:
-    """Chooses for one group: once for each collective and power of four, on rank 0, which tells the others."""
+    """Chooses for one group, once per collective and power of four, on rank 0, which tells the others."""
 
     def __init__(self, _: dist.ProcessGroup) -> None:
         self._network: Network | None = None
@@ -59,7 +59,7 @@ class Chooser:
         self._chosen.clear()
 
     def choose(self, collective: Collective, size_bytes: int, group: dist.ProcessGroup) -> str:
-        """Return the algorithm for `size_bytes`. Every rank must ask the same: they may have to find out together."""
+        """Return the algorithm for `size_bytes`. Collective: all ranks ask for the same."""
         key = collective, (size_bytes.bit_length() + 1) // 2
         if group.size() == 1:
             return self._candidates[collective][0]
@@ -80,12 +80,11 @@ class Chooser:
         schedules = {name: build(collective, name, num_ranks) for name in names}
         times_s = {name: OURS.predict_call(schedules[name], network, size_bytes) for name in names}
         fastest = [name for name in names if times_s[name] <= min(times_s.values()) * (1 + ROUNDING)]
-        # Several take as long where the bandwidth of a link decides alone; it hides what they take beside their bytes.
+        # Where a link's bandwidth alone decides, several are equally fast; the time without bytes then decides.
         return min(fastest, key=lambda name: predict_time(schedules[name], network, 0, runtime=OURS.runtime))
 
 
 def _calibrated(measurements: Measurements, num_cores: int) -> Network:
-    """Return one host; hosts with equally many ranks that share network interfaces; or ranks with their own links."""
     if num_hosts(measurements) == 1:
         return calibrate_host(measurements, num_cores)
     try:
@@ -95,7 +94,6 @@ def _calibrated(measurements: Measurements, num_cores: int) -> Network:
 
 
 def _of_several_hosts(collective: Collective, num_ranks: int, network: Network) -> list[str]:
-    """Return the algorithms that can win where several ranks share a host's network interface."""
     per_host = network.spec.ranks_per_host
     if (collective, "hierarchical") not in ALGORITHMS or per_host is None or not 1 < per_host < num_ranks:
         return []
@@ -108,7 +106,7 @@ def chooser_of(group: dist.ProcessGroup) -> Chooser:
 
 
 def require_network(group: dist.ProcessGroup) -> None:
-    """Raise ValueError if `group` can neither be probed nor was told its network."""
+    """Raise ValueError if `group` can neither be probed nor has a network."""
     if group.size() > 1 and not runtime.has_backend(group, runtime.CPU) and chooser_of(group).network is None:
         raise ValueError(
             "algorithm 'auto': the probes time tensors on the CPU, for which the group has no backend; name an "
@@ -119,8 +117,11 @@ def require_network(group: dist.ProcessGroup) -> None:
 def use_network(network: Network | str | os.PathLike[str], group: dist.ProcessGroup | None = None) -> None:
     """Let the algorithm "auto" choose by simulating on `network`, from now on, instead of probing the group first.
 
-    network: the same on every rank, all of which call this; or what `ringsim.load_network` takes, a preset or a file.
-    group: the default group if None. Raises ValueError if there is no such group or network, or the file is wrong.
+    Every rank of the group calls this with the same network.
+
+    network: a Network, or a preset or file as in `ringsim.load_network`.
+
+    Raises ValueError if there is no such group or network, or the file is invalid.
 
         >>> collectives.use_network(ringsim.Network.uniform(latency_s=20e-6, bandwidth_bytes_per_s=1e9))
         >>> tensor = torch.ones(3)
@@ -137,15 +138,14 @@ def use_network(network: Network | str | os.PathLike[str], group: dist.ProcessGr
 def add_candidate(
     algorithm: str, collective: Collective | str = Collective.ALL_REDUCE, group: dist.ProcessGroup | None = None
 ) -> None:
-    """Let the algorithm "auto" also choose among `algorithm` from now on, wherever the simulator finds it fastest.
+    """Add `algorithm` to the candidates of "auto", which chooses it from now on where it is fastest in the simulator.
 
-    algorithm: FILE.py:FUNCTION, MSCCL's FILE.xml, or a built-in one that "auto" does not look at. It is proved here.
     Every rank of the group calls this with the same arguments.
-    group: the default group if None.
+
+    algorithm: FILE.py:FUNCTION, MSCCL's FILE.xml, or another built-in algorithm. It is proved here.
 
     Raises ValueError for an unknown algorithm, collective or group, or a name of more than 256 bytes; ScheduleError for
-    an algorithm that is wrong; MismatchError, on every rank, if ranks differ in the algorithm or what their files make
-    of it.
+    an incorrect algorithm; MismatchError, on every rank, if ranks differ in the name or the schedule.
 
         >>> collectives.add_candidate("double_binary_tree")
     """
@@ -168,9 +168,9 @@ def _collective(name: Collective | str) -> Collective:
 
 
 def named_with_digest(algorithm: str, schedule: Schedule) -> str:
-    """Return an algorithm's name as ranks compare it: with a digest of the schedule if it is a user's own.
+    """Return an algorithm's name as ranks compare it, with a digest of the schedule if it is a user's own.
 
-    Ranks whose files have the same name but differ then have different fingerprints.
+    Files of the same name with different content therefore have different fingerprints.
     """
     if is_built_in(schedule.collective, algorithm):
         return algorithm

@@ -1,4 +1,4 @@
-"""`CollectiveCall`: the part that all calls share: operands, executor, fingerprint, and the place in the queue."""
+"""`CollectiveCall`: the common part of all calls: operands, executor, fingerprint, and the place in the queue."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ AUTO = "auto"
 class Operands:
     """The tensors of a collective on one rank: parts of one long tensor, the *whole*, on which a schedule runs.
 
-    inputs: make up the whole, one after the other; of an all_gather only this rank's share. A gather, scatter or
-    all_to_all has no whole, but what this rank gives.
-    outputs: likewise; of a reduce_scatter only this rank's share. All tensors are on one device.
-    reduction: None if nothing is reduced. splits: elements of each rank's share, if they are not all equal.
+    inputs: make up the whole, one after the other; in an all_gather only this rank's share. A gather, scatter or
+    all_to_all has no whole, only this rank's inputs.
+    outputs: likewise; in a reduce_scatter only this rank's share. All tensors are on one device.
+    reduction: None if nothing is reduced. splits: elements of each rank's share; None if they are equal.
     """
 
     inputs: tuple[torch.Tensor, ...]  # no lists, which a program may change before it is the call's turn
@@ -36,7 +36,7 @@ class Operands:
 
 
 class GroupRuntime:
-    """The parts of a group's state that its calls need, made with the first of them.
+    """The parts of a group's state that its calls need, made with the first call.
 
     executors: by algorithm, root and variant for a size. compared_names: of algorithms, as in fingerprints.
     """
@@ -56,8 +56,7 @@ class CollectiveCall:
     """One collective on one group.
 
     is_recorded: whether the group sends nothing and only records its calls.
-    transport: of its tensors, known once it is performed.
-    stamp: given to it at its turn.
+    transport: of its tensors, set by `perform`. stamp: set at its turn.
     """
 
     transport: runtime.Transport
@@ -71,17 +70,14 @@ class CollectiveCall:
         recorded = recorded_group(self.group)
         self._rehearsal = None if recorded is None else Rehearsal(recorded, self.group, collective)
         self.is_recorded = recorded is not None
-        # Now, so that an impossible algorithm is the caller's error.
+        # At the call, so that the caller gets the error of an impossible algorithm.
         if recorded is None and algorithm == AUTO:
             require_network(self.group)
         elif recorded is None:
             self._executor(algorithm, 0)
 
     def start(self, name: str, operands: Operands, async_op: bool) -> runtime.Work | None:
-        """Do the collective with these operands, whose tensors have been checked.
-
-        Returns None, or a `Work` if `async_op`.
-        """
+        """Execute the collective with these checked operands. Returns None, or a `Work` if `async_op`."""
         tensor = (operands.outputs if self.collective in SCATTERING else operands.inputs)[0]
         num_elements = tensor.numel() if operands.splits is None else sum(operands.splits)
         fingerprint = self.fingerprint(name, num_elements, tensor.dtype, *self._details(operands))
@@ -100,7 +96,7 @@ class CollectiveCall:
         return amount if reduction is None else (*amount, ", ", reduction.name, operands.dtypes)
 
     def _run(self, operands: Operands) -> None:
-        """Run the schedule on the output, or on a copy if that is impossible, and leave the result in the outputs."""
+        """Run the schedule on the output, or on a copy if necessary."""
         inputs, outputs, dtypes, splits = operands.inputs, operands.outputs, operands.dtypes, operands.splits
         reduction = operands.reduction
         gathers, scatters = self.collective is Collective.ALL_GATHER, self.collective is Collective.REDUCE_SCATTER
@@ -133,7 +129,7 @@ class CollectiveCall:
             _copy_out(result, outputs)
 
     def run_out_of_place(self, operands: Operands) -> None:
-        """Run the schedule of a collective that leaves no rank all chunks, from the inputs to the outputs."""
+        """Run the schedule of a collective that leaves no rank all chunks."""
         inputs, outputs, dtypes = operands.inputs, operands.outputs, operands.dtypes
         source_length, length = (sum(tensor.numel() for tensor in tensors) for tensors in (inputs, outputs))
         is_source = (
@@ -153,8 +149,7 @@ class CollectiveCall:
             _copy_out(target, outputs)
 
     def _can_use_directly(self, tensor: torch.Tensor, dtype: torch.dtype) -> bool:
-        """Whether the schedule can run on `tensor` itself, in `dtype`, rather than on a copy in a `_buffer`."""
-        # Strides that are not contiguous would be sent as if they were.
+        # A tensor that is not contiguous would be sent as if it were.
         return self.transport is not runtime.STAGED and tensor.dtype == dtype and runtime.is_plain(tensor)
 
     def _can_be_read_in_place(self, operands: Operands) -> bool:
@@ -164,7 +159,7 @@ class CollectiveCall:
         return stays and single and self._can_use_directly(operands.inputs[0], state)
 
     def _can_be_summed_in(self, output: torch.Tensor, whole: torch.Tensor, operands: Operands) -> bool:
-        """Whether the sum can form in the output: it must overlap no input but the share that it replaces."""
+        """Whether the sum can form in the output: it may overlap only the share of the input that it replaces."""
         own = self._share(whole, operands.splits)
         is_apart = own.data_ptr() == output.data_ptr() or not _same_storage(own, output)
         return is_apart and self._can_use_directly(output, operands.dtypes.state)
@@ -173,14 +168,12 @@ class CollectiveCall:
         return own_share(whole, self.rank, self.num_ranks, splits)
 
     def _buffer(self, length: int, dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the queue's buffer for a copy, (length,), on the device of `tensor`, or where `execute` takes it."""
         is_staged = self.transport is runtime.STAGED
         return self._runtime.queue.buffer(length, dtype, runtime.CPU if is_staged else tensor.device, is_staged)
 
     def execute(self, operands: runtime.RunOperands, reduction: Reduction | None = None) -> None:
-        """Run the schedule; to be called when it is this collective's turn."""
         collective, algorithm = self.collective, self._algorithm
-        # In an all_to_all the chunks of all ranks are n tensors; the size is that of one, on average.
+        # In an all_to_all the chunks of all ranks are n tensors; the size is the average of one tensor.
         num_elements = operands.num_elements(collective, self.num_ranks) // collective.num_tensors(self.num_ranks)
         size_bytes = num_elements * operands.wire_dtype.itemsize
         if self._rehearsal is not None:
@@ -201,7 +194,6 @@ class CollectiveCall:
         return executor
 
     def fingerprint(self, name: str, length: int | None, dtype: torch.dtype, *details: object) -> runtime.Fingerprint:
-        """Return the fingerprint of this call of `length` elements. details: as in `Fingerprint`."""
         algorithm = self._runtime.compared_names.get((self.collective, self._algorithm), self._algorithm)
         root = self.root if self.collective.has_root else None
         return runtime.Fingerprint(name, length, dtype, details, algorithm, root)
@@ -214,16 +206,16 @@ class CollectiveCall:
         inputs: Sequence[torch.Tensor] = (),
         async_op: bool = False,
     ) -> runtime.Work | None:
-        """Do `work` when the group's earlier collectives are done, and wait for it unless `async_op`.
+        """Do `work` after the group's earlier collectives, and wait for it unless `async_op`.
 
-        result: the tensors that it writes; inputs: those that it reads; all on one device.
+        result, inputs: the tensors that it writes and reads, all on one device.
         """
         tensor = (result or inputs)[0]
         self.transport = self._runtime.transports.of(tensor)
         if self._rehearsal is not None:
             return self._rehearsal.perform(work, fingerprint, result, async_op)
         fingerprints = self._runtime.fingerprints
-        # The mode at the call: by its turn the program may have set another, but not on all ranks.
+        # The mode at the call: until its turn the program may set another mode, at different times on different ranks.
         mode = fingerprints.mode
 
         def turn() -> None:
@@ -251,8 +243,8 @@ class CollectiveCall:
         turn_on_stream = partial(stream_sync.run, turn)
         if async_op and self.transport is runtime.STAGED:
             return self._runtime.queue.start(turn_on_stream, result, stream_sync)
-        # NCCL's are launched at once: that waits for nobody, and all ranks must launch theirs, ours and the program's
-        # own, in the same order, which a second thread would spoil.
+        # Collectives on NCCL are launched at once. That waits for no rank, and all ranks must launch our collectives
+        # and the program's own in the same order, which a second thread would break.
         self._runtime.queue.run(turn_on_stream)
         if async_op:
             return runtime.Work.over(result, stream_sync)
@@ -261,7 +253,6 @@ class CollectiveCall:
 
 
 def _copy_in(tensors: Sequence[torch.Tensor], whole: torch.Tensor) -> None:
-    """Write the values of `tensors`, one after the other, into `whole`, contiguous memory, unless they are there."""
     for part, tensor in zip(_split(whole, tensors), tensors, strict=True):
         if tensor.data_ptr() == part.data_ptr() and runtime.is_plain(tensor):
             continue

@@ -1,24 +1,24 @@
 """The collectives, with torch.distributed's own signatures.
 
 Tensors have any shape, strides and length, zero included, the same number of elements and dtype on every rank, and are
-all on the CPU or all on one CUDA device. Calls of one group are done in the order in which they were made.
+all on the CPU or all on one CUDA device. Calls of one group are executed in the order in which they were made.
 
-async_op: a call returns None when it is done; with True it returns a `Work` at once.
+async_op: False: the call returns None when it is done; True: it returns a `Work` at once.
 group: the default group if None.
 algorithm: one of `ringsim algorithms`, `FILE.py:FUNCTION`, an MSCCL `FILE.xml`, or "auto".
-wire: the dtype that travels, such as torch.bfloat16 for a float32 tensor: half the bytes. Too large numbers become
-infinite or NaN.
+wire: the dtype that travels, such as torch.bfloat16 for a float32 tensor, which halves the bytes. Values out of its
+range become infinite or NaN.
 
-All raise ValueError for an argument that does not fit, before anything is sent; `MismatchError`, which is one, if ranks
-make different calls that are new to the group; and `CollectiveError` if they mix up other calls, or a peer fails or is
-later than the group's timeout.
+All raise ValueError for an argument that does not fit, before anything is sent; `MismatchError`, a ValueError, if ranks
+make different calls that are new to the group; `CollectiveError` if ranks mix up known calls, or a peer fails or
+exceeds the group's timeout.
 
 CUDA tensors: on NCCL each step's messages are launched as one group; on Gloo, or the backend "ring", they go through
-pinned memory of the host, which is kept. A collective begins after what the current stream was asked to do before the
-call. When the call, or `Work.wait`, returns, the current stream waits for it; on NCCL the CPU does not: NCCL's own
-watchdog finds a peer that fails, and there is no CollectiveError.
+pinned memory of the host, which is kept. A collective begins after the earlier work of the current stream. When the
+call, or `Work.wait`, returns, the current stream waits for it. On NCCL the CPU does not wait: NCCL's own watchdog finds
+a peer that fails, and there is no CollectiveError.
 
-The examples are those of each of two ranks, whose number is `rank`.
+The examples are executed by each of two ranks, whose number is `rank`.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ Given = torch.Tensor | list[torch.Tensor] | None
 
 
 class CallOptions(NamedTuple):
-    """The arguments of a call beside its tensors, named as in the functions.
+    """The arguments of a call other than its tensors, named as in the functions.
 
     root: as a rank of the job, and as one of the group.
     """
@@ -67,9 +67,9 @@ def all_reduce(
 ) -> Work | None:
     """Reduce `tensor` over all ranks of `group`, in place; every rank ends with the same bits, except with "direct".
 
-    op: SUM, AVG (which divides the finished sum, or in float16 and float8 what is added), PRODUCT, MIN, MAX, BAND, BOR
-    or BXOR. The ranks of the algorithm "direct" add in different orders, and may differ in the last bit. With
-    "gloo_ring" a SUM of real numbers has the very bits of dist.all_reduce on Gloo.
+    op: SUM, AVG (divides the sum, or in float16 and float8 each contribution), PRODUCT, MIN, MAX, BAND, BOR or BXOR.
+    With the algorithm "direct" ranks add in different orders, and may differ in the last bit. With "gloo_ring" a SUM of
+    real numbers has the very bits of dist.all_reduce on Gloo.
     Other arguments and errors: see `collectives.calls.functions`.
 
         >>> tensor = torch.tensor([1.0, 2.0]) + rank
@@ -92,7 +92,7 @@ def reduce_scatter_tensor(
 ) -> Work | None:
     """Reduce `input` over all ranks and leave the r-th of its equal parts in rank r's `output`.
 
-    input: num_ranks times the elements of `output`; it is not changed. op: as in `all_reduce`.
+    input: num_ranks times the elements of `output`; only read. op: as in `all_reduce`.
     Other arguments and errors: see `collectives.calls.functions`.
 
         >>> share, whole = torch.empty(2), torch.arange(4.0)
@@ -115,8 +115,8 @@ def reduce_scatter(
 ) -> Work | None:
     """Reduce the r-th tensor of `input_list` over all ranks into rank r's `output`.
 
-    input_list: one tensor for each rank, the r-th with as many elements as rank r's `output`, whose number may differ
-    from rank to rank. None is changed. op: as in `all_reduce`.
+    input_list: one tensor per rank, as long as that rank's `output`, only read; lengths may differ between ranks. op:
+    as in `all_reduce`.
     Other arguments and errors: see `collectives.calls.functions`.
 
         >>> output = torch.empty(3)
@@ -135,7 +135,7 @@ def all_gather_into_tensor(
     *,
     algorithm: str = "ring",
 ) -> Work | None:
-    """Gather every rank's `input_tensor`, one after the other, into everyone's `output_tensor`.
+    """Gather every rank's `input_tensor` into every rank's `output_tensor`, in rank order.
 
     output_tensor: num_ranks times the elements of `input_tensor`, which may be this rank's share of it.
     Other arguments and errors: see `collectives.calls.functions`.
@@ -156,10 +156,9 @@ def all_gather(
     *,
     algorithm: str = "ring",
 ) -> Work | None:
-    """Gather every rank's `tensor` into everyone's `tensor_list`, rank r's into the r-th.
+    """Gather every rank's `tensor` into every rank's `tensor_list`; the r-th of the list is rank r's.
 
-    tensor_list: one tensor for each rank, the r-th with as many elements as rank r's `tensor`, whose number may differ
-    from rank to rank.
+    tensor_list: one tensor per rank, as long as that rank's `tensor`; lengths may differ between ranks.
     Other arguments and errors: see `collectives.calls.functions`.
 
         >>> gathered = [torch.empty(2), torch.empty(2)]
@@ -179,7 +178,7 @@ def all_reduce_coalesced(
     algorithm: str = "ring",
     wire: torch.dtype | None = None,
 ) -> Work | None:
-    """Reduce `tensors` over all ranks, in place, in a single collective, which saves the latencies of separate calls.
+    """Reduce `tensors` over all ranks, in place, in a single collective, which saves latencies.
 
     tensors: at least one, all of one dtype and on one device.
     """
@@ -201,9 +200,9 @@ def broadcast(
     *,
     algorithm: str = "binomial_tree",
 ) -> Work | None:
-    """Copy rank `src`'s `tensor` into everyone's.
+    """Copy rank `src`'s `tensor` to the `tensor` of every other rank.
 
-    src: a rank of the whole job; `group_src`, instead, one of `group`.
+    src: a rank of the whole job; alternatively `group_src`, a rank of `group`.
     Other arguments and errors: see `collectives.calls.functions`.
 
         >>> tensor = torch.full((2,), float(rank))
@@ -225,9 +224,9 @@ def reduce(
     algorithm: str = "binomial_tree",
     wire: torch.dtype | None = None,
 ) -> Work | None:
-    """Reduce `tensor` over all ranks into rank `dst`'s; the others' are not changed.
+    """Reduce `tensor` over all ranks into rank `dst`'s `tensor`; the tensors of the other ranks are unchanged.
 
-    dst: a rank of the whole job; `group_dst`, instead, one of `group`. op: as in `all_reduce`.
+    dst: a rank of the whole job; alternatively `group_dst`, a rank of `group`. op: as in `all_reduce`.
     Other arguments and errors: see `collectives.calls.functions`.
 
         >>> tensor = torch.ones(3)
@@ -248,10 +247,10 @@ def gather(
     *,
     algorithm: str = "direct",
 ) -> Work | None:
-    """Gather every rank's `tensor` into rank `dst`'s `gather_list`, rank r's into the r-th.
+    """Gather every rank's `tensor` into rank `dst`'s `gather_list`; the r-th of the list is rank r's.
 
-    gather_list: on rank `dst` one tensor for each rank, with as many elements as `tensor`; on others None, or empty.
-    dst: a rank of the whole job, 0 if neither is given; `group_dst`, instead, one of `group`.
+    gather_list: on rank `dst` one tensor per rank, each as long as `tensor`; elsewhere None or empty.
+    dst: a rank of the whole job; alternatively `group_dst`, a rank of `group`; 0 if neither is given.
     Other arguments and errors: see `collectives.calls.functions`.
 
         >>> gathered = [torch.empty(2), torch.empty(2)] if rank == 0 else None
@@ -274,8 +273,8 @@ def scatter(
 ) -> Work | None:
     """Copy the r-th tensor of rank `src`'s `scatter_list` into rank r's `tensor`.
 
-    scatter_list: on rank `src` one tensor for each rank, with as many elements as `tensor`; on others None, or empty.
-    src: a rank of the whole job, 0 if neither is given; `group_src`, instead, one of `group`.
+    scatter_list: on rank `src` one tensor per rank, each as long as `tensor`; elsewhere None or empty.
+    src: a rank of the whole job; alternatively `group_src`, a rank of `group`; 0 if neither is given.
     Other arguments and errors: see `collectives.calls.functions`.
 
         >>> tensor = torch.empty(2)
@@ -296,15 +295,15 @@ def all_to_all_single(
     *,
     algorithm: str = "direct",
 ) -> Work | None:
-    """Send the d-th block of `input` to rank d, and put what comes from rank s into the s-th block of `output`.
+    """Send the d-th block of `input` to rank d, and receive the block from rank s into the s-th block of `output`.
 
-    input, output: blocks are runs of their first dimension. `input` is not changed.
-    output_split_sizes, input_split_sizes: the length of each block along that dimension, one for each rank, 0 included;
-    without them blocks are equal. Either all ranks give some or none does. The ranks then first tell each other the
-    lengths of their blocks, which takes as long as the smallest all_gather.
+    input, output: blocks are runs along the first dimension. `input` is only read.
+    output_split_sizes, input_split_sizes: the length of each rank's block along that dimension, 0 included; None or
+    empty: equal blocks. Either all ranks give sizes or none does. With sizes, the ranks first exchange them, which
+    takes as long as the smallest all_gather.
     Other arguments and errors: see `collectives.calls.functions`.
 
-    Raises MismatchError, on all ranks, if one does not send another as many elements as that one expects.
+    Raises MismatchError, on all ranks, if a rank sends another number of elements than the receiver expects.
 
         >>> output = torch.empty(2)
         >>> collectives.all_to_all_single(output, torch.tensor([10.0, 11.0]) + 20 * rank)
@@ -334,10 +333,10 @@ def all_to_all(
     *,
     algorithm: str = "direct",
 ) -> Work | None:
-    """Send the d-th tensor of `input_tensor_list` to rank d, and put what comes from rank s into the s-th of the other.
+    """Send the d-th tensor of `input_tensor_list` to rank d, and receive from rank s into the s-th output tensor.
 
-    output_tensor_list, input_tensor_list: a tensor for each rank, all of one dtype and device, of any length. The ranks
-    first tell each other the lengths, and raise MismatchError as in `all_to_all_single`.
+    output_tensor_list, input_tensor_list: one tensor per rank, all of one dtype and device, of any length. The ranks
+    first exchange the lengths, and raise MismatchError as in `all_to_all_single`.
     Other arguments and errors: see `collectives.calls.functions`.
 
         >>> received = [torch.empty(1), torch.empty(2)]
@@ -369,7 +368,7 @@ def barrier(group: Group = None, async_op: bool = False) -> Work | None:
     token = torch.zeros(1, device=runtime.home_of(call.group))
 
     def run() -> None:
-        # Nobody can have the sum before all have given their part.
+        # No rank can have the sum before all ranks have contributed.
         call.execute(runtime.RunOperands(token, stamp=call.stamp))
         if token.is_cuda:
             torch.cuda.current_stream(token.device).synchronize()
@@ -380,18 +379,18 @@ def barrier(group: Group = None, async_op: bool = False) -> Work | None:
 def empty(
     *size: int | Sequence[int], dtype: torch.dtype | None = None, group: dist.ProcessGroup | None = None
 ) -> torch.Tensor:
-    """Return an uninitialised tensor on the CPU which collectives of `group` leave where it is.
+    """Return an uninitialised tensor on the CPU which collectives of `group` do not copy to send it.
 
-    The ranks of a host read and add it in each other's memory; of any other tensor they first copy what they send.
-    Results are the same bits. A collective on such a tensor, or on a part of one, returns when all ranks of the host
-    have read there.
+    The ranks of a host read and add such a tensor in each other's memory; any other tensor they copy before they send
+    it. Results are the same bits. A collective on such a tensor, or on a part of one, returns when all ranks of the
+    host have read it.
 
-    The memory is given back when the tensor and all views of it have gone. Its storage cannot be resized, and a process
-    forked from the rank also shares it. It is an ordinary tensor if the group shares no memory (`use_transport`), or if
+    The memory is freed when the tensor and all its views are gone. Its storage cannot be resized, and a process forked
+    from the rank also shares it. The tensor is an ordinary one if the group shares no memory (`use_transport`), or if
     the address space or the size of files is limited (`ulimit -v`, `ulimit -f`).
 
     size, dtype: as in `torch.empty`.
-    group: the default group if None. The first time all its ranks must call this, or another collective.
+    group: all its ranks must call this, or another collective, the first time.
 
     Raises ValueError if there is no such group, RuntimeError if there is no memory.
 
@@ -401,7 +400,7 @@ def empty(
         tensor([1., 1., 1.])
     """
     group, dtype = runtime.resolve(group), dtype or torch.get_default_dtype()
-    # torch knows what can be a size; its stubs do not know that a sequence can.
+    # A size may be a sequence, which torch's stubs do not know.
     like = torch.empty(*size, dtype=dtype, device="meta")  # type: ignore[arg-type]
     if recorded_group(group) is not None:
         return record_as_lent(torch.empty(like.shape, dtype=dtype, device=runtime.CPU))
@@ -416,7 +415,7 @@ def empty(
 
 
 def _local_ranks(group: dist.ProcessGroup) -> LocalRanks | None:
-    """Return the ranks that share memory with this one; all ranks find out together, in the order of the queue."""
+    """Return the ranks that share memory with this one; collective the first time."""
     sharing = runtime.state_of(group).part(runtime.Sharing)
     if not sharing.is_known:
         runtime.state_of(group).part(GroupRuntime).queue.run(lambda: sharing.of(group))
@@ -424,7 +423,6 @@ def _local_ranks(group: dist.ProcessGroup) -> LocalRanks | None:
 
 
 def _start(name: str, output: Given, given: Given, options: CallOptions) -> Work | None:
-    """Check the tensors that the function of that name in the table writes and reads, and do it."""
     call, operands = _prepared(name, output, given, options)
     function = FUNCTIONS[name]
     if function.is_in_place:
@@ -435,7 +433,6 @@ def _start(name: str, output: Given, given: Given, options: CallOptions) -> Work
 
 
 def _prepared(name: str, output: Given, given: Given, options: CallOptions) -> tuple[CollectiveCall, Operands]:
-    """Return the call, and its operands, of which each tensor has been checked, but not whether they fit together."""
     function = FUNCTIONS[name]
     collective = function.collective
     outputs = _checked(function.output, output, table.check_writable)
@@ -451,9 +448,9 @@ def _prepared(name: str, output: Given, given: Given, options: CallOptions) -> t
 
 
 def _checked(name: str, given: Given, check: Callable[[str, torch.Tensor], None]) -> tuple[torch.Tensor, ...]:
-    """Return the tensors of an argument, each of them checked; none for the None of a rank that is not the root.
+    """Return the checked tensors of an argument; empty for None on a rank that is not the root.
 
-    Raises ValueError for a list in place of a tensor, and the other way round.
+    Raises ValueError for a list in place of a tensor, or a tensor in place of a list.
     """
     if name.endswith(("_list", "tensors")):
         if given is None and name in ("gather_list", "scatter_list"):
@@ -468,9 +465,9 @@ def _checked(name: str, given: Given, check: Callable[[str, torch.Tensor], None]
 
 
 def _check_shares(share: tuple[str, Any], whole: tuple[str, Any], call: CollectiveCall) -> tuple[int, ...] | None:
-    """Return the elements of each rank's share, if they are not equal; raise ValueError for what does not fit.
+    """Return the elements of each rank's share; None if equal. Raises ValueError if the tensors do not fit.
 
-    share: an argument and its tensor. whole: likewise, or a list, which in a rooted collective only the root has.
+    share: name and tensor of an argument. whole: likewise, or with a list (in a rooted collective only on the root).
     """
     name, shares = whole
     if isinstance(shares, torch.Tensor):
@@ -526,17 +523,17 @@ def _start_uneven(
 
 
 class BlockLengths:
-    """The exchange by which the ranks of a group tell each other the lengths of the blocks of an all-to-all."""
+    """The exchange of block lengths between the ranks of a group before an all_to_all."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._num_ranks = group.size()
         self._rows = runtime.RowAllGather(group, runtime.Tag.BLOCK_LENGTHS, 2 * self._num_ranks, torch.int64)
 
     def agree(self, sent: Sequence[int], expected: Sequence[int]) -> tuple[int, ...]:
-        """Return how many elements every rank sends to every rank, one sender after the other.
+        """Return the number of elements from every rank to every rank, sender by sender; collective.
 
-        sent, expected: elements that this rank sends to each rank, and that it expects from each. Raises MismatchError,
-        on every rank, unless these agree; CollectiveError if a rank says nothing within the group's timeout.
+        sent, expected: this rank's elements to and from each rank. Raises MismatchError, on every rank, if they
+        disagree; CollectiveError if a rank does not answer within the group's timeout.
         """
         num_ranks = self._num_ranks
         rows = self._rows.gather(torch.tensor([*sent, *expected]))

@@ -1,4 +1,4 @@
-"""`Reduction`: how what arrives is combined with what is there, for each of torch.distributed's operations."""
+"""`Reduction`: how arrived data is combined with a chunk, for each of torch.distributed's operations."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,14 +26,14 @@ def _chosen_by(choose: Callable[..., torch.Tensor]) -> Combine:
 def _add_parts(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
     """Add complex numbers as pairs of numbers, as torch.distributed does.
 
-    `add_` multiplies the second by the complex number 1, which can change the sign of a zero: the sum would depend on
+    `add_` multiplies its second argument by the complex 1, which can change the sign of a zero: the sum would depend on
     the order.
     """
     torch.view_as_real(chunk).add_(torch.view_as_real(arrived.to(chunk.dtype)))
 
 
-# All in place, and the same bits with the two exchanged, so that an exchange leaves both ranks with the same. (Of two
-# NaNs the first wins: they stay NaN, but not the same one.)
+# All are in place and commutative to the bit, so that an exchange leaves the same bits on both ranks. (Of two NaNs the
+# first wins: the result is NaN, but its bits may differ.)
 _COMBINE: dict[ReduceOp.RedOpType, Combine] = {
     ReduceOp.SUM: torch.Tensor.add_,
     ReduceOp.AVG: torch.Tensor.add_,
@@ -51,8 +51,8 @@ _BITWISE = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 class Reduction:
     """An operation on tensors of one dtype.
 
-    combine: called with a chunk and what arrived for it; changes the chunk in place.
-    averages: whether the sum is divided by the number of ranks; divides_first: whether each contribution is, instead.
+    combine: combines its first argument, a chunk, with its second, the arrived data, in place.
+    averages: divide the sum by the number of ranks. divides_first: divide each contribution instead.
     """
 
     name: str
@@ -77,7 +77,7 @@ def _divide(tensor: torch.Tensor, num_ranks: int) -> None:
 
 
 class ReductionDtypes(NamedTuple):
-    """The dtypes of a collective: `state` is added up, `wire` travels."""
+    """The dtypes of a collective: sums are in `state`, messages in `wire`."""
 
     state: torch.dtype
     wire: torch.dtype
@@ -87,7 +87,7 @@ class ReductionDtypes(NamedTuple):
 
     @property
     def are_narrow(self) -> bool:
-        """Whether sums may overflow one of them although their mean does not: in float16 and float8."""
+        """Whether a sum may overflow although the mean does not: in float16 and float8."""
         return any(torch.finfo(dtype).max < torch.finfo(torch.bfloat16).max for dtype in self if _has_range(dtype))
 
 
@@ -99,12 +99,12 @@ def _has_range(dtype: torch.dtype) -> bool:
 def reduction_of(
     op: ReduceOp.RedOpType | ReduceOp | None, dtype: torch.dtype, wire: torch.dtype | None = None
 ) -> tuple[Reduction, ReductionDtypes]:
-    """Return what `op` means for tensors of `dtype`, and in which dtypes it is done.
+    """Return the reduction for `op` on tensors of `dtype`, and its dtypes.
 
-    An AVG is the mean also where the sum does not fit: it divides first in float16 and float8, as
-    DistributedDataParallel does, and adds integers in int64.
+    An AVG is correct even if the sum overflows: it divides first in float16 and float8, as DistributedDataParallel
+    does, and adds integers in int64.
 
-    Raises ValueError where torch.distributed has no meaning for it, or torch no sum.
+    Raises ValueError if torch.distributed does not define `op` for the dtype, or torch cannot compute it.
     """
     kind = next((known for known in _COMBINE if op == known), None)
     if kind is None:
@@ -143,7 +143,7 @@ def _check_meaning(kind: ReduceOp.RedOpType, dtype: torch.dtype) -> None:
 
 
 def _try_out(reduction: Reduction, dtype: torch.dtype) -> None:
-    """Raise ValueError if torch cannot do it: in the middle of a collective that would break the group."""
+    """Raise ValueError if torch cannot compute it; an error in the middle of a collective would break the group."""
     try:
         output, chunk, arrived = (torch.empty(1, dtype=dtype).copy_(torch.ones(1)) for _ in range(3))
         reduction.begin(chunk, 2)

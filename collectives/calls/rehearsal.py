@@ -1,6 +1,6 @@
-"""`Rehearsal`: one of our collectives on a group that sends nothing, recorded with the work that its rank does itself.
+"""`Rehearsal`: one of our collectives on a group that sends nothing, recorded with its rank's local work.
 
-The results are those of a group whose ranks all hold what this one holds.
+The results are correct if all ranks hold the same data as this one.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,10 +28,10 @@ class CallRecorder(Protocol):
     clock: Callable[[], float]
 
     def stopped(self) -> AbstractContextManager[None]:
-        """Do not count the time of the block."""
+        """Exclude the time of the block."""
 
     def call(self, call: TraceCall, result: list[torch.Tensor]) -> Work:
-        """Note a call that has its result already, and return its work."""
+        """Record a call that already has its result, and return its work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def record_group(group: dist.ProcessGroup, recorded: RecordedGroup) -> None:
 
 
 def recorded_group(group: dist.ProcessGroup) -> RecordedGroup | None:
-    """Return where the calls of `group` are recorded; None if it really communicates."""
+    """Return the recorder of `group`; None if it really communicates."""
     return _RECORDED.get(group) if _RECORDED else None
 
 
@@ -62,12 +62,12 @@ def record_as_lent(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_lent(tensor: torch.Tensor) -> bool:
-    """Whether `tensor` lies in memory of `record_as_lent`."""
+    """Whether `tensor` is in memory of `record_as_lent`."""
     return getattr(tensor.untyped_storage(), "is_lent", False)
 
 
 class Rehearsal:
-    """One call: the transfers are made up in `execute`, whose time does not count; all else is done."""
+    """One recorded call: `execute` makes up the transfers and is not timed; all other work is done and timed."""
 
     def __init__(self, recorded: RecordedGroup, group: dist.ProcessGroup, collective: Collective) -> None:
         self._recorded, self._collective = recorded, collective
@@ -77,7 +77,7 @@ class Rehearsal:
         self._size_bytes, self._dtype, self._is_lent = 0, torch.uint8, False
 
     def execute(self, operands: RunOperands, reduction: Reduction | None, size_bytes: int) -> None:
-        """Write the result that would come if all ranks gave what this one gives; send nothing.
+        """Write the result for ranks that all hold this rank's data; send nothing.
 
         size_bytes: of all chunks, for the recording.
         """
@@ -125,9 +125,9 @@ def imitate(
     rank: int,
     num_ranks: int,
 ) -> None:
-    """Write into `outputs` what `rank` gets in a collective if all ranks give what this one gives.
+    """Write into `outputs` the result of `rank` in a collective if all ranks hold this rank's data.
 
-    outputs, inputs: one tensor, or one for each rank, or none. op: None if nothing is reduced.
+    outputs, inputs: one tensor, one per rank, or none. op: None if nothing is reduced.
     """
     if not inputs:
         return

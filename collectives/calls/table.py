@@ -1,6 +1,6 @@
 """`FUNCTIONS`: the table of collectives, from which functions, process groups, recordings and the benchmark follow.
 
-Below it stand the checks of operands, made before anything is sent: a mistake found later would break the group.
+The checks of operands are made before anything is sent: a mistake found later would break the group.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ SCATTERING = Collective.REDUCE_SCATTER, Collective.SCATTER, Collective.ALL_TO_AL
 class Function(NamedTuple):
     """A function of `collectives` and torch.distributed; coalesced ones, except the all_reduce, are only methods.
 
-    output, input: the arguments with the tensors that it writes and that it reads; one name if these are the same.
-    methods: those of torch's ProcessGroup that do it, the newest name first.
+    output, input: the arguments with the tensors that it writes and reads; the same name if it is in place.
+    methods: of torch's ProcessGroup, the newest name first.
     root: the argument for the root, a rank of the job: src or dst; empty if there is none.
     """
 
@@ -35,7 +35,7 @@ class Function(NamedTuple):
 
     @property
     def is_coalesced(self) -> bool:
-        """Whether it does a collective for each of several pairs of operands, or tensors."""
+        """Whether it executes a collective for each of several tensors or pairs of operands."""
         return self.name != self.single
 
     @property
@@ -43,7 +43,6 @@ class Function(NamedTuple):
         return self.name.removesuffix("_coalesced")
 
     def arguments(self, output: Any, given: Any) -> tuple[Any, ...]:
-        """Return the positional arguments for what it writes and what it reads."""
         if self.is_in_place:
             return (output,)
         return (given, output) if self.root == "dst" else (output, given)
@@ -80,7 +79,7 @@ def own_share(whole: torch.Tensor, rank: int, num_ranks: int, splits: tuple[int,
 
 
 def check_tensor(name: str, tensor: torch.Tensor) -> None:
-    """Raise ValueError if the elements of `tensor` cannot be sent: it is sparse, quantized, or without memory."""
+    """Raise ValueError if the elements of `tensor` cannot be sent: it is not dense, or torch cannot copy it."""
     if tensor.layout != torch.strided:
         raise ValueError(f"{name} has the layout {tensor.layout}: must be dense; call to_dense() first")
     if tensor.is_quantized:
@@ -123,7 +122,7 @@ def _overlaps(tensor: torch.Tensor) -> bool:
         reach += step * (size - 1)
     else:
         return False
-    # Strides that interleave, such as 3 and 2 of the shape (2, 3), need not overlap: look at all offsets.
+    # Interleaved strides, such as (3, 2) of the shape (2, 3), need not overlap: compare all offsets.
     offsets = torch.zeros(1, dtype=torch.int64)
     for step, size in strides:
         offsets = (offsets[:, None] + step * torch.arange(size)).flatten()
@@ -131,7 +130,7 @@ def _overlaps(tensor: torch.Tensor) -> bool:
 
 
 def check_share(small_name: str, small: torch.Tensor, large_name: str, large: torch.Tensor, num_ranks: int) -> None:
-    """Raise ValueError unless `large` is `num_ranks` times as long as `small`, and of the same dtype."""
+    """Raise ValueError unless `large` is `num_ranks` times as long as `small`, and of the same dtype and device."""
     if small.numel() * num_ranks != large.numel():
         raise ValueError(
             f"{large_name} has {large.numel()} elements and {small_name} {small.numel()}: "
@@ -179,7 +178,7 @@ def block_lengths(name: str, tensor: torch.Tensor, sizes: Sequence[int] | None, 
 
 
 def check_number(list_name: str, tensors: Sequence[torch.Tensor], num_ranks: int) -> None:
-    """Raise ValueError unless there is a tensor for each rank."""
+    """Raise ValueError unless there is one tensor per rank."""
     if len(tensors) != num_ranks:
         raise ValueError(f"{list_name} has {len(tensors)} tensors: must have one for each of {num_ranks} ranks")
 
@@ -192,11 +191,11 @@ def check_shares(
     num_ranks: int,
     rank: int | None = None,
 ) -> tuple[int, ...] | None:
-    """Return the elements of each listed tensor, one for each rank; None if all have as many.
+    """Return the elements of each rank's listed tensor; None if they are equal.
 
-    rank: this one, if ranks' shares may differ: then only its own must have as many elements as `tensor`.
+    rank: only this rank's tensor must match `tensor` in length; None: all must.
 
-    Raises ValueError if that does not hold, or for another dtype or device.
+    Raises ValueError for another length, number of tensors, dtype or device.
     """
     check_number(list_name, tensors, num_ranks)
     for index, listed in enumerate(tensors):

@@ -3,8 +3,8 @@
     import collectives
     dist.init_process_group("ring", pg_options=collectives.BackendOptions(all_reduce="halving_doubling"))
 
-All else goes to Gloo as it would without us: sending and receiving, also in batches, sparse tensors, a monitored
-barrier. CUDA tensors of collectives go through memory of the host, all others as far as Gloo takes them.
+Everything else goes to Gloo unchanged: sends and receives, also in batches, sparse tensors, a monitored barrier. CUDA
+tensors of collectives go through memory of the host; other CUDA tensors work as far as Gloo supports them.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,11 +36,11 @@ HAS_STRATEGIES = hasattr(eval_frame, "_FrameExecStrategy")  # from torch 2.7 on
 
 
 def untraced(function: T) -> T:
-    """Let Dynamo run a function, or each method of a class, and all that it calls, as the Python that it is.
+    """Make Dynamo run a function, or each method of a class, and everything it calls, as plain Python.
 
-    In a compiled program Dynamo looks at every Python frame, also those that torch's C++ calls, such as the methods of
-    a process group, but refuses the attributes of a process group. `torch.compiler.disable` does the same with a
-    wrapper for each call, and imports Dynamo, which takes seconds.
+    Dynamo traces every Python frame of a compiled program, also frames called from torch's C++, but refuses the
+    attributes of a process group. `torch.compiler.disable` needs a wrapper for each call, and imports Dynamo, which
+    takes seconds.
     """
     for method in vars(function).values() if isinstance(function, type) else [function]:
         if isinstance(method, FunctionType):
@@ -57,7 +57,7 @@ class BackendOptions:
 
     all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all: algorithms.
     wire: for the collectives that reduce, as in `all_reduce`; for floating-point tensors only.
-    transport: as in `use_transport`; as the environment says if None.
+    transport: as in `use_transport`; None for the environment's.
 
         >>> options = collectives.BackendOptions(all_reduce="halving_doubling", wire=torch.bfloat16)
         >>> group = dist.new_group(backend="ring", pg_options=options)
@@ -80,7 +80,7 @@ class BackendOptions:
 
 
 CallContext = Callable[[Any, Any], AbstractContextManager[None]]  # of a group, and of the options of a call
-# What torch's methods take in place of options, in this order; each where its options have it.
+# Arguments of torch's methods in place of options, in this order, if the options have the field.
 _OPTION_OF = {"root": "rootRank", "op": "reduceOp", "timeout": "timeout"}
 _OPTIONS = {
     Collective.ALL_REDUCE: dist.AllreduceOptions,
@@ -97,10 +97,10 @@ _OPTIONS = {
 def carries_out(context: CallContext) -> Callable[[type[T]], type[T]]:
     """Give a class of process groups torch's methods for the functions of the table.
 
-    Within `context` they call the method `carry_out` of the class with the function, the options, and the operands as
-    the function takes them; where it works in place, with a list of tensors. They take their arguments in every form
-    that torch's ProcessGroup has. Those of `reduce`, for example, are reduce([tensor]), reduce([tensor], opts),
-    reduce(tensor, root) and reduce(tensor, root, op, timeout), each also by keyword.
+    Within `context` they call the method `carry_out` of the class with the function, the options, and the operands in
+    the function's form; for a function in place, with a list of tensors. They accept every form of torch's
+    ProcessGroup: reduce([tensor]), reduce([tensor], opts), reduce(tensor, root) and reduce(tensor, root, op, timeout),
+    also by keyword.
     """
 
     def changed(group: type[T]) -> type[T]:
@@ -135,9 +135,9 @@ def _method(function: Function, context: CallContext) -> Callable[..., dist.Work
 
 
 def _with_options(parameters: Sequence[str], kind: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Return the tensors and options of a method; raise TypeError if no form of torch's fits.
+    """Return the tensors and options of a method with these `parameters` before its options.
 
-    parameters: of the method, before the options of this kind.
+    Raises TypeError if no form of torch's fits.
     """
     num_tensors = len(parameters)
     given = keywords.pop("opts", None)
@@ -145,7 +145,7 @@ def _with_options(parameters: Sequence[str], kind: Any, arguments: tuple[Any, ..
     settable = [name for name in _OPTION_OF if hasattr(options, _OPTION_OF[name])]
     values = dict(zip(settable, arguments[num_tensors:], strict=False)) | keywords
     num_set = sum(name in values for name in settable)
-    # What is not set are tensors, by keywords that differ: output, outputTensor, output_lists, ...
+    # The other keywords are tensors, under various names: output, outputTensor, output_lists, ...
     names = sorted(values.keys() - {*settable}, key=lambda name: ("split" in name, not name.startswith("out")))
     tensors = [*arguments[:num_tensors], *(values[name] for name in names)]
     is_twice = (given and num_set) or len(tensors) + num_set != len(arguments) + len(keywords)
@@ -161,14 +161,14 @@ def _with_options(parameters: Sequence[str], kind: Any, arguments: tuple[Any, ..
 
 
 def allreduce(group: dist.ProcessGroup, tensors: Tensors, opts: Any) -> dist.Work:
-    """Sum by Gloo; by this name of a function pybind11 sees that the method that Python overrides is meant."""
+    """Sum by Gloo. pybind11 recognises by this function's name that the overridden method is meant."""
     return dist.ProcessGroup.allreduce(group, tensors, opts)
 
 
 @untraced
 @carries_out(lambda _, options: call_timeout(options.timeout))
 class RingGroup(dist.ProcessGroup):
-    """A process group whose collectives are ours, and whose sends and receives, and all else, are Gloo's.
+    """A process group with our collectives; sends, receives, and everything else are Gloo's.
 
     It has the methods that torch.distributed calls; roots are ranks of the group.
     """
@@ -176,7 +176,7 @@ class RingGroup(dist.ProcessGroup):
     def __init__(
         self, store: Store, rank: int, size: int, timeout: timedelta, options: BackendOptions | None = None
     ) -> None:
-        # With the store, as the stubs have it, torch cannot make a group that Python overrides.
+        # Without the store, contrary to the stubs: torch cannot make a group with it that Python overrides.
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._store = store
         self.is_shut_down = False
@@ -184,7 +184,7 @@ class RingGroup(dist.ProcessGroup):
         with batch_policy_for_new_groups():
             gloo = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
         gloo._set_sequence_number_for_group()
-        # What a Python group does not override torch looks up here; and so do our own sends and receives.
+        # torch looks up here what a Python group does not override; so do our own sends and receives.
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         for device in DEVICES:
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, gloo)
@@ -207,7 +207,6 @@ class RingGroup(dist.ProcessGroup):
     def carry_out(
         self, function: Function, opts: Any, output: Any = None, given: Any = None, *sizes: list[int]
     ) -> dist.Work:
-        """Call the function of the table as the options of this group and of the call say."""
         if function is FUNCTIONS["barrier"]:
             return calls.barrier(self, opts.asyncOp) or Work.over([])
         if function.single == "all_reduce" and output[0].layout != torch.strided:
@@ -229,7 +228,7 @@ class RingGroup(dist.ProcessGroup):
         tensor = next((item for item in (output, given) if isinstance(item, Tensor)), None)
         if tensor is None:
             tensor = next(iter(given), torch.empty(0))  # a list that is empty is for the function to refuse
-        # Where it is a stream that waits, the call does not, since the Work must tell the stream for what.
+        # On CUDA the stream waits and not the call, since the Work tells the stream the event to wait for.
         async_op = bool(opts.asyncOp) or tensor.is_cuda
         if function.name == "all_reduce" and opts.asyncOp:
             async_op = not is_last_bucket(tensor)
@@ -254,9 +253,9 @@ def create(options: Any, group_options: BackendOptions | None) -> RingGroup:
 
 
 def register() -> None:
-    """Make the name "ring" known to torch.distributed; `import collectives` does.
+    """Register the backend "ring" with torch.distributed; `import collectives` calls this.
 
-    torch's `monitored_barrier` refuses backends other than "gloo"; for a group of ours it is that of its Gloo.
+    torch's `monitored_barrier` refuses backends other than "gloo"; a group of ours uses its Gloo's.
     """
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
     in_torch = dist.monitored_barrier
@@ -277,15 +276,15 @@ def register() -> None:
 
 
 def mark_last_bucket(bucket: torch.Tensor) -> None:
-    """Let `is_last_bucket` know a tensor that has all of its memory to itself.
+    """Mark the bucket for `is_last_bucket`; it must not share its storage.
 
-    The last bucket of DistributedDataParallel is a call that its caller waits for at once, though it asks not to wait.
-    A process group is not told which bucket that is, so it is marked where it is allocated.
+    DistributedDataParallel waits at once for the last bucket, though it asks not to wait. A process group is not told
+    which bucket is the last, so the bucket is marked where it is allocated.
     """
     bucket.untyped_storage().is_last_bucket = True  # type: ignore[attr-defined]
 
 
 def is_last_bucket(tensor: torch.Tensor) -> bool:
-    """Whether this is called in a backward pass, in which a bucket that was marked is to be reduced."""
+    """Whether this is called in a backward pass, for a marked bucket."""
     is_in_backward = torch._C._current_graph_task_id() >= 0
     return is_in_backward and getattr(tensor.untyped_storage(), "is_last_bucket", False)

@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel with buckets in memory that the ranks of a host share; and a hook for any other."""
+"""torch's DistributedDataParallel with buckets in shared memory; and a communication hook for any other."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -19,14 +19,12 @@ from collectives.runtime import CPU, Work
 class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     """torch's DistributedDataParallel, for the CPU, whose buckets the collectives use in place, without copying.
 
-    It takes the same arguments; use it with the backend "ring" or with `ddp_comm_hook`. torch's reducer asks no process
-    group of CPU tensors for the memory of its buckets; here it allocates them in a mode in which that is a call of
-    `empty`. Where ranks share no memory nothing is different.
+    It takes the same arguments; use it with the backend "ring" or with `ddp_comm_hook`. Its buckets are allocated by
+    `empty`. Where ranks share no memory nothing changes. On the backend "ring" the last bucket is summed in the thread
+    of the backward pass, which would only wait for it.
 
-    On the backend "ring" the last bucket is summed in the thread of the backward pass, which would only wait for it.
-
-    gradient_as_bucket_view: as in torch, but True by default: a gradient is copied to its bucket, is summed there, and
-    the optimizer reads it there.
+    gradient_as_bucket_view: as in torch, but True by default: gradients are summed, and read by the optimizer, in their
+    bucket.
 
         >>> model = collectives.DistributedDataParallel(torch.nn.Linear(3, 1))
         >>> model.register_comm_hook(None, collectives.ddp_comm_hook)
@@ -46,7 +44,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     def allocating_buckets(self) -> Iterator[None]:
         """Put the buckets that the reducer makes in the block into shared memory.
 
-        It makes them when it is made, and again in the second step, in the order in which gradients have come.
+        It makes them at its construction, and again in the second step, in the order of the gradients.
         """
         with _BucketAllocation(self.process_group) as allocation:
             yield
@@ -81,14 +79,14 @@ def _refuse_double_backward(_: torch.Tensor) -> None:
 
 
 def settled(parameters: Iterable[torch.nn.Parameter]) -> dict[int, torch.dtype]:
-    """Return the dtypes of the parameters that are trained, by their identity, for `check_settled`."""
+    """Return the dtypes of the trained parameters, by their identity, for `check_settled`."""
     return {id(parameter): parameter.dtype for parameter in parameters if parameter.requires_grad}
 
 
 def check_settled(parameters: Iterable[tuple[str, torch.nn.Parameter]], before: Mapping[int, torch.dtype]) -> None:
     """Raise RuntimeError for a new, thawed or converted parameter, which would not be synchronised.
 
-    before: what `settled` returned when the model was wrapped.
+    before: the result of `settled` when the model was wrapped.
     """
     for name, parameter in parameters:
         if parameter.requires_grad and before.get(id(parameter)) != parameter.dtype:
@@ -101,7 +99,10 @@ def check_settled(parameters: Iterable[tuple[str, torch.nn.Parameter]], before: 
 
 
 class _BucketAllocation(TorchDispatchMode):
-    """In the block an uninitialised vector of floating-point numbers on the CPU is one of `empty`."""
+    """Allocates uninitialised floating-point vectors on the CPU by `empty` within the block.
+
+    torch's reducer asks no process group for the memory of buckets on the CPU.
+    """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -132,8 +133,8 @@ def _is_bucket(
 class HookState:
     """The options of `ddp_comm_hook`, given to `register_comm_hook` with it.
 
-    group: that of the DistributedDataParallel; the default group if None.
-    algorithm, wire: as in `all_reduce`. With wire torch.bfloat16 half the bytes of float32 gradients travel, and each
+    group: of the DistributedDataParallel; the default group if None.
+    algorithm, wire: as in `all_reduce`. With wire torch.bfloat16, float32 gradients travel in half the bytes, and each
     rank adds in float32.
 
         >>> collectives.HookState(wire=torch.bfloat16)
@@ -151,13 +152,11 @@ def ddp_comm_hook(
 ) -> torch.futures.Future[torch.Tensor]:
     """Make a bucket of gradients the mean over all ranks: `model.register_comm_hook(state, ddp_comm_hook)`.
 
-    Returns at once; buckets are reduced one after the other in the group's thread, but the last one, when the backward
-    pass is over and the program waits, in the program's own. If a bucket cannot be reduced, the backward pass raises a
-    RuntimeError with the text of the CollectiveError.
+    Returns at once. Buckets are reduced one after the other in the group's thread; only the last one, after which the
+    program waits, in the program's own thread. If a bucket cannot be reduced, the backward pass raises a RuntimeError
+    with the text of the CollectiveError.
 
-    Sparse gradients are summed by torch.distributed, as they are on the backend "ring", whatever the options.
-
-    state: None for the defaults.
+    torch.distributed sums sparse gradients, also on the backend "ring", whatever the options.
 
         >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
         >>> model.register_comm_hook(collectives.HookState(wire=torch.bfloat16), collectives.ddp_comm_hook)

@@ -4,7 +4,7 @@
     model.set_custom_all_gather(collectives.FSDPAllGather())
     model.set_custom_reduce_scatter(collectives.FSDPReduceScatter(wire=torch.bfloat16))
 
-They are for one module, not for those inside it: give each `fully_shard`ed module its own.
+They apply to one module, without its submodules: give each `fully_shard`ed module its own.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from collectives.runtime import Work
 
 class _Allocating:
     def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Fresh memory for each call: what is gathered is still read when the next gathering begins."""
+        """Return fresh memory for each call: gathered data is still read when the next gathering begins."""
         return torch.empty(*size, dtype=dtype, device=device)
 
 

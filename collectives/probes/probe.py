@@ -1,4 +1,4 @@
-"""`probe`: measures the costs of sending and reducing with all ranks at work, as in a ring; and their provenance."""
+"""`probe`: measure the costs of sending and reducing with all ranks at work, as in a ring; and their provenance."""
 
 import math
 import os
@@ -47,8 +47,8 @@ REDUCED = (torch.bfloat16, torch.float16)  # beside float32
 class Blocks(NamedTuple):
     """How a probe is timed: in `turns` turns of `number` blocks, whose rounds take at least `least_s`.
 
-    Where threads share cores, one that polls can delay another one until the kernel's next tick, 4 ms and more. A short
-    block has at most one such wait, and the median of the blocks none.
+    Where threads share cores, a polling thread can delay another one until the kernel's next tick, 4 ms and more. A
+    short block has at most one such wait, and the median of the blocks none.
     """
 
     turns: int = 4
@@ -73,20 +73,20 @@ def probe(
     """Probe `group`: latency, bandwidth and overhead between neighbours, and the rate of additions; collective.
 
     Every rank gets the same measurements, in a few seconds. All ranks work at once, as they slow each other down in a
-    collective where they share cores. Messages go through an `Executor`, as in a collective: over torch.distributed
-    and, where all ranks share memory, also through that.
+    collective where they share cores. Messages go through an `Executor`, over torch.distributed and, where all ranks
+    share memory, also through that.
 
     tensor_bytes: of the largest tensor to be predicted; messages have up to half of it.
-    memory_bytes: that a rank touches between two collectives. The probes walk through as much, as data in the caches
-    moves and adds several times faster.
-    blocks: repetitions; with few, a busy moment of the machine matters. sizes: of messages.
-    calls: makes the probes of calls, `probe_calls`. With them pairs of ranks are also probed alone, and additions in
-    other dtypes, and ranks meet at a barrier before each block. Without them a collective of `group` may ask for the
-    probes; another one of the same group would wait for its end, so that the ranks meet by our own messages.
-    on_progress: called between two probes with the number done and of all.
+    memory_bytes: touched by a rank between two collectives. The probes walk through as much: data in the caches moves
+    and adds several times faster.
+    blocks: with few, a busy moment of the machine matters. sizes: of messages.
+    calls: makes the probes of calls, `probe_calls`. With them, pairs of ranks alone and additions in other dtypes are
+    also probed, and ranks meet at a barrier before each block. Without them a collective of `group` may ask for the
+    probes; ranks then meet by our own messages, since another collective would wait for the end of the first.
+    on_progress: called between two probes with the number done and the number of all.
     """
     sizes = _sizes(sizes, tensor_bytes)
-    # Written to, because unwritten pages are all one page, which is always in the caches.
+    # Filled, because all unwritten pages are one page, which is always in the caches.
     memory = torch.full((max(memory_bytes, tensor_bytes, sizes[-1]),), _WRITTEN, dtype=torch.uint8)
     with naming_failures(f"rank {group.rank()}: probing its neighbours failed"):
         places = places_of(group)
@@ -112,7 +112,6 @@ def probe(
 def _workloads(
     group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], places: RankHosts | None
 ) -> list[ProbeWorkload]:
-    """Return the probes, without those of calls. places: to also probe pairs of ranks alone."""
     num_ranks = group.size()
     workloads = [*shifts(group, memory, sizes), *additions(group, memory, sizes, torch.float32)]
     workloads += shared_memory_probes(group, memory, sizes, thoroughly=places is not None)
@@ -131,7 +130,7 @@ def _times(
     meet: Callable[[], object] | None,
     on_progress: Callable[[int, int], object],
 ) -> list[torch.Tensor]:
-    """Return the times of this rank for each probe, (block or call, elapsed or of a core)."""
+    """Return the times of this rank for each probe: (block or call, elapsed or of a core)."""
     meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group, shares_memory=False)
     meet = meet or partial(meeting.run, torch.zeros(1))
     times: list[list[tuple[float, float]]] = [[] for _ in workloads]
@@ -149,7 +148,7 @@ def time_blocks(
     """Return the seconds per round of each block or call, elapsed and of a core; 0 on ranks without a part; collective.
 
     meeting: an all_reduce, by which the ranks agree on the rounds of a block.
-    meet: brings them together before each block, as threads keep their cores for many rounds, but should not for all.
+    meet: synchronises them before each block: threads keep their cores for many rounds, but should not for all.
     """
     if workload.before is not None:
         return [time for _ in range(blocks.number) for time in _time_calls(workload, workload.before, meeting)]
@@ -169,7 +168,7 @@ def time_blocks(
 
 
 def _time_calls(workload: ProbeWorkload, before: Rounds, meeting: Executor) -> list[tuple[float, float]]:
-    """Return the seconds of each call, elapsed and of a core, of the last rank to come, which waits for nobody."""
+    """Return the seconds of each call, elapsed and of a core, on the last rank to come, which waits for nobody."""
     times = torch.zeros(workload.calls, 2, dtype=torch.float64)
     for number in range(workload.calls):
         before()
@@ -182,7 +181,7 @@ def _time_calls(workload: ProbeWorkload, before: Rounds, meeting: Executor) -> l
 
 
 def _agreed_runs(workload: ProbeWorkload, blocks: Blocks, meeting: Executor) -> int:
-    """Return the number of runs in a block, the same on all ranks, which also meet."""
+    """Return the number of runs in a block, the same on all ranks; synchronises them."""
     num_runs = 1
     meeting.run(torch.zeros(1))  # so that the earlier work of others is over
     for _ in range(2):  # the first one also warms up, and gives too few
@@ -212,7 +211,6 @@ def places_of(group: dist.ProcessGroup) -> RankHosts:
 
 
 def _numbered(names: list[str]) -> tuple[int, ...]:
-    """Return the number of each name, by first appearance."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return tuple(numbers[name] for name in names)
 
@@ -231,7 +229,6 @@ def provenance() -> dict[str, Any]:
 
 
 def _torchrun() -> str:
-    """Return the beginning of the command if torchrun has started it."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return ""
     hosts, ranks = os.environ.get("GROUP_WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE", "1")

@@ -84,9 +84,9 @@ def shift_schedule(
     in_flight: int,
     collective: Collective = Collective.ALL_REDUCE,
 ) -> Schedule:
-    """Return a schedule in which every rank of each ring forwards what has arrived, `in_flight` chunks at a time.
+    """Return a schedule in which every rank of each ring forwards the arrived chunks, `in_flight` at a time.
 
-    groups: of chunks, as many as there is memory to touch. collective: the chunks that a rank holds in the end.
+    groups: of chunks, limited by the memory to touch. collective: determines the chunks that a rank holds in the end.
     """
     sources = np.concatenate([np.asarray(ring) for ring in rings])[:, None]
     targets = np.concatenate([np.roll(ring, -1) for ring in rings])[:, None]
@@ -125,7 +125,7 @@ RESTED_CALLS = 4  # in a block
 
 
 def shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[ProbeWorkload]:
-    """Yield messages from every rank to the next one, of each size, and several at a time of the smallest."""
+    """Yield messages from every rank to the next, of each size, and several at a time of the smallest."""
     if group.size() == 1:
         return
     for size, in_flight in [*((size, 1) for size in sizes), (sizes[0], IN_FLIGHT)]:
@@ -135,13 +135,12 @@ def shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int])
 
 
 def _ring_shift(num_ranks: int, memory_bytes: int, size: int, in_flight: int) -> Schedule:
-    """Return the shift through all ranks, with as many groups of chunks as fit into the memory."""
     groups = min(ROUNDS_PER_RUN, max(memory_bytes // (in_flight * size), 1))
     return shift_schedule(num_ranks, [range(num_ranks)], ROUNDS_PER_RUN, groups, in_flight)
 
 
 def rested_shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[ProbeWorkload]:
-    """Yield messages from every rank to the next one after a pause, in which token buckets of links fill up."""
+    """Yield messages from every rank to the next after a pause, in which token buckets of links fill up."""
     num_ranks = group.size()
     meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", num_ranks), group, shares_memory=False)
     schedule = one_way_schedule(num_ranks, 1, reduce=True)
@@ -189,8 +188,8 @@ def bidirectional(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequenc
 def _messages(
     schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, length: int, reduce: Reduce = add_one
 ) -> Rounds:
-    """Return a call of the schedule with chunks of `length` elements, each time elsewhere in the memory."""
-    # Over torch.distributed, whose calls are to be predicted, too, and where ranks without a part may be absent.
+    """Return a run of the schedule with chunks of `length` elements, each time elsewhere in the memory."""
+    # Over torch.distributed, whose calls are also predicted, and where ranks without a part may be absent.
     executor = Executor(schedule, group, shares_memory=False)
     windows = cycle(spread(memory, schedule.num_chunks * length))
     return lambda: executor.run(next(windows), reduce=reduce)
@@ -230,7 +229,7 @@ _FURTHER_SIZES = (256 * 2**10,)  # about the size of caches
 
 
 def shared_memory_sizes(group: dist.ProcessGroup, memory: torch.Tensor) -> dict[str, Any]:
-    """Return the bytes that a rank can publish and has touched, for the provenance, if all ranks share memory."""
+    """Return a rank's slot size and touched bytes, for the provenance, if all ranks share memory."""
     shared = state_of(group).part(Sharing).of(group)
     if not shared.on_one_host:
         return {}
@@ -240,7 +239,7 @@ def shared_memory_sizes(group: dist.ProcessGroup, memory: torch.Tensor) -> dict[
 def shared_memory_probes(
     group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], thoroughly: bool
 ) -> Iterator[ProbeWorkload]:
-    """Yield the probes of shared memory (see `ProbeKind`), if all ranks share it; the first time a collective call.
+    """Yield the probes of shared memory (see `ProbeKind`), if all ranks share it; collective the first time.
 
     thoroughly: also for tensors in the caches, and one more size.
     """
@@ -273,7 +272,6 @@ def _num_pieces(schedule: Schedule) -> int:
 def _published(
     kind: ProbeKind, schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, size: int
 ) -> ProbeWorkload:
-    """Return a run of the schedule with chunks of `size` bytes, each time elsewhere in the memory."""
     executor = Executor(schedule, group)
     windows = cycle(spread(memory[: len(memory) // 4 * 4].view(torch.float32), _num_pieces(schedule) * size // 4))
     length = schedule.num_chunks * size // 4

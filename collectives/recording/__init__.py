@@ -1,4 +1,4 @@
-"""Recording a program as one rank of many: process groups that send nothing, and a script that runs on them."""
+"""Recording a program as one rank of many, on process groups that send nothing."""
 
 from collectives.recording.group import RecordingGroup, recording
 from collectives.recording.recorder import Recorder

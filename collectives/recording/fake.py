@@ -1,7 +1,7 @@
-"""`without_data`: a program runs on tensors without data, so that nothing is computed and no memory is used.
+"""`without_data`: run a program on tensors without data, which computes nothing and uses no memory.
 
-The tensors are those of PyTorch's FakeTensorMode, with shape, dtype, device and storage. Tensors that PyTorch reads in
-C++, or that describe the job and not the model, are real.
+The tensors are PyTorch's fake tensors, with shape, dtype, device and storage. Tensors that PyTorch reads in C++, or
+that describe the job and not the model, are real.
 """
 
 import sys
@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader
 from collectives.recording.pretended_cuda import Replacement, replaced
 
 _TORCH = Path(torch.__file__).parent
-# A call of the program, such as `tensor.item()`, comes here through their lines.
+# Files of torch between a call of the program, such as `tensor.item()`, and this module.
 _CALLERS = "_compile", "_dynamo/eval_frame", "_ops", "_subclasses/fake_tensor", "_tensor", "_tensor_str"
 _ON_THE_WAY = {f"{_TORCH / name}.py" for name in _CALLERS}
 _WITH_DATA = (torch.int8, torch.int16, torch.int32, torch.int64)
@@ -48,10 +48,10 @@ _OURS = str(Path(__file__).parent)
 
 
 class WithoutValues(TorchDispatchMode):
-    """Gives readers of an element a plain number, False, 1 or 1.0, and warns once if the program itself reads.
+    """Returns False, 1 or 1.0 for an element, and warns once if the program itself reads it.
 
-    Few integers that are not computed from fractions have data: tokens, offsets in a file, sizes of buckets.
-    The mode below takes cpu:0 for another device than cpu, so the index of a CPU is left out.
+    Small integer tensors that are not computed from fractions have data: tokens, file offsets, bucket sizes. The mode
+    below takes cpu:0 for another device than cpu, so the index of a CPU is left out.
     """
 
     def __init__(self) -> None:
@@ -76,14 +76,13 @@ class WithoutValues(TorchDispatchMode):
         return outcome
 
     def array_of(self, tensor: FakeTensor) -> np.ndarray[Any, Any]:
-        """Return a NumPy array of the shape and dtype of `tensor.numpy()`, with equal elements."""
         self._warn_once()
         with unset_fake_temporarily():
             dtype = torch.empty(0, dtype=tensor.dtype).numpy().dtype
         return np.full(tuple(tensor.shape), _value_of(tensor.dtype), dtype)
 
     def _warn_once(self) -> None:
-        """Warn of the line that reads, unless it is torch's, which needs no real numbers."""
+        """Warn about the line that reads, unless it is torch's, which needs no real numbers."""
         frame = sys._getframe(1)
         while frame.f_back and (frame.f_code.co_filename in _ON_THE_WAY or frame.f_code.co_filename.startswith(_OURS)):
             frame = frame.f_back
@@ -98,7 +97,7 @@ def _value_of(dtype: torch.dtype) -> float | int | bool:
 
 
 def _has_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether an operator makes few integers from no tensors, or has only few integers with data."""
+    """Whether an operator makes few integers from no tensors, or has only few integers with data."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     if tensors:
         return sum(tensor.numel() for tensor in tensors) <= MAX_INTEGERS and not any(
@@ -114,12 +113,12 @@ def _has_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _is_unknown(tensor: Tensor) -> bool:
-    """Return whether a tensor has no data, or wrong data."""
+    """Whether a tensor has no data, or wrong data."""
     return isinstance(tensor, FakeTensor) or hasattr(tensor.untyped_storage(), "is_unknown")
 
 
 def _forget_written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Fill tensors with data that an operator has written from others without."""
+    """Fill tensors with data that an operator has overwritten with values from tensors without data."""
     arguments = {argument.name: argument.alias_info for argument in func._schema.arguments}
     given = {**dict(zip(arguments, args, strict=False)), **kwargs}
     written = [value for name, value in given.items() if (alias := arguments[name]) is not None and alias.is_write]
@@ -132,7 +131,7 @@ def _forget_written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
 
 @contextmanager
 def without_data() -> Iterator[None]:
-    """Within the block tensors have shapes, dtypes and storages, but no data."""
+    """Let tensors have shapes, dtypes and storages, but no data, within the block."""
     with ExitStack() as stack:
         stack.enter_context(replaced([*_with_real_tensors(), *_without_saving()]))
         with suppress(ImportError):
@@ -146,7 +145,7 @@ def without_data() -> Iterator[None]:
 
 
 def _with_real_tensors() -> Iterator[Replacement]:
-    """Yield functions of torch whose tensors need data or memory."""
+    """Yield replacements for functions of torch whose tensors need data or memory."""
     make_mesh = device_mesh.init_device_mesh
     # DistributedDataParallel compares shapes with all ranks in C++.
     yield dist, "_verify_params_across_processes", _do_nothing
@@ -156,14 +155,14 @@ def _with_real_tensors() -> Iterator[Replacement]:
             yield module, "init_device_mesh", _within(unset_fake_temporarily, make_mesh)
     for name in ("__init__", "__getitem__", "_flatten"):
         yield DeviceMesh, name, _within(unset_fake_temporarily, vars(DeviceMesh)[name])
-    # `module.to()` swaps a tensor with another one, unless there are weak references, as the mode has to each.
+    # `module.to()` swaps a tensor with another one only without weak references; the mode has one to each tensor.
     yield torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda _: [])
     # Objects travel as tensors of bytes.
     for name in ("all_gather_object", "gather_object"):
         function = _within(unset_fake_temporarily, getattr(dist, name))
         yield from ((module, name, function) for module in (dist, distributed_c10d))
     yield Tensor, "__deepcopy__", _deepcopy
-    # A storage copies by tensors of bytes that it makes itself, which would have no data.
+    # A storage copies by new tensors of bytes, which would have no data.
     for name in ("copy_", "fill_", "share_memory_"):
         yield UntypedStorage, name, _within(_disable_current_modes, getattr(UntypedStorage, name))
     yield torch, "asarray", _asarray
@@ -174,7 +173,7 @@ def _with_real_tensors() -> Iterator[Replacement]:
 
 
 def _without_saving() -> Iterator[Replacement]:
-    """Yield functions of torch that would overwrite the program's checkpoints."""
+    """Yield replacements for functions of torch that would overwrite the program's checkpoints."""
     yield torch, "save", _do_nothing
     yield from ((torch._C.ScriptModule, name, lambda *_, **__: b"") for name in ("save", "save_to_buffer"))
     yield state_dict_saver, "_save_state_dict", lambda *_, **__: Metadata({})
@@ -192,7 +191,7 @@ def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Any:
 
 
 def _asarray(source: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
-    """Return a tensor without data for a storage with data, such as one of a file."""
+    """Return a tensor without data for a storage with data, such as a file's."""
     if isinstance(source, UntypedStorage):
         dtype = dtype or torch.get_default_dtype()
         return torch.empty(source.nbytes() // dtype.itemsize, dtype=dtype)
@@ -200,7 +199,7 @@ def _asarray(source: Any, *, dtype: torch.dtype | None = None, **options: Any) -
 
 
 def _address(storage: Any) -> Any:
-    """Return an address by which a program can tell storages without data apart.
+    """Return an address that distinguishes storages without data.
 
     Storages share the memory there, which libraries such as safetensors may read and write.
     """
@@ -216,7 +215,7 @@ def _address(storage: Any) -> Any:
 
 @cache
 def _memory() -> np.ndarray[Any, Any]:
-    """Return bytes that take memory only when they are written."""
+    """Return bytes that take memory only once written."""
     return np.frombuffer(mmap(-1, 2 * _LARGEST, MAP_PRIVATE | MAP_ANONYMOUS | _MAP_NORESERVE), np.uint8)
 
 
@@ -230,13 +229,13 @@ def _do_nothing(*_: object, **__: object) -> None:
 
 
 def _step_always(_: GradScaler, optimizer: Optimizer, __: object, *args: Any, **options: Any) -> Any:
-    """Step the optimizer, as a GradScaler does if no gradient has overflowed."""
+    """Step the optimizer, like a GradScaler without overflow."""
     return optimizer.step(*args, **options)
 
 
 @wraps(_MAKE_LOADER)
 def _load_here(loader: DataLoader[Any], *args: Any, **options: Any) -> None:
-    """Let a data loader load in the program's process, as other processes cannot send tensors without data."""
+    """Make a data loader load in the program's process: other processes cannot send tensors without data."""
     bound = signature(_MAKE_LOADER).bind(loader, *args, **options)
     for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
         bound.arguments.pop(name, None)
@@ -244,7 +243,7 @@ def _load_here(loader: DataLoader[Any], *args: Any, **options: Any) -> None:
 
 
 def _formatted(tensor: Tensor, specification: str) -> str:
-    """Format a tensor of one number as the number, as torch does only for its own class."""
+    """Format a tensor of one number as the number; torch does so only for its own class."""
     return format(tensor.item() if tensor.dim() == 0 else str(tensor), specification)
 
 

@@ -1,4 +1,4 @@
-"""`RecordingGroup`: a process group that sends nothing and records each call; torch.distributed with such groups."""
+"""`RecordingGroup`: a process group that sends nothing and records each call; `recording` makes torch use it."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -30,14 +30,13 @@ DEVICES = ["cpu", "cuda"]
 
 @contextmanager
 def _not_counted(group: "RecordingGroup", _: object = None) -> Iterator[None]:
-    """Do not count the time of the block, which makes up results."""
     with group._recorded.recorder.stopped(), torch.no_grad():
         yield
 
 
 @carries_out(_not_counted)
 class RecordingGroup(dist.ProcessGroup):
-    """A process group whose calls end at once, with the results for ranks that all hold the same as this one."""
+    """A process group whose calls end at once, with the results for ranks that all hold this rank's data."""
 
     def __init__(self, store: Any, rank: int, size: int, recorded: RecordedGroup) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
@@ -57,7 +56,6 @@ class RecordingGroup(dist.ProcessGroup):
     def _note(
         self, name: str, size_bytes: int, inputs: list[Tensor], outputs: list[Tensor], how: Any = None, peer: int = -1
     ) -> Work:
-        """Record a call with its result in `outputs`, if any, and return its work."""
         if name in ("send", "recv"):
             warnings.warn(_SINGLE_RANKS, stacklevel=1)
         tensors = outputs or inputs
@@ -75,7 +73,6 @@ class RecordingGroup(dist.ProcessGroup):
     def carry_out(
         self, function: Function, opts: Any, output: Any = (), given: Any = (), *sizes: list[int]
     ) -> dist.Work:
-        """Make up the result of a call of the table's function, and record it."""
         if function is FUNCTIONS["barrier"]:
             return self._note("barrier", 0, [], [], opts)
         if function.name == "all_gather_coalesced":
@@ -142,7 +139,7 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 
 @contextmanager
 def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]) -> Iterator[None]:
-    """Let this process be `rank` of `num_ranks`: process groups of any backend made within the block record.
+    """Make this process `rank` of `num_ranks`: process groups of any backend made within the block record.
 
     groups: gets each group when it is made.
     """
@@ -180,7 +177,6 @@ def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]
 
 
 def _broadcast_own_objects(object_list: list[Any], *_: object, **__: object) -> None:
-    """Leave the objects of this rank as they are."""
     _warn_of_objects("broadcast_object_list", object_list)
 
 
@@ -192,14 +188,12 @@ def _scatter_own_object(
     *_: object,
     **__: object,
 ) -> None:
-    """Take this rank's object if the list is here, as on the root."""
     if scatter_object_input_list:
         scatter_object_output_list[0] = scatter_object_input_list[dist.get_rank(group)]
     _warn_of_objects("scatter_object_list", scatter_object_output_list)
 
 
 def _leave_own_objects(object_list: list[Any], src: int | None = None, *_: object, **__: object) -> int | None:
-    """Leave the objects as they are, and return the rank that would have sent them."""
     _warn_of_objects("recv_object_list", object_list)
     return src
 

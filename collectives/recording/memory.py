@@ -1,4 +1,4 @@
-"""`MemoryWatch`: the storages of a step, which give its peak and what is held at its end.
+"""`MemoryWatch`: the peak and the final memory of a step, from its storages.
 
 torch's `MemTracker` refuses a model that is called twice in a step, as in gradient accumulation, and counts the tensors
 of the recording.
@@ -36,17 +36,15 @@ class _Known(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """A change in the size of the storage `number`, in bytes."""
-
     number: int
     size_bytes: int
 
 
 class MemoryWatch:
-    """Notes when storages begin, change their size and end, from `start` to `stop`.
+    """Records the creation, resizing and end of storages, from `start` to `stop`.
 
-    Tensors known to Python exist at the start, and so do storages that an operator reads before any operator has
-    returned them, such as the buckets of DistributedDataParallel, which C++ holds.
+    Tensors known to Python exist at the start. So do storages that an operator reads before any operator has returned
+    them, such as the buckets of DistributedDataParallel, which C++ holds.
 
     memory: of the watched step; None until it ends.
     """
@@ -61,7 +59,6 @@ class MemoryWatch:
         self.is_watching = False
 
     def start(self) -> None:
-        """Begin to watch a step."""
         self.is_watching = True
         self._resizing.start()
         gradients = (parameter.grad for parameter in _parameters() if parameter.grad is not None)
@@ -76,22 +73,19 @@ class MemoryWatch:
         self.is_watching = False
         self._resizing.stop()
         kinds, changes = self._kinds(), [*self._at_start, *self._changes]
-        # What is computed on a GPU needs its memory; tensors on the CPU then need that of the host.
+        # A computation on a GPU needs the GPU's memory; tensors on the CPU then need the host's.
         device = next((device for device in self._devices if device != "cpu"), "cpu")
         changes = [change for change in changes if self._devices[change.number] == device]
         self.memory = StepMemory(peak=_held(changes[: _peak(changes)], kinds), end=_held(changes, kinds))
         self._known.clear()
 
     def read(self, tensors: Iterable[Tensor]) -> None:
-        """Note that an operator is about to read the tensors."""
         self._see(tensors, self._at_start)
 
     def made(self, tensors: Iterable[Tensor]) -> None:
-        """Note that an operator has returned the tensors."""
         self._see(tensors, self._changes)
 
     def _see(self, tensors: Iterable[Tensor], changes: list[_Change]) -> None:
-        """Add storages that are not known to these changes."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             if not self._note_size(storage) and self.is_watching and tensor.device.type != "meta":
@@ -109,7 +103,7 @@ class MemoryWatch:
         return _Known(len(self._devices), storage.nbytes(), weakref.ref(storage, ended))
 
     def _note_size(self, storage: UntypedStorage) -> bool:
-        """Note the size of a storage if it is known; return whether it is."""
+        """Update the size of a known storage; return whether it is known."""
         known = self._known.get(storage._cdata)
         if known is not None and (size_bytes := storage.nbytes()) != known.size_bytes:
             self._known[storage._cdata] = known._replace(size_bytes=size_bytes)
@@ -117,7 +111,7 @@ class MemoryWatch:
         return known is not None
 
     def _noting(self, resize: Any) -> Any:
-        """Return `UntypedStorage.resize_` with its calls noted; FSDP2 frees gathered parameters by it."""
+        """Return a `UntypedStorage.resize_` that is noted; FSDP2 frees gathered parameters by it."""
 
         @wraps(resize)
         def resize_(storage: UntypedStorage, size: int) -> Any:
@@ -128,7 +122,6 @@ class MemoryWatch:
         return resize_
 
     def _kinds(self) -> dict[int, str]:
-        """Return the kind of each storage, parameters, gradients or optimizer, by number; the first that fits."""
         parameters = list(_parameters())
         states = [state for optimizer in _all(Optimizer) for state in optimizer.state.values()]
         held = (
@@ -146,10 +139,10 @@ class MemoryWatch:
 
 
 def _all(kind: type[Any]) -> list[Any]:
-    """Return all objects of a class, which refer to it, also those put aside by `gc.freeze`.
+    """Return all objects of a class, including objects frozen by `gc.freeze`, as referrers of the class.
 
-    `gc.get_objects` would also return tuples that other threads are making, and CPython raises SystemError in a thread
-    that finishes a tuple to which something else refers; that ends a data loader's thread.
+    `gc.get_objects` would also return tuples that other threads are making; CPython raises SystemError in a thread that
+    finishes a tuple with another reference, which ends a data loader's thread.
     """
     is_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
@@ -168,12 +161,10 @@ def _parameters() -> Iterator[Tensor]:
 
 
 def _has_own_storage(tensor: Tensor) -> bool:
-    """Return whether a tensor has elements itself, as a DTensor has not."""
     return not is_traceable_wrapper_subclass(tensor) and tensor.layout is torch.strided
 
 
 def _peak(changes: list[_Change]) -> int:
-    """Return the number of changes up to the most bytes."""
     held = list(accumulate((change.size_bytes for change in changes), initial=0))
     return held.index(max(held))
 

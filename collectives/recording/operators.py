@@ -1,4 +1,4 @@
-"""`OperatorWatch`: tells the recorder the operators of a program, with their arithmetic and the memory they touch."""
+"""`OperatorWatch`: tells the recorder the operators of a program, with their arithmetic and memory traffic."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -21,21 +21,20 @@ from ringsim.traces import Operator
 
 aten = torch.ops.aten
 
-# They write their first argument without reading it.
+# Operators that write their first argument without reading it.
 _OVERWRITING = {"aten.copy_", "aten._foreach_copy_", "aten.fill_", "aten.zero_", "aten._foreach_zero_"}
-# They touch no elements; operators whose results are views say so by their schemas.
+# Operators that touch no elements; the schemas tell which operators return views.
 _EMPTY = {"aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided"}
 _WITHOUT_WORK = _EMPTY | {"aten._unsafe_view", "aten.lift_fresh", "aten.record_stream", "aten.resize_", "aten.set_"}
 
 
 def _product_flops(left: Tensor, right: Tensor, *_: Any, **__: Any) -> int:
-    """Return the operations of a product of matrices, or of a batch or groups of them."""
     num_products = left.shape[0] if left.dim() == right.dim() == 3 else 1
     return int(2 * num_products * left.shape[-2] * left.shape[-1] * right.shape[-1])
 
 
 def _convolution_backward_flops(gradient: Tensor, image: Tensor, weight: Tensor, *options: Any, **_: Any) -> int:
-    """Return the operations of the gradients that are asked for, each as many as the convolution has.
+    """Return the operations of the requested gradients; each gradient costs as many as the convolution.
 
     torch's own formula ignores groups of channels.
     """
@@ -72,10 +71,10 @@ _TF32_DTYPES = {"float32", "complex64"}
 
 
 class _Kind(NamedTuple):
-    """The facts about an operator that follow from its schema.
+    """The properties of an operator that follow from its schema.
 
-    written: positions or names of the arguments that it writes. overwritten: of those that it does not read.
-    formula: of its operations. is_counted: as of `Operator`.
+    written: positions or names of the arguments that it writes. overwritten: written without being read.
+    formula: of its operations. is_counted: as in `Operator`.
     is_made_of_others: torch runs it as other operators, but dispatches it first in inference mode.
     """
 
@@ -115,7 +114,6 @@ def _kind_of(operator: OpOverload) -> _Kind:
 
 
 def _works_by_bytes(operator: OpOverload) -> bool:
-    """Return whether the work of an operator is certain to grow as its bytes do."""
     if operator.namespace != "aten":
         return operator.namespace in _BY_BYTES_ELSEWHERE
     name, tags = operator._schema.name.removeprefix("aten::"), operator.tags
@@ -126,7 +124,7 @@ def _works_by_bytes(operator: OpOverload) -> bool:
 
 
 class OperatorWatch(TorchDispatchMode):
-    """Tells the recorder of each operator of the program, for tensors such as DTensors of those on their parts."""
+    """Tells the recorder each operator of the program; for tensors such as DTensors, the operators on their parts."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -135,7 +133,6 @@ class OperatorWatch(TorchDispatchMode):
         self.memory = MemoryWatch()
 
     def start(self) -> None:
-        """Watch until `stop`."""
         self.is_watching = True
         self.memory = MemoryWatch()
         self.memory.start()
@@ -153,7 +150,7 @@ class OperatorWatch(TorchDispatchMode):
             return NotImplemented  # then torch dispatches the operators on its parts
         kwargs = kwargs or {}
         if func.namespace == "_c10d_functional":
-            # Its kernel in C++ copies the tensors, which we shall see, and calls our process groups.
+            # Its kernel in C++ copies the tensors, which is watched, and calls our process groups.
             with self:
                 return func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
         kind = _kind_of(func)
@@ -182,7 +179,6 @@ class OperatorWatch(TorchDispatchMode):
         return outcome
 
     def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator and note the memory of its tensors."""
         if not self.memory.is_watching:
             return func(*args, **kwargs)
         with self._recorder.stopped():
@@ -203,14 +199,13 @@ def _are_sparse(arguments: Any) -> bool:
 
 
 def _dtype_of(tensors: list[Tensor]) -> str:
-    """Return the dtype of the computation: of the first floating-point tensor, or of the first one."""
     of_fractions = [tensor for tensor in tensors if tensor.dtype.is_floating_point or tensor.dtype.is_complex]
     first = (of_fractions or tensors)[:1]
     return name_of(first[0].dtype) if first else "uint8"
 
 
 def _multiplies_in_tf32(name: str) -> bool:
-    """Return whether the program's settings let a GPU multiply float32 in TF32, torch's default in convolutions."""
+    """Whether the program's settings let a GPU multiply float32 in TF32, torch's default in convolutions."""
     backends: Any = torch.backends
     by_cudnn = "conv" in name and backends.cudnn.enabled
     return bool((backends.cudnn.conv if by_cudnn else backends.cuda.matmul).fp32_precision == "tf32")
@@ -219,7 +214,7 @@ def _multiplies_in_tf32(name: str) -> bool:
 def _flops(
     formula: Callable[..., int], func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], outcome: Any
 ) -> int:
-    """Return the operations of a call, in attention without those that a causal mask leaves out."""
+    """Return the operations of a call; in attention a causal mask's part is left out."""
     flops = int(formula(*args, **kwargs, out_val=outcome))
     given = {**dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)), **kwargs}
     if not given.get("is_causal") or "scaled_dot_product" not in func._schema.name:

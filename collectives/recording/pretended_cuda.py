@@ -1,8 +1,6 @@
-"""`pretended_cuda`: a program that asks for CUDA devices gets the CPU, and is told that it has GPUs.
+"""`pretended_cuda`: a program that asks for CUDA devices gets the CPU, and torch reports GPUs.
 
-Its tensors stay on the CPU; a CUDA device is read as the CPU, and the functions of torch.cuda and torch.accelerator
-answer as on a host with GPUs. Streams are torch's placeholders for a CPU, from which the recorder knows the stream of
-each call. `replaced` is the way in which all recording changes torch.
+Tensors stay on the CPU. Streams are torch's placeholders for a CPU, which show the recorder the stream of each call.
 """
 
 import sys
@@ -68,12 +66,12 @@ _FACTS: dict[str, Any] = {
 
 
 def _returns(value: Any) -> Callable[..., Any]:
-    """Return a new function of any arguments that returns the value; torch.compile needs different ones."""
+    """Return a new function that returns the value; torch.compile needs distinct functions."""
     return lambda *_, **__: value
 
 
 class CpuForCuda(TorchFunctionMode):
-    """Lets functions of torch that are given a CUDA device make or move their tensors on the CPU, not pinned."""
+    """Makes or moves tensors on the CPU, not pinned, where a function of torch is given a CUDA device."""
 
     def __torch_function__(self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None) -> Any:
         if func is Device:
@@ -91,19 +89,18 @@ class CpuForCuda(TorchFunctionMode):
 
 
 def _on_cpu(value: Any) -> Any:
-    """Return the CPU for a CUDA device, "cpu" for its name, and any other value as it is."""
     if isinstance(value, str):
         return "cpu" if value.partition(":")[0] == "cuda" else value
     return CPU if isinstance(value, Device) and value.type == "cuda" else value
 
 
 def _device_on_cpu(device: Any) -> Any:
-    """Like `_on_cpu`, where a number is that of a CUDA device."""
+    """Like `_on_cpu`, but a number is a CUDA device."""
     return CPU if type(device) is int else _on_cpu(device)
 
 
 class _GeneratorMeta(type):
-    """The metaclass of a class in the place of torch.Generator, which cannot be changed: it makes those of the CPU."""
+    """The metaclass of the class that replaces torch.Generator, which cannot be changed; it makes CPU generators."""
 
     def __call__(cls, device: Any = CPU) -> torch.Generator:
         return Generator(_device_on_cpu(device))
@@ -113,7 +110,7 @@ class _GeneratorMeta(type):
 
 
 class _Event(torch.cpu.Event):
-    """An event of a stream that has happened when it is recorded."""
+    """A stream's event that has happened as soon as it is recorded."""
 
     def __init__(self, *_: object, **__: object) -> None:
         self._recorded_s = 0.0
@@ -170,7 +167,6 @@ def hidden_cuda() -> Iterator[None]:
 
 
 def _answers(num_devices: int) -> dict[str, Any]:
-    """Return the functions of torch.cuda and torch.accelerator, and of their submodules, by name."""
     current = [0]
 
     def set_device(device: Any) -> None:
@@ -205,7 +201,6 @@ def _answers(num_devices: int) -> dict[str, Any]:
 
 
 def _refuse() -> None:
-    """Raise an error that names the function of torch.cuda, or of torch, that needs a real device."""
     caller = sys._getframe(1)
     module = caller.f_globals.get("__name__", "")
     name = f"{module}.{caller.f_code.co_name}" if module.startswith("torch.cuda") else "this call"
@@ -213,7 +208,6 @@ def _refuse() -> None:
 
 
 def _devices(num_devices: int) -> Iterator[Replacement]:
-    """Yield how torch reports the devices, their streams and events."""
     answers = _answers(num_devices)
     for module in _MODULES:
         yield from ((module, name, answers[name]) for name in answers.keys() & vars(module).keys())
@@ -228,7 +222,7 @@ def _devices(num_devices: int) -> Iterator[Replacement]:
 
 
 def _on_the_cpu() -> Iterator[Replacement]:
-    """Yield how methods and classes of torch that are given a device use the CPU without a function of a tensor."""
+    """Yield the replacements for methods and classes that take a device without a function of a tensor."""
     for kind in (Tensor, torch.UntypedStorage, torch.TypedStorage):
         yield kind, "cuda", lambda itself, *_, **__: itself
     yield Tensor, "pin_memory", lambda tensor, *_, **__: tensor  # also in the thread of a data loader
@@ -237,7 +231,7 @@ def _on_the_cpu() -> Iterator[Replacement]:
     yield serialization, "_package_registry", list(serialization._package_registry)
     yield torch, "get_autocast_gpu_dtype", partial(torch.get_autocast_dtype, "cpu")
     yield torch, "set_autocast_gpu_dtype", partial(torch.set_autocast_dtype, "cpu")
-    # A GPU has kernels of attention that a CPU has not.
+    # A GPU has kernels of attention that a CPU lacks.
     yield attention, "sdpa_kernel", wraps(attention.sdpa_kernel)(lambda *_, **__: nullcontext())
     begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
     yield threading.Thread, "_bootstrap_inner", _with_mode(begin)
@@ -271,20 +265,18 @@ def _all_on_cpu(args: Arguments, kwargs: Options) -> tuple[Arguments, Options]:
 
 
 def _without_devices(args: Arguments, kwargs: Options) -> tuple[Arguments, Options]:
-    """Leave out DistributedDataParallel's second and third argument, device_ids and output_device."""
+    """Omit DistributedDataParallel's second and third argument, device_ids and output_device."""
     kwargs = {name: value for name, value in kwargs.items() if name not in ("device_ids", "output_device")}
     return (*args[:2], *[None] * len(args[2:4]), *args[4:]), kwargs
 
 
 def _without_dropout(args: Arguments, kwargs: Options) -> tuple[Arguments, Options]:
-    """Leave out the dropout of attention, for which a GPU has kernels and a CPU has none."""
+    """Omit the dropout of attention, for which only a GPU has kernels."""
     names = "query", "key", "value", "attn_mask", "dropout_p", "is_causal"
     return (), {**dict(zip(names, args, strict=False)), **kwargs, "dropout_p": 0.0}
 
 
 def _with_mode(begin: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
-    """Return a thread's first function with the mode in that thread."""
-
     def begin_with_mode(thread: threading.Thread) -> None:
         with CpuForCuda():
             begin(thread)
@@ -293,5 +285,4 @@ def _with_mode(begin: Callable[[threading.Thread], None]) -> Callable[[threading
 
 
 def _storage_of_cuda(storage: Any, location: str) -> Any:
-    """Return the storage for torch.load if its place is on CUDA, else None."""
     return storage if location.partition(":")[0] == "cuda" else None

@@ -1,4 +1,4 @@
-"""`record_program`: run a script once, unchanged, in this process, as one rank of a job, and record its steps."""
+"""`record_program`: run an unchanged script once, in this process, as one rank of a job, and record its steps."""
 
 import os
 import runpy
@@ -30,10 +30,10 @@ from ringsim.measurements import provenance
 
 @contextmanager
 def watched_streams(recorder: Recorder, device: Any) -> Iterator[None]:
-    """Tell the recorder of each wait of the program's streams within the block.
+    """Tell the recorder each wait of the program's streams within the block.
 
-    device: torch.cuda, or torch.cpu with its placeholders: classes Stream and Event, and current_stream(). The methods
-    of streams are replaced by those of events, as in torch.cuda.
+    device: torch.cuda, or torch.cpu with its placeholders: classes Stream and Event, and current_stream(). Methods of
+    streams are implemented by methods of events, as in torch.cuda.
     """
     marks: WeakKeyDictionary[Any, StreamMoment] = WeakKeyDictionary()
     record, wait = device.Event.record, device.Event.wait
@@ -135,7 +135,7 @@ def _require_steps(counter: StepCounter, request: traces.TraceRequest) -> None:
 
 
 def _run(request: traces.TraceRequest) -> None:
-    """Run the program to its end, and join its threads as Python does."""
+    """Run the program, and join its threads as Python does."""
     try:
         if request.is_module:
             runpy.run_module(request.program, run_name="__main__", alter_sys=True)
@@ -152,7 +152,6 @@ def _run(request: traces.TraceRequest) -> None:
 
 
 def _told(error: BaseException, request: traces.TraceRequest) -> ProgramError:
-    """Return an error with the place and reason of the failure, and advice, in one line."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if request.is_own(frame.filename)]
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else request.program  # the innermost line of its own
     if isinstance(error, ProgramError):
@@ -202,7 +201,7 @@ def _as_started_by_torchrun(request: traces.TraceRequest) -> Iterator[None]:
 
 @contextmanager
 def _without_compilers(compiled: list[str]) -> Iterator[None]:
-    """Let torch.compile do nothing but warn within the block, as fused operators could not be watched.
+    """Make torch.compile only warn within the block, as fused operators cannot be watched.
 
     TorchScript continues; its operators can be watched, though a GPU would fuse them.
 
@@ -243,8 +242,8 @@ def _refuse_rpc(*_: object, **__: object) -> NoReturn:
 def with_times_of(timed: traces.TracedStep, watched: traces.TracedStep) -> traces.TracedStep:
     """Return the watched step with the times of a timed step; the timed one if their calls differ.
 
-    Watching takes as long as a small operator, so that a watched step has no valid times. Where a READ divides the
-    computing between two calls or waits of the watched step, the time of the timed one is divided in proportion.
+    Watching takes as long as a small operator, so a watched step has no valid times. Where a READ divides the computing
+    between two calls or waits of the watched step, the timed step's time is divided in proportion.
     """
     if _skeleton(timed) != _skeleton(watched):
         return timed

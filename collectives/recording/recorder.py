@@ -1,11 +1,7 @@
 """`Recorder`: the calls of a program whose process groups send nothing, and the time between them.
 
-A group with a recorder pretends: a call of its collectives gets the result that would come if all ranks held what this
-one holds, and is noted. Between two calls the program computes, and that is timed. If the recorder is told the
-operators and streams of the program, it also notes what computes and what waits for what.
-
-`StreamOrder` knows how far each stream must have come before it goes on. A stream works in order. It waits for another
-one only where the program lets it wait for what that one had been given until a moment, a `StreamMoment`.
+A call on a recorded group gets the result for ranks that all hold this rank's data. The program computes between calls.
+If the recorder is told its operators and streams, it records them as well, with the waits between streams.
 """
 
 import math
@@ -29,27 +25,29 @@ BEFORE_THE_STEP = -1
 MAIN = "main"  # the stream of the computations, whatever the program calls it
 COMPUTATIONS = -1  # in a Position
 
-# By group: the last of its calls that is over, all before it too. Under COMPUTATIONS: the last event that computes.
+# By group: its last call that is over, like all calls before. Under COMPUTATIONS: the last event that computes.
 Position = Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMoment:
-    """A moment of a stream in a step, and what is over when the stream comes there."""
+    """A moment of a stream in a step, and the work that is over by then."""
 
     step: int
     position: Position
 
 
 class StreamOrder:
-    """The positions of all streams in one step."""
+    """The positions of all streams in one step.
+
+    A stream works in order. It waits for another stream only up to a `StreamMoment`.
+    """
 
     def __init__(self, main: Hashable) -> None:
         self._main = main
         self._positions: dict[Hashable, dict[int, int]] = {}
 
     def name(self, stream: Any) -> Hashable:
-        """Return MAIN for a default stream, and any other stream as it is."""
         if stream is self._main or (torch.cuda.is_initialized() and stream == torch.cuda.default_stream()):
             return MAIN
         return stream  # type: ignore[no-any-return]
@@ -63,7 +61,7 @@ class StreamOrder:
         return dict(self._positions.get(stream, {}))
 
     def advance(self, stream: Hashable, position: Position) -> list[int]:
-        """Let a stream wait until all of `position` is over; return the calls for which it had not waited."""
+        """Make a stream wait until all of `position` is over; return the calls for which it had not waited."""
         own = self._positions.setdefault(stream, {})
         later = {key: index for key, index in position.items() if index > own.get(key, BEFORE_THE_STEP)}
         own.update(later)
@@ -77,10 +75,10 @@ S = TypeVar("S")
 class Recorder:
     """Collects the events of one step after the other.
 
-    Time between two calls is a computation; time within a call, in which results are made up, counts only as far as the
-    call does local work (`local`).
+    The time between two calls is a computation. The time within a call, which makes up results, counts only for local
+    work.
 
-    clock: returns seconds; one that stands still if nothing is computed.
+    clock: returns seconds; must stand still if nothing is computed.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -101,7 +99,7 @@ class Recorder:
         self._streams = StreamOrder(self._main_stream)
         self._since_s = self.clock()
         self._step_computed_s = 0.0
-        # When computing went on, and how much of this step had been computed then.
+        # The moments when computing resumed, and the seconds of this step computed by then.
         self._resumed: list[tuple[float, float]] = [(self._since_s, 0.0)]
 
     @property
@@ -146,10 +144,10 @@ class Recorder:
         self._operators.clear()
 
     def count(self, operator: Operator) -> None:
-        """Note that the program has called an operator.
+        """Count a call of an operator, unless its time belongs to a collective.
 
-        On its own stream a copy before a call, or work on the result before another stream waits for it, counts as part
-        of the call. Arithmetic needs the same multiprocessors on any stream.
+        On a side stream a copy before a call, or work on the result before another stream waits for it, is part of the
+        call. Arithmetic needs the same multiprocessors on any stream.
         """
         if operator.flops or not operator.is_counted or self._streams.current() == MAIN:
             self._operators[operator] += 1
@@ -162,7 +160,6 @@ class Recorder:
             return StreamMoment(len(self.steps), self._streams.position(name))
 
     def wait_for(self, mark: StreamMoment, stream: Any) -> None:
-        """Note that a stream waits, from now on, until another one has come to its mark."""
         with self.stopped():
             if mark.step == len(self.steps):  # what was before the step is over
                 self._advance(self._streams.name(stream), mark.position)
@@ -173,7 +170,6 @@ class Recorder:
                 self._append(TraceEventKind.READ, call)
 
     def call(self, call: TraceCall, result: list[torch.Tensor]) -> "RecordedWork":
-        """Note a call that has its result already, and return its work."""
         with self.stopped():
             index, stream = len(self._calls), self._streams.current()
             self._append(TraceEventKind.CALL, index)
@@ -190,16 +186,16 @@ class Recorder:
         return work
 
     def wait(self, work: "RecordedWork") -> None:
-        """Note that the program waits for an asynchronous call; only the first wait counts.
+        """Record that the program waits for an asynchronous call; only the first wait counts.
 
-        A callback runs beside the program, and so delays only whoever waits for its outcome.
+        A callback runs in parallel to the program, and therefore delays only the code that waits for its outcome.
         """
         if self._awaited_in_callback is not None:
             self._awaited_in_callback.append(work)
             self.wait_later(work)
             return
         with self.stopped():
-            # One of an earlier step is over: no rank begins its step before it has all of the step before.
+            # A call of an earlier step is over: no rank begins a step before it has finished the previous one.
             if not work.is_over and work.step == len(self.steps):
                 self._append(TraceEventKind.WAIT, work.index)
                 call, stream = self._calls[work.index], self._streams.current()
@@ -208,9 +204,9 @@ class Recorder:
             work.is_over = True
 
     def wait_later(self, work: "RecordedWork") -> None:
-        """Note, at the end of the backward pass that goes on now, if any, that the program waits for a call.
+        """Record a wait for a call at the end of the current backward pass, if any.
 
-        Whoever takes a future there may wait for it in C++, as DistributedDataParallel does.
+        Code that takes a future there may wait for it in C++, as DistributedDataParallel does.
         """
         if torch._C._current_graph_task_id() == -1:
             return
@@ -219,7 +215,7 @@ class Recorder:
         self._awaited_in_backward.append(work)
 
     def called_back(self, works: list["RecordedWork"], chain: Callable[[], T]) -> T:
-        """Call `chain`, which runs a callback; the calls that it waits for are added to `works`."""
+        """Call `chain`, which runs a callback; add the calls that it waits for to `works`."""
         before, self._awaited_in_callback = self._awaited_in_callback, works
         try:
             return chain()
@@ -231,7 +227,6 @@ class Recorder:
         return self.future_after(torch._C._collect_all(futures), works)  # type: ignore[arg-type]
 
     def future_after(self, outcome: "torch.futures.Future[T]", works: list["RecordedWork"]) -> torch.futures.Future[T]:
-        """Return a future of `outcome` whose waiting waits for the calls."""
         chained: RecordedFuture[T] = RecordedFuture(self, works)
         try:
             chained.set_result(outcome.value())
@@ -242,7 +237,7 @@ class Recorder:
         return chained
 
     def _wait_for_all(self) -> None:
-        """Wait at the end of the backward pass; one within another, as of a checkpoint, leaves it to the outer one."""
+        """Wait at the end of the backward pass; a nested one, as of a checkpoint, leaves the wait to the outer one."""
         if (node := torch._C._current_autograd_node()) is not None:
             node.register_hook(lambda *_: Variable._execution_engine.queue_callback(self._wait_for_all))
             return
@@ -258,7 +253,7 @@ class Recorder:
 
 
 class RecordedWork(Work):
-    """A call whose result is there, but which is under way in the trace."""
+    """A call that has its result, but is in progress in the trace."""
 
     def __init__(self, recorder: Recorder, step: int, index: int, result: list[torch.Tensor]) -> None:
         over = Work.over(result)
@@ -277,7 +272,7 @@ class RecordedWork(Work):
 
 
 class RecordedFuture(torch.futures.Future[T]):
-    """A future that has its value already; who waits for it or asks for its value waits for the calls in `works`."""
+    """A future that has its value already; waiting for it, or reading it, waits for the calls in `works`."""
 
     def __init__(self, recorder: Recorder, works: list[RecordedWork]) -> None:
         super().__init__()

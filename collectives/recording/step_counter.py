@@ -1,4 +1,4 @@
-"""`StepCounter`: each step of the program's optimizer ends a recorded step, and the last one the program."""
+"""`StepCounter`: ends a recorded step at each optimizer step, and the program at the last one."""
 
 import os
 import signal
@@ -42,7 +42,6 @@ class ForkedProcesses:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this process is one of them."""
         return os.getpid() != self._pid
 
     @property
@@ -50,7 +49,7 @@ class ForkedProcesses:
         return self._shared[0] > 0
 
     def refuse_training(self) -> NoReturn:
-        """End this forked process, which trains; the parent then reports it."""
+        """End this forked process; its parent reports the error."""
         self._shared[0] = 1
         os._exit(1)
 
@@ -64,7 +63,6 @@ class ForkedProcesses:
             os._exit(code if isinstance(code, int) else 1)
 
     def end_children(self) -> None:
-        """End the child processes of the stopped program."""
         children = multiprocessing.active_children()
         for process in children:
             process.terminate()
@@ -76,7 +74,7 @@ class ForkedProcesses:
 class StepCounter:
     """Counts the steps of the first optimizer, within its context.
 
-    If that optimizer is gone when another one steps, it was a trial, and its steps are forgotten.
+    If that optimizer is gone when another one steps, it was a trial, and its steps are discarded.
 
     watch_all: watch the operators of all steps after the warm-up, since none is timed.
     give_up: ends the process with a message, if the program catches every exception.
@@ -105,7 +103,6 @@ class StepCounter:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all steps are recorded, and the program was stopped."""
         return len(self._recorder.steps) == self._num_steps
 
     @property
@@ -114,12 +111,10 @@ class StepCounter:
 
     @property
     def watched(self) -> list[TracedStep]:
-        """The step whose operators were watched, if it is over."""
         return self._recorder.steps[WATCHED_STEP : WATCHED_STEP + 1]
 
     @property
     def memory(self) -> StepMemory | None:
-        """The memory of the watched step; None if it is not over."""
         return self._watch.memory.memory
 
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:

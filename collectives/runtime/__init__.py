@@ -1,4 +1,4 @@
-"""How a schedule is carried out on a process group: transports, the queue, buffers and failures."""
+"""Execution of a schedule on a process group: transports, queue, buffers and failures."""
 
 from collectives.runtime.agreement import (
     TEXT_BYTES,

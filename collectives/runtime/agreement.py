@@ -1,12 +1,11 @@
 """`FingerprintCheck`: whether all ranks of a group make the same calls.
 
-A call's fingerprint names its collective, number of elements, dtype, operation and algorithm. A new one is compared by
-all ranks before anything else is sent, and then has a number, the same on all ranks and part of the tag of each of its
-messages: if ranks disagree on known calls, no message is taken for one of another call.
+All ranks compare a fingerprint that is new to the group before anything else is sent. It then has a number, the same on
+all ranks and part of each message's tag, so that no message is taken for one of another call.
 
-In a *rooted* collective, a broadcast or a reduce, that is not enough: a rank that only sends may be done while the
-receiver calls something else, whose next call of that kind would take the message. Messages of rooted collectives, and
-of the call that follows one, therefore carry the stamp of their call.
+In a *rooted* collective (broadcast, reduce) a rank that only sends may be done while the receiver calls something else,
+whose next call of that kind would take the message. Messages of rooted collectives, and of the call after one,
+therefore carry the stamp of their call.
 """
 
 import zlib
@@ -28,10 +27,10 @@ from ringsim.schedule import Collective
 
 
 class RowAllGather:
-    """Gathers a short row of numbers of every rank, in about the time of the smallest all_gather.
+    """Gathers a short row of numbers from every rank, about as fast as the smallest all_gather.
 
-    Every rank asks every other, so that all can name a silent one: CollectiveError after the group's timeout. tag: of
-    its messages; not that of the collectives.
+    Every rank receives from every other, so that all can name an unresponsive rank; CollectiveError after the group's
+    timeout. tag: must differ from the collectives' tag.
     """
 
     def __init__(self, group: dist.ProcessGroup, tag: int, length: int, dtype: torch.dtype) -> None:
@@ -52,7 +51,7 @@ TEXT_BYTES = 256  # of each rank
 
 
 class TextAllGather:
-    """Gathers a short text of every rank, as `RowAllGather` does."""
+    """Gathers a short text from every rank, like `RowAllGather`."""
 
     def __init__(self, group: dist.ProcessGroup, tag: int) -> None:
         self._rows = RowAllGather(group, tag, TEXT_BYTES, torch.uint8)
@@ -80,15 +79,15 @@ def gather_objects(own: Any, group: dist.ProcessGroup, failed: str) -> list[Any]
 
 UNNUMBERED = 0  # of calls whose fingerprints are not known by a number
 MAX_KNOWN = 4096  # fingerprints; what comes after them is compared on every call
-KEPT_CALLS = 64  # that an error can still name; ranks are rarely so many apart when they notice
+KEPT_CALLS = 64  # that an error can name; ranks rarely differ by more when they notice
 _MIXER = 6364136223846793005  # odd, so that histories which differ in one call never have the same digest
 
 
 class MismatchError(ValueError):
     """The ranks of a group were about to do different things; nothing was done, and the group can still be used.
 
-    All ranks raise it; the message lists what each was about to do. Known calls are not compared: ranks that mix those
-    up raise CollectiveError.
+    All ranks raise it, and the message lists the call of each. Known calls are not compared: ranks that mix them up
+    raise CollectiveError.
 
         >>> try:
         ...     collectives.all_reduce(torch.ones(70 + rank))  # of lengths that the group has not seen yet
@@ -101,7 +100,7 @@ class MismatchError(ValueError):
 class CallCheck(Enum):
     """Which calls of a group are compared, over all its ranks, before they are carried out.
 
-    NEW: calls whose fingerprint (collective, number of elements, dtype, operation, algorithm, root) is new to the
+    NEW: calls with a fingerprint (collective, number of elements, dtype, operation, algorithm, root) that is new to the
     group.
 
         >>> collectives.check_calls(check=collectives.CallCheck.NEW)
@@ -113,10 +112,10 @@ class CallCheck(Enum):
 
 
 class Fingerprint(NamedTuple):
-    """The description of a call that all ranks must have alike.
+    """The description of a call that must be the same on all ranks.
 
-    num_elements: of the tensor, or one rank's share where `details` say so; None if ranks may differ in it.
-    details: all else that matters; joined, they are words. root: of the group; None if there is none.
+    num_elements: of the tensor, or of one rank's share if `details` say so; None if ranks may differ in it.
+    details: everything else that matters, as words. root: a rank of the group; None if there is none.
     """
 
     name: str
@@ -133,12 +132,12 @@ class Fingerprint(NamedTuple):
 
 
 class FingerprintCheck:
-    """The check of one rank of a group, with the fingerprints that all ranks are known to have had.
+    """The call check of one rank of a group, with the fingerprints known to be common to all ranks.
 
-    All ranks make the calls of a group in one order, and therefore number the fingerprints alike.
+    All ranks make a group's calls in one order, and therefore number the fingerprints alike.
 
-    mode: which calls are compared, from the next one on.
-    position: the number of the call that this rank is in, or was in last, from 1.
+    mode: the calls to compare, from the next one on.
+    position: the number of the current or last call, from 1.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -151,7 +150,6 @@ class FingerprintCheck:
         self._is_after_rooted = False
 
     def stamp(self, fingerprint: Fingerprint, check: CallCheck) -> CallStamp:
-        """Return the stamp of the group's next call, which has this fingerprint; raises what `compare` does."""
         self.position += 1
         self._recent.append(fingerprint)
         try:
@@ -180,7 +178,10 @@ class FingerprintCheck:
         return known or UNNUMBERED
 
     def compare(self, words: str) -> None:
-        """Raise MismatchError, on every rank, unless all give the same words; CollectiveError if one gives none."""
+        """Compare `words` over all ranks.
+
+        Raises MismatchError, on every rank, if they differ; CollectiveError if a rank does not answer.
+        """
         try:
             different = disagreement(list(enumerate(self._texts.gather(words))))
         except CollectiveError as error:
@@ -195,8 +196,8 @@ class FingerprintCheck:
 def default_check(group: dist.ProcessGroup) -> CallCheck:
     """Return which calls of `group` are compared unless `check_calls` is called.
 
-    All if TORCH_DISTRIBUTED_DEBUG is INFO or DETAIL; none without a backend for the CPU, since the CPU would wait for
-    the device, which a program on NCCL does not expect.
+    EVERY if TORCH_DISTRIBUTED_DEBUG is INFO or DETAIL. NONE without a backend for the CPU: the CPU would wait for the
+    device, which a program on NCCL does not expect.
     """
     if group.size() == 1:
         return CallCheck.NONE
@@ -208,14 +209,12 @@ def default_check(group: dist.ProcessGroup) -> CallCheck:
 def check_calls(group: dist.ProcessGroup | None = None, check: CallCheck = CallCheck.EVERY) -> None:
     """Compare the calls of all ranks of `group` that `check` selects, before they are carried out, from now on.
 
-    group: the default group if None.
-    check: the same on every rank. By default NEW, NONE without a backend for the CPU, EVERY with
-    TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. If calls differ, all ranks raise MismatchError, which lists them; a rank
-    that makes no call is named by all others after the group's timeout. A comparison takes as long as a small
-    collective.
+    check: the same on every rank. A group's default is NEW; NONE without a backend for the CPU; EVERY with
+    TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. If calls differ, all ranks raise MismatchError, which lists them. If a rank
+    makes no call, all others name it after the group's timeout. A comparison takes as long as a small collective.
 
     With NEW, ranks that mix up known calls raise CollectiveError, after the group's timeout at the latest; it lists the
-    calls that they have made: see docs/collectives.md.
+    calls that they have made (see docs/collectives.md).
 
     Raises ValueError if there is no such group.
 

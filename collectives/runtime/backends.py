@@ -1,4 +1,4 @@
-"""The backends of a process group: how the messages of a tensor travel (`Transport`), timeouts, and Gloo's threads."""
+"""The backends of a process group: the `Transport` of a tensor's messages, timeouts, and Gloo's threads."""
 
 import os
 import time
@@ -28,14 +28,14 @@ class Transport(Enum):
     STAGED = "as POSTED, from and to pinned memory of the host"  # a CUDA tensor on Gloo, which sends none
 
 
-# By themselves, because each call asks, and Python 3.11 takes long to find a member of an Enum.
+# Module constants, because each call uses them and Python 3.11 is slow to look up a member of an Enum.
 POSTED, BATCHED, STAGED = Transport
 
 
 class Transports:
-    """The transports of one group, found when first asked for, and its communicator for batched transfers.
+    """The transports of one group by device, and its communicator for batched transfers.
 
-    on_cpu: the transport of tensors on the CPU, by far the most often asked for; None until it is.
+    on_cpu: the transport of CPU tensors, the most frequent; None until first used.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -56,9 +56,9 @@ class Transports:
         return transport
 
     def start_communicator(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        """Let NCCL create the communicator of `group` on `device`, by an all_reduce of one element, once.
+        """Let NCCL create the communicator of `group` on `device`, once, by an all_reduce of one element.
 
-        NCCL creates it in the first operation, in which all ranks must take part; a schedule may leave some out.
+        All ranks must take part in the operation that creates it; a schedule may leave some out.
         """
         if not self._has_communicator:
             backend: Any = group._get_backend(device)  # torch's stubs lack its methods
@@ -97,7 +97,7 @@ def _backend_name(group: dist.ProcessGroup, device: torch.device) -> str:
 
 
 def home_of(group: dist.ProcessGroup) -> torch.device:
-    """Return the device of our small messages: the CPU, or the current CUDA device if the group cannot send from it."""
+    """Return the device of our small messages: the CPU, or the current CUDA device without a backend for the CPU."""
     return CPU if has_backend(group, CPU) else torch.device("cuda")
 
 
@@ -115,7 +115,7 @@ def call_timeout(timeout: timedelta) -> Iterator[None]:
 
 
 def time_limit_of(group: dist.ProcessGroup) -> Callable[[], TimeLimit]:
-    """Return a function that tells how long a rank of `group` waits for another one, as the call or the group says."""
+    """Return a function that returns how long a rank of `group` waits for another: the timeout of the call or group."""
     backend: Any = group._get_backend(home_of(group))
     options = backend.options  # which keep no group, and change with it
 
@@ -129,11 +129,11 @@ def time_limit_of(group: dist.ProcessGroup) -> Callable[[], TimeLimit]:
 
 
 def new_buffer(length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False) -> torch.Tensor:
-    """Return new memory, (length,), which may be written to in any mode.
+    """Return new memory, (length,), which is writable inside and outside of inference mode.
 
-    pinned: for the fastest copies of a GPU; ignored where there is none.
+    pinned: page-locked, for the fastest copies from and to a GPU; ignored without one.
     """
-    # What is made in inference mode must not be written to outside of it, where it is used again.
+    # A tensor made in inference mode must not be written to outside of it, where the buffer is used again.
     with torch.inference_mode(mode=False):
         return torch.empty(length, dtype=dtype, device=device, pin_memory=pinned and torch.cuda.is_available())
 
@@ -147,10 +147,10 @@ def reused_buffer(
     return new_buffer(length, dtype, device, pinned)
 
 
-# A thread with which Gloo watches its sockets, woken by a message while its own process writes to the same connection,
-# finds that locked and asks again and again (gloo/transport/tcp/pair.cc, handleEvents). Where it was given the writer's
-# core, the writer cannot go on, and unlock, until the kernel takes the core away again, a millisecond or more later. As
-# SCHED_BATCH it still gets an idle core at once, but none in use (sched(7)): docs/collectives.md has what that gains.
+# Gloo watches its sockets in a thread. If a message wakes it while its process writes to the same connection, it finds
+# the connection locked and polls the lock (gloo/transport/tcp/pair.cc, handleEvents). If it has the writer's core, the
+# writer cannot continue and unlock until the kernel preempts the thread, a millisecond or more later. A SCHED_BATCH
+# thread gets an idle core at once, but none in use (sched(7)); docs/collectives.md has the gain.
 GLOO_THREAD = "gloo_tcp_loop"
 TASKS = Path("/proc/self/task")  # Linux; elsewhere there is no such folder
 NAMING_S = 0.5  # how long to wait for a new thread's name, where the transport has such threads at all
@@ -162,8 +162,8 @@ GLOO_THREAD_POLICIES: tuple[GlooThreadPolicy, ...] = get_args(GlooThreadPolicy)
 def set_gloo_thread_policy(policy: GlooThreadPolicy = "batch") -> int:
     """Set the scheduling policy of all of Gloo's polling threads of this process; returns how many there are.
 
-    Each process group has its own thread, so call this when groups have been made. It needs no privilege; where it is
-    impossible nothing is changed.
+    Each process group has its own thread, so call this after the groups have been made. It needs no privilege; where
+    the system forbids it, nothing changes.
 
     policy: "batch" is SCHED_BATCH, with which a thread takes no core from a running one; "normal" is SCHED_OTHER, the
     default. Raises ValueError for any other.
@@ -185,7 +185,7 @@ def batch_policy_for_new_groups() -> Iterator[None]:
 
 
 def have_gloo_threads_batch_policy() -> bool:
-    """Whether this process has such threads, and all of them are SCHED_BATCH."""
+    """Whether this process has Gloo threads, and all of them are SCHED_BATCH."""
     policies = set()
     for thread in _gloo_threads():
         with suppress(OSError):
@@ -194,7 +194,7 @@ def have_gloo_threads_batch_policy() -> bool:
 
 
 def _appeared_since(before: set[int]) -> set[int]:
-    """Return the new threads. A group's thread may take a moment to give itself its name."""
+    """Return the new Gloo threads, once they have set their names."""
     deadline = time.monotonic() + NAMING_S
     while not (new := _gloo_threads() - before) and TASKS.exists() and time.monotonic() < deadline:
         time.sleep(0.001)

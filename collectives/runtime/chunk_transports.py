@@ -44,11 +44,11 @@ class ChunkTransport:
         """Begin a run. Raises RuntimeError if other ranks cannot."""
 
     def close(self) -> None:
-        """End a run that went well."""
+        """End a run that succeeded."""
 
 
 class PostedReceive(NamedTuple):
-    """A posted receive: where it lands, its work, and the eager buffer if it is one."""
+    """A posted receive: the buffer where it lands, its work, and the eager buffer if it is eager."""
 
     buffer: torch.Tensor
     work: dist.Work | FailedReceive
@@ -57,14 +57,13 @@ class PostedReceive(NamedTuple):
 
 @dataclass(slots=True)
 class GlooTransport(ChunkTransport):
-    """Sends and receives of torch.distributed, one by one.
+    """Sends and receives chunks one by one with torch.distributed.
 
     Receives are posted ahead, because Gloo's send is a rendezvous: it writes at once only if the receiver has already
-    said where to. Receives of short messages are posted even before the call (`PrepostedReceives`).
+    given the destination. Receives of short messages are posted even before the call (`PrepostedReceives`).
 
     tags: of each chunk's messages, without the digest. stamp, timeout: of the call.
-    outgoing: the buffers in which chunks are sent behind a stamp; `copied` are the chunks that they hold as they are
-    now.
+    outgoing: buffers of stamped chunks. copied: the chunks whose present value is in `outgoing`.
     """
 
     group: dist.ProcessGroup
@@ -144,13 +143,13 @@ class GlooTransport(ChunkTransport):
 
 @dataclass(slots=True)
 class NcclTransport(ChunkTransport):
-    """All transfers of a step as one group: POST_RECV and SEND add to it, LAUNCH launches it.
+    """Launches all transfers of a step as one group: POST_RECV and SEND add to it, LAUNCH launches it.
 
-    NCCL asks for that: two ranks that send to each other one by one would each wait for the other's receive. On NCCL
-    the current stream waits and not the CPU.
+    NCCL requires it: two ranks that send to each other one by one would each wait for the other's receive. On NCCL the
+    current stream waits and not the CPU.
 
-    batch: the operations added since the last launch; none of empty chunks, as both ends know that they are empty.
-    works: not waited for yet, in the order of the batch; on NCCL one for the whole batch.
+    batch: the operations since the last launch. Empty chunks are left out, as both ends know that they are empty.
+    works: not yet waited for, in the order of the batch; on NCCL one for the whole batch.
     """
 
     group: dist.ProcessGroup
@@ -205,17 +204,17 @@ class NcclTransport(ChunkTransport):
 class SharedMemoryTransport(ChunkTransport):
     """Sends chunks to ranks of the same host through shared memory, and to other hosts by torch.distributed.
 
-    A rank sends a chunk by *publishing* its location, from which the receiver adds or copies it: in the tensor, if that
-    was made by `collectives.empty`; in the rank's segment, after a copy; or, for a chunk that is only forwarded, where
-    it was published before. A sum that is to be forwarded is written to the segment at once. Nothing is overwritten
-    while another rank may still read it (rule 4): in the segment each chunk of a portion has its own place, and in the
-    tensor a chunk is published only if whatever overwrites it is computed from it (`plan.stays`).
+    A rank sends a chunk by *publishing* its location, from which the receiver adds or copies it: in the tensor, if
+    `collectives.empty` made it; else in the rank's segment, after a copy; for a chunk that is only forwarded, where it
+    was published first. A sum to be forwarded is written directly to the segment. Nothing is overwritten while another
+    rank may still read it (rule 4): in the segment each chunk of a portion has its own place, and in the tensor a chunk
+    is published only if whatever overwrites it is computed from it (`plan.stays`).
 
-    token: stands for schedule and tensor; by it ranks notice that they run different ones.
-    remote: the transport to ranks of other hosts; None if there are none.
-    is_last: whether this is the last portion of the run; after it the caller may write to the tensor.
-    locations: by chunk, where its present value is published.
-    arrived: by receive, the tensor that has arrived, and its location; None if from another host.
+    token: identifies schedule and tensor, so that ranks notice a difference.
+    remote: the transport to other hosts; None if there are none.
+    is_last: whether this is the run's last portion; after it the caller may write to the tensor.
+    locations: the location where the present value of each chunk is published, by chunk.
+    arrived: the arrived tensor and its location, by receive; location None if from another host.
     """
 
     plan: SharedPlan
@@ -259,7 +258,7 @@ class SharedMemoryTransport(ChunkTransport):
         self.arrived[index] = self.plan.local.view(location, message.numel(), message.dtype), location
 
     def apply(self, index: int) -> None:
-        """Add what has arrived, in this rank's segment if the sum is sent on, or leave the chunk where it is."""
+        """Apply a receive. A sum that is sent on goes to this rank's segment; a copied chunk may stay where it is."""
         receive, memory = self.part.program.receives[index], self.memory
         number = receive.chunk
         output = target = memory.targets[number]
@@ -305,7 +304,7 @@ class SharedMemoryTransport(ChunkTransport):
         return self.plan.local.lend(chunk) if self.plan.stays[number] or not is_overwritten else None
 
     def place(self, index: int, number: int) -> int:
-        """Return where others can read the chunk of send `index`: in place, or else in the segment, after a copy."""
+        """Return a location where others can read the chunk of send `index`: in place, or a copy in the segment."""
         chunk, message = self.memory.chunks[number], self.memory.wire_chunks[number]
         if self.memory.rounding is None and (lent := self.lend(number, chunk)) is not None:
             return lent
@@ -316,5 +315,4 @@ class SharedMemoryTransport(ChunkTransport):
 
 
 def _never(_: int) -> None:
-    """Stand for the opcodes that a plan without other hosts does not have."""
     raise AssertionError

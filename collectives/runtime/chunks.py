@@ -1,4 +1,4 @@
-"""The chunks of a run: how a tensor is cut into them (`ChunkLayout`), and the memory where they are (`ChunkMemory`)."""
+"""The chunks of a run: `ChunkLayout` cuts a tensor into them, `ChunkMemory` says where they are."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ Reduce = Callable[[torch.Tensor, torch.Tensor], object]
 
 
 def reduce_into(reduce: Reduce, output: torch.Tensor, chunk: torch.Tensor, arrived: torch.Tensor) -> None:
-    """Put `chunk` reduced with `arrived` into `output`; the chunk stays as it is unless it is the output."""
+    """Write `chunk` reduced with `arrived` to `output`; the chunk is unchanged unless it is the output."""
     if output is chunk:
         reduce(chunk, arrived)
     elif reduce is torch.Tensor.add_:
@@ -32,9 +32,9 @@ LARGEST_ROUNDED = 464.0  # which float8_e4m3fn rounds to its last number, 448
 
 
 def copy_rounded(target: torch.Tensor, values: torch.Tensor) -> None:
-    """Copy `values`; out of the range of float8_e4m3fn they become NaN, as other dtypes have NaN or infinity there.
+    """Copy `values`; values beyond the range of float8_e4m3fn become NaN.
 
-    torch makes them 448, and infinity too, which nobody can tell from a result.
+    torch turns them, and infinity, into 448, which looks like a result. Other dtypes have NaN or infinity.
     """
     target.copy_(values)
     if target.dtype == torch.float8_e4m3fn != values.dtype:
@@ -45,12 +45,12 @@ def copy_rounded(target: torch.Tensor, values: torch.Tensor) -> None:
 class ChunkMemory:
     """The chunks of one run, or one portion of it, on one rank.
 
-    chunks: where each chunk is now: in the target, or, until it is first written, in the source.
-    targets: where each chunk is in the end.
-    wire_chunks: what is sent of each chunk: `chunks`, or tensors of the dtype in which they travel.
+    chunks: the present place of each chunk: the source until its first write, then the target.
+    targets: the final place of each chunk.
+    wire_chunks: the messages of each chunk: `chunks`, or tensors of the dtype that travels.
     staging_buffers: for messages that must land neither in their chunk nor in an eager buffer.
-    rounding: what must be rounded, if chunks travel in another dtype.
-    on_wire: the chunks whose present value `wire_chunks` holds.
+    rounding: None unless chunks travel in another dtype.
+    on_wire: the chunks whose present value is in `wire_chunks`.
     """
 
     chunks: list[torch.Tensor]
@@ -70,13 +70,12 @@ class ChunkMemory:
     def landing(self, receive: Receive) -> torch.Tensor:
         if not receive.needs_staging:
             return (self.targets if self.rounding is None else self.wire_chunks)[receive.chunk]
-        # It is free again: there are as many as such receives are ever posted and not yet applied.
+        # The buffer is free: there is one for each such receive that can be posted and not yet applied.
         self.num_staged += 1
         buffer = self.staging_buffers[self.num_staged % len(self.staging_buffers)]
         return buffer[: self.wire_chunks[receive.chunk].numel()]
 
     def apply(self, receive: Receive, arrived: torch.Tensor) -> None:
-        """Add what has arrived to the chunk, or copy it there; from now on the chunk is in its target."""
         number = receive.chunk
         target = self.targets[number]
         if receive.reduce:
@@ -86,7 +85,6 @@ class ChunkMemory:
         self.move(number, target, arrived)
 
     def move(self, number: int, chunk: torch.Tensor, arrived: torch.Tensor) -> None:
-        """Note that the chunk is now in `chunk`, which was made of what has arrived."""
         if self.rounding is not None:
             self.on_wire.discard(number)
             if arrived is self.wire_chunks[number]:
@@ -94,7 +92,6 @@ class ChunkMemory:
         self.chunks[number] = chunk
 
     def message(self, index: int, number: int) -> torch.Tensor:
-        """Return the message of send `index`: the chunk, or its copy in the dtype that travels."""
         message, chunk = self.wire_chunks[number], self.chunks[number]
         if self.rounding is not None and number not in self.on_wire:
             copy_rounded(message, chunk)
@@ -103,15 +100,15 @@ class ChunkMemory:
         return message
 
     def round_in_place(self, index: int, chunk: torch.Tensor, message: torch.Tensor) -> None:
-        """Make the chunk what send `index` has sent of it, if this rank needs it later.
+        """Replace the chunk by the rounded `message` of send `index`, if this rank needs it later.
 
-        In an exchange both sides must add the same.
+        In an exchange both sides must add the same values.
         """
         if self.rounding is not None and self.rounding.in_place[index]:
             chunk.copy_(message)
 
     def finish(self) -> None:
-        """Round the chunks that this rank has not sent, where all ranks shall hold the same."""
+        """Round the unsent chunks of a collective that leaves the same result on all ranks."""
         for number in self.rounding.at_end if self.rounding is not None else ():
             sent, chunk = self.wire_chunks[number], self.chunks[number]
             copy_rounded(sent, chunk)
@@ -124,10 +121,10 @@ def _cut_each(chunks: Sequence[torch.Tensor], cuts: Sequence[slice]) -> list[tor
 
 @dataclass(frozen=True, slots=True)
 class ChunkPlaces:
-    """The chunks in the two tensors of a rank, in order, of a collective that leaves no rank all of them.
+    """The places of the chunks in the input and output of a rank, for a collective that leaves no rank all chunks.
 
-    given: in its input. left: in its output. staying: in both, so that they are copied.
-    passing: in neither, as the rank only passes them on.
+    given: chunks in the input. left: in the output. staying: in both, and therefore copied.
+    passing: in neither; the rank only forwards them.
     """
 
     num_chunks: int
@@ -138,7 +135,6 @@ class ChunkPlaces:
 
     @classmethod
     def of(cls, schedule: Schedule, program: RankProgram, rank: int, root: int) -> "ChunkPlaces":
-        """Return the places on the schedule's rank `rank`; the schedule's rank 0 is rank `root` of the group."""
         shape = schedule.collective, schedule.num_ranks, schedule.num_chunks
         given, left = (np.flatnonzero(held(*shape)[rank]) for held in (held_at_start, held_at_end))
         received = {receive.chunk for receive in program.receives}
@@ -160,7 +156,7 @@ MAX_KEPT_CHUNKS = 2**17  # of these layouts together; an all_to_all of n ranks h
 class Portion(NamedTuple):
     """A part of every chunk, for which the whole schedule is executed before the next part.
 
-    cuts: the elements of each chunk that belong to it; None for all. tags: of the messages of each chunk.
+    cuts: the portion's elements of each chunk; None for all. tags: of the messages of each chunk.
     """
 
     cuts: list[slice] | None
@@ -168,11 +164,11 @@ class Portion(NamedTuple):
 
 
 class ChunkLayout(NamedTuple):
-    """How a tensor is cut.
+    """The division of a tensor into chunks.
 
     lengths: elements of each chunk. portions: several if the chunks do not fit the slots of shared memory.
     staging_length: elements of a staging buffer; 0 if all messages are eager.
-    token: stands for the schedule and the tensor, less than 2**TOKEN_BITS.
+    token: a checksum of schedule and tensor, less than 2**TOKEN_BITS.
     """
 
     lengths: list[int]
@@ -182,12 +178,12 @@ class ChunkLayout(NamedTuple):
 
 
 class LayoutKey(NamedTuple):
-    """The quantities that a layout of a schedule depends on.
+    """The quantities that determine a layout of a schedule.
 
     bytes_each: of an element as it travels. eager: whether receives may stay posted between calls, as on Gloo.
-    number: of the call's fingerprint. stamped: whether the call's stamp travels with its messages.
-    portion_bytes: that a portion may have of each chunk; None for no limit.
-    splits: elements of each share of the tensor, if they are not as equal as can be.
+    number: of the call's fingerprint. stamped: whether messages carry the call's stamp.
+    portion_bytes: the most bytes of a chunk in one portion; None for no limit.
+    splits: elements of each share; None if they are as equal as possible.
     """
 
     num_elements: int
@@ -200,9 +196,9 @@ class LayoutKey(NamedTuple):
 
 
 class ChunkLayouts:
-    """The layouts of one schedule, kept because a program calls with the same few sizes again and again.
+    """The layouts of one schedule, cached because a program calls with the same few sizes again and again.
 
-    tag: of the messages that have no number.
+    tag: of messages without a fingerprint number.
     """
 
     def __init__(self, schedule: Schedule, preposted: PrepostedReceives, tag: int) -> None:
@@ -237,7 +233,7 @@ class ChunkLayouts:
         own = numbered_tag(self._tag, key.number, key.stamped)
         reduces = self._schedule.collective.reduces
         tags = [eager_tag(own, size, reduces) for size in sizes_bytes]
-        # What has no number shares its buffers with all else that has none, so that these are not counted.
+        # Calls without a number share their buffers, which are therefore not counted.
         eager = key.eager and (key.number == 0 or self._preposted.reserve(set(tags)))
         return tags if eager else [own] * len(tags)
 

@@ -1,4 +1,4 @@
-"""`CollectiveError`: a collective that could not be completed; its `FlightRecord`: how far each transfer had got."""
+"""`CollectiveError`, and the `FlightRecord` of the collective that failed."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -60,7 +60,7 @@ _STATES = {Opcode.POST_RECV: "awaited", Opcode.APPLY: "applied", Opcode.SEND: "u
 
 
 def flight_record_of(part: RankPart, failed: RankInstruction | None = None) -> FlightRecord:
-    """Return the states of the transfers of `part` before the instruction `failed`; None for the first."""
+    """Return the states of the transfers of `part` when the instruction `failed` began; None: before the first one."""
     receives, sends = ["not begun"] * len(part.program.receives), ["not begun"] * len(part.sends)
     num_done = 0 if failed is None else part.instructions.index(failed)
     for opcode, index in part.instructions[:num_done]:
@@ -77,15 +77,15 @@ def flight_record_of(part: RankPart, failed: RankInstruction | None = None) -> F
 class CollectiveError(RuntimeError):
     """A transfer failed or was not finished within the timeout; the message names rank, step, chunk and peer.
 
-    Where it can be found out, the message ends with the rank that failed first, the same on all ranks.
+    If the cause is known, the message ends with the rank that failed first, the same on all ranks.
 
     The tensor is left half-reduced, and the group is broken: its further collectives raise at once. Leave by sys.exit
-    with a code other than 0, so that whoever started the ranks ends the others; with Gloo that waits for no peer, nor
-    does dist.destroy_process_group before it. (Where torch's own collectives are under way, too, whose threads may
-    abort a process that leaves, os._exit is the sure way.)
+    with a code other than 0, so that the launcher ends the other ranks. With Gloo neither sys.exit nor a preceding
+    dist.destroy_process_group waits for a peer. (Threads of torch's own collectives may abort the process; while such
+    collectives are under way, leave by os._exit.)
 
-    flight_record: how far each of this rank's transfers had got; None if it failed outside of a schedule.
-    peer: the rank of the group that this rank was waiting for; None if it is not known.
+    flight_record: the state of each of this rank's transfers; None if the failure was outside a schedule.
+    peer: the rank of the group that this rank was waiting for; None if unknown.
 
         >>> try:
         ...     collectives.all_reduce(torch.ones(3))
@@ -106,27 +106,26 @@ class CollectiveError(RuntimeError):
             self.args = (f"{self}; {cause}",)
 
     def during(self, doing: str) -> "CollectiveError":
-        """Return the error with `doing`, the rank and what it was at, in front of its message."""
         placed = CollectiveError(f"{doing}: {self}", self.flight_record, self.peer)
         placed._cause = self._cause
         return placed
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Whether Gloo says that nothing came in time, or that an earlier timeout has closed the connection."""
+    """Whether Gloo reports a timeout, or a connection that an earlier timeout has closed."""
     return any(words in str(error).lower() for words in ("timed out", "timeout"))
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of the message."""
+    """Return the first line of the error's message."""
     return (str(error).strip() or repr(error)).splitlines()[0]
 
 
 @contextmanager
 def naming_failures(doing: str) -> Iterator[None]:
-    """Turn what torch.distributed raises in the block, a bare RuntimeError, into a CollectiveError.
+    """Turn a RuntimeError of torch.distributed in the block into a CollectiveError.
 
-    doing: the rank and what it was at, put in front of the first line of the cause.
+    doing: the rank and its operation, put in front of the first line of the cause.
     """
     try:
         yield
@@ -137,7 +136,7 @@ def naming_failures(doing: str) -> Iterator[None]:
 
 
 def disagreement(calls: Sequence[tuple[int, str]], about: str = "what to do") -> str:
-    """Return which ranks were doing what; empty if all did the same. calls: ranks, and what they were doing."""
+    """Return a sentence with the ranks of each call; empty if all calls are the same. calls: (rank, call) pairs."""
     ranks: dict[str, list[int]] = {}
     for rank, call in calls:
         ranks.setdefault(call, []).append(rank)

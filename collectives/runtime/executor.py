@@ -1,4 +1,4 @@
-"""`execute`: a `Schedule` on real tensors, over point-to-point send and receive of torch.distributed."""
+"""`execute`: run a `Schedule` on real tensors, by sends and receives of torch.distributed or through shared memory."""
 
 import weakref
 from collections.abc import Sequence
@@ -32,11 +32,10 @@ def execute(
 ) -> None:
     """Run `schedule` once on every rank of `group`, each with its own `tensor`, in place.
 
-    tensor, reduce, source, log: as in `Executor.run`, which runs one schedule again and again.
-    group: the default process group if None.
+    tensor, reduce, source, log: as in `Executor.run`, which serves repeated runs.
 
-    Raises ValueError if there is no process group, or for a tensor or schedule that does not fit it, and
-    CollectiveError when a peer fails or is later than the group's timeout.
+    Raises ValueError if there is no process group, or if the tensor or schedule does not fit it; CollectiveError if a
+    peer fails or exceeds the group's timeout.
 
         >>> tensor = torch.tensor([1.0, 2.0]) + rank
         >>> collectives.execute(ringsim.ring_all_reduce(2), tensor)
@@ -47,18 +46,18 @@ def execute(
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the memory of `tensor` can be sent as it is: elements in order, none negated or conjugated by a view."""
+    """Whether the memory of `tensor` can be sent as it is: contiguous, and neither negated nor conjugated by a view."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 @dataclass(slots=True)
 class RunOperands:
-    """The tensors of one run of a schedule on one rank, and how they are combined.
+    """The tensors of one run of a schedule on one rank, and their reduction.
 
     tensor, reduce, source, wire, splits, log: as in `Executor.run`.
-    share: where this rank's equal share of the result goes, if not to its place in `tensor`; in its own memory. Only
-    together with `source`.
-    stamp: of the call, the same on every rank: a message of another call is not taken for one of this call.
+    share: the destination of this rank's equal share of the result, in its own memory; None: its place in `tensor`.
+    Only together with `source`.
+    stamp: of the call, the same on every rank; it keeps messages of different calls apart.
     """
 
     tensor: torch.Tensor
@@ -75,7 +74,6 @@ class RunOperands:
         return self.wire or self.tensor.dtype
 
     def num_elements(self, collective: Collective, num_ranks: int) -> int:
-        """Return the number of elements of all chunks together, the same on every rank."""
         if self.splits is not None:
             return sum(self.splits)
         if collective in _FROM_SHARES:
@@ -84,17 +82,17 @@ class RunOperands:
         return self.tensor.numel() * (num_ranks if collective is _SCATTER else 1)
 
 
-# By themselves, because Python 3.11 takes long to find a member of an Enum.
+# Module constants, because Python 3.11 is slow to look up a member of an Enum.
 _FROM_SHARES, _SCATTER = (Collective.GATHER, Collective.ALL_TO_ALL), Collective.SCATTER
 
 
 class Executor:
     """One schedule on one process group, to be run any number of times; its buffers are kept between runs.
 
-    Memory: a few times the longest chunk, unless that is eager (as many as one step brings to be added, on Gloo at
+    Memory: a few times the longest chunk, unless that is eager (the number of chunks to add in one step, on Gloo at
     least three); for a CUDA tensor on Gloo also its length in pinned memory of the host.
 
-    root: the rank of the group that does what the schedule says of rank 0; the others follow it in order.
+    root: the group's rank that acts as rank 0 of the schedule; the others follow it in order.
     tag: of the messages, less than 256.
     shares_memory: False for torch.distributed between all ranks, whatever the transport of the group.
 
@@ -125,7 +123,7 @@ class Executor:
         self._program = rank_program(schedule, own)
         is_whole = schedule.collective.is_whole
         self._places = None if is_whole else ChunkPlaces.of(schedule, self._program, own, root)
-        # With another root than 0, all ranks are moved along by as much.
+        # With another root than 0, all ranks are shifted by the root.
         self._peers = tuple((rank + root) % group.size() for rank in range(group.size()))
         state = state_of(group)
         self._preposted = state.part(PrepostedReceives)
@@ -165,26 +163,23 @@ class Executor:
         """Run the schedule on every rank of the group, each with its own `tensor`, in place; one run at a time.
 
         tensor: contiguous, on the CPU or a CUDA device, of the same length and dtype on every rank. Afterwards the
-        chunks that the collective leaves at this rank hold the result; the others are undefined. On CUDA a run belongs
-        to the current stream, always the same one of an executor, and does not wait for NCCL.
-        reduce: changes its first argument, a chunk, in place, and leaves its second, what arrived for it, as it is:
-        other ranks may read there too.
+        chunks that the collective leaves at this rank hold the result; the others are undefined. On CUDA all runs of an
+        executor must be on the same current stream, and none waits for NCCL.
+        reduce: combines its first argument, a chunk, with its second, the arrived data, in place. It must not change
+        the second, which other ranks may read.
         source: this rank's contribution, if it is not in `tensor`; only read. Not together with `wire`. In a gather,
-        scatter or all_to_all it has the chunks that the rank begins with, and `tensor`, in other memory, those that it
-        ends with.
-        wire: the dtype in which chunks travel, that of `tensor` if None. A send rounds for its sender too; sums are
-        kept in the dtype of `tensor`.
-        splits: elements of each share of the data (see `ringsim.schedule.owners`), the same on every rank, if they are
-        not as equal as can be.
-        log: gets an `Event` for every send and every receive, in the order in which they happened.
+        scatter or all_to_all it holds the rank's initial chunks, and `tensor`, in other memory, its final chunks.
+        wire: the dtype in which chunks travel; None: the dtype of `tensor`. A send rounds the sender's chunk too; sums
+        are kept in the dtype of `tensor`.
+        splits: elements of each share of the data (see `ringsim.schedule.owners`), the same on every rank; None: as
+        equal as possible.
+        log: gets an `Event` for every send and every receive, in order of time.
 
-        Raises ValueError for a tensor that does not fit, CollectiveError when a peer fails or is later than the group's
-        timeout.
+        Raises ValueError if a tensor does not fit; CollectiveError if a peer fails or exceeds the group's timeout.
         """
         self.carry_out(RunOperands(tensor, reduce, source, None, wire, splits, log))
 
     def carry_out(self, operands: RunOperands) -> None:
-        """Run the schedule with these operands; see `run`."""
         if not is_plain(operands.tensor):
             raise ValueError(f"{self.schedule}: {_refusal(operands.tensor)}")
         if self._places is not None and operands.source is None:
@@ -273,14 +268,14 @@ class Executor:
         if layout.staging_length and num_staging_buffers:
             length = num_staging_buffers * layout.staging_length
             self._staging = reused_buffer(self._staging, length, wire, tensor.device)
-            # Only this much of it: the rest of what is kept may be half a buffer.
+            # Not the whole buffer, whose remainder may be half a staging buffer.
             staging_buffers = self._staging[:length].split_with_sizes([layout.staging_length] * num_staging_buffers)
         return ChunkMemory(chunks, targets, wire_chunks, reduce, staging_buffers, rounding)
 
     def _placed(
         self, places: ChunkPlaces, operands: RunOperands, lengths: list[int]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return each chunk's place at the start, and the place that it is written to; empty where it has none."""
+        """Return the initial place and the target of each chunk; empty tensors where there is none."""
         tensor = operands.tensor
         assert operands.source is not None
         targets = [tensor.new_empty(0)] * places.num_chunks
@@ -295,9 +290,9 @@ class Executor:
         return chunks, targets
 
     def way(self, num_elements: int, bytes_each: int) -> tuple[str, int]:
-        """Return how the chunks of a tensor on the CPU travel, as `transport_in_use`, and in how many portions.
+        """Return the transport of a CPU tensor's chunks (see `transport_in_use`) and their number of portions.
 
-        Every rank must ask.
+        Collective.
         """
         _, portion_bytes = self._shared
         key = LayoutKey(num_elements, bytes_each, True, 0, False, portion_bytes)
@@ -315,7 +310,7 @@ class Executor:
 
     @lazily
     def _shared(self) -> tuple[SharedPlan | None, int | None]:
-        """Return the plan for shared memory, if it is used, and how many bytes of each chunk may be in a portion."""
+        """Return the plan for shared memory, and the most bytes of a chunk in one portion; (None, None) without it."""
         if not self._shares_memory:
             return None, None
         sharing = state_of(self.group).part(Sharing).of(self.group)
@@ -348,5 +343,5 @@ def _put(chunks: list[torch.Tensor], tensor: torch.Tensor, numbers: Sequence[int
 
 
 def _cut(tensor: torch.Tensor, lengths: list[int]) -> list[torch.Tensor]:
-    # Not a view: of a single element that would keep the stride, any at all, and could not be seen as bytes.
+    # Not a view: a view of a single element would keep any stride, and could not be viewed as bytes.
     return list(tensor.detach().as_strided((tensor.numel(),), (1,)).split_with_sizes(lengths))

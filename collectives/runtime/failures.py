@@ -1,9 +1,8 @@
 """`FailureRecords`: which rank was the first to fail, told to all ranks of a group through the group's store.
 
-When a rank dies, its neighbours raise and leave, and their neighbours then see connections close to ranks that did
-nothing wrong. Each rank that fails therefore writes into the store which rank it was waiting for. The chain ends at a
-rank that has written nothing: it died, left, or is stalled. A chain that comes back to its beginning means that ranks
-call different things; the last calls, which each also writes down, show where they first differ.
+When a rank dies, its neighbours raise and leave, and further connections close to ranks that did nothing wrong. Each
+rank that fails therefore writes which rank it was waiting for. The chain ends at a rank that has written nothing: it
+died, left, or is stalled. A cycle means that ranks call different things; their last calls show the first difference.
 """
 
 import json
@@ -33,35 +32,34 @@ from collectives.shared_memory import OtherCallError
 T = TypeVar("T")
 PREFIX = "collectives/failure"
 _FIRST_CAUSE = "first"  # the key of the sentence that says who failed first
-# How long the rank that was waited for may take to write down that it failed, too. A timeout closes the connections of
-# its process a moment before that process can write, so its neighbours may ask first.
+# How long to wait for the record of the peer. A timeout closes the connections of its process a moment before that
+# process can write the record, so its neighbours may ask first.
 GRACE_S = 1.0
-# The same after a timeout: the rank that was waited for may have begun to wait later, and so be late to give up.
+# The same after a timeout: the peer may have begun to wait later, and therefore give up later.
 TIMEOUT_GRACE_S = 1.5
-# And further, where the ranks that have failed by then wait for one another and have made the same calls.
+# Additional time, if the ranks that have failed so far wait for one another and have made the same calls.
 LATE_GRACE_S = 1.0
 # How long finding the cause may take in all: the store may be served by the very rank that is stalled.
 LIMIT_S = 3.0
-# Between two looks at the store, the first and, twice as long each time, the longest: where many groups fail at once,
-# ranks that look often keep the cores from the very ranks whose records they wait for.
+# The first and the longest pause between two looks at the store; pauses double. Where many groups fail at once, ranks
+# that poll often take the cores from the ranks whose records they wait for.
 POLL_S, LONGEST_POLL_S = 0.01, 0.2
 _EXPLAINING = threading.Event()  # set for good by the first failure of this process
 
 
 def has_failed() -> bool:
-    """Whether a collective of this process has failed; its error may still be in the making."""
+    """Whether a collective of this process has failed; its error may not have been raised yet."""
     return _EXPLAINING.is_set()
 
 
 class FailureRecord(NamedTuple):
     """The record that a failed rank leaves in the store.
 
-    peer: the rank of the group that it was waiting for; None if it failed by itself, or does not know.
-    calls: its last calls, in words; the last of them failed.
-    position: the number of that call; 0 if they are not counted.
-    cause: the error, if it failed by itself; else empty.
-    timed_out: whether it gave up waiting, rather than lost a connection.
-    is_mixed_up: whether it has found out that `peer` has made other calls.
+    peer: the rank of the group that it was waiting for; None if the fault is its own, or if unknown.
+    calls: its last calls, in words, up to the call that failed. position: the number of that call; 0 if not counted.
+    cause: the error, if the fault is its own; else empty.
+    timed_out: whether it timed out, rather than lost a connection.
+    is_mixed_up: whether it has found that `peer` made other calls.
     """
 
     peer: int | None
@@ -73,9 +71,9 @@ class FailureRecord(NamedTuple):
 
 
 class FailureRecords:
-    """The records of one group, made when the group is first used, on every rank.
+    """The failure records of one group, made on every rank when the group is first used.
 
-    lost_server: the rank of the group that served the store, if it does so no more.
+    lost_server: the rank of the group that served the store, if it has stopped serving.
     """
 
     lost_server: int | None = None
@@ -84,12 +82,12 @@ class FailureRecords:
         self._rank, self._num_ranks, self._group = group.rank(), group.size(), ref(group)
         self._store: Any = _store_of(group) if group.size() > 1 else None
         self._server = _server_of(self._store, group)
-        # A store may outlive the group: torchrun keeps one when it restarts the ranks. Counting the times that this
-        # rank has come to it tells their records apart.
+        # A store may outlive the group: torchrun keeps it when it restarts the ranks. A count of this rank's starts
+        # tells their records apart.
         self._life = self._within_limit(lambda: self._store.add(f"{PREFIX}/lives of {self._rank}", 1))
 
     def first_cause(self, error: BaseException, calls: Sequence[str], position: int = 0) -> str:
-        """Return a sentence that says who failed first, the same on all ranks; empty if that cannot be found out.
+        """Return a sentence that names the rank that failed first, the same on all ranks; empty if it cannot be found.
 
         Takes GRACE_S or TIMEOUT_GRACE_S on the neighbours of that rank, and LIMIT_S at most. calls, position: as in
         `FailureRecord`.
@@ -114,7 +112,7 @@ class FailureRecords:
                 self.lost_server = self._server
                 answer.set_exception(error)
 
-        # Not the caller's own thread, since a store that is served by a stalled rank does not answer at all.
+        # In another thread, since a store served by a stalled rank does not answer at all.
         threading.Thread(target=call, name="collectives-first-cause", daemon=True).start()
         with suppress(Exception):
             return answer.result(LIMIT_S)
@@ -151,15 +149,14 @@ class FailureRecords:
         return next(filter(None, map(first_difference, everyone)), "")
 
     def _single_unresponsive_rank(self) -> str:
-        """Return the conclusion where no rank knows its peer: torch's own errors name none."""
         everyone = range(self._num_ranks)
         silent = sorted(set(everyone) - set(self._records_within(GRACE_S, everyone, self._num_ranks - 1)))
         return stopped_first(silent[0]) if len(silent) == 1 else ""
 
     def _records_within(self, grace_s: float, ranks: Sequence[int], enough: int) -> dict[int, FailureRecord]:
-        """Return the records of those of `ranks` that have failed, once there are enough or the time is over.
+        """Return the records of the failed ranks among `ranks`, until there are `enough` or the time is over.
 
-        Stops early when another rank has found out who failed first, which stands.
+        Stops early when another rank has found the first rank to fail; that verdict is final.
         """
         records: dict[int, FailureRecord] = {}
         for _ in _polling(grace_s):
@@ -187,7 +184,7 @@ class FailureRecords:
 
 
 def close_connections(group: dist.ProcessGroup) -> None:
-    """Let all ranks that wait for this one see its failure: on Gloo a timeout closes all connections of the group."""
+    """Show this rank's failure to all ranks that wait for it: on Gloo a timeout closes all connections of a group."""
     if has_backend(group, CPU):
         for peer in set(range(group.size())) - {group.rank()}:
             with suppress(RuntimeError):  # at once, if this connection is closed already
@@ -196,7 +193,6 @@ def close_connections(group: dist.ProcessGroup) -> None:
 
 
 def _polling(limit_s: float) -> Iterator[None]:
-    """Yield at once, then ever more rarely, and a last time when `limit_s` is over."""
     deadline, pause_s = time.monotonic() + limit_s, POLL_S
     yield
     while (left_s := deadline - time.monotonic()) > 0:
@@ -215,7 +211,7 @@ def first_difference(records: Mapping[int, FailureRecord]) -> str:
 
 
 def stopped_first(rank: int | str = "", certainty: str = "") -> str:
-    """Return the sentence that says so; without a rank, its beginning."""
+    """Return the sentence that names the first rank to stop responding; without a rank, its beginning."""
     return f"the first rank to stop responding was {certainty}rank {rank}"
 
 
@@ -226,7 +222,7 @@ def _store_of(group: dist.ProcessGroup) -> Any:
 
 
 def _server_of(store: Any, group: dist.ProcessGroup) -> int | None:
-    """Return the rank of `group` whose process serves `store`, which ends with it: rank 0 of the job.
+    """Return the rank of `group` whose process serves `store`: rank 0 of the job. The store ends with it.
 
     None if that rank is not in the group, or if torchrun serves the store.
     """
@@ -246,11 +242,10 @@ TORCH_CALL = ("a collective of torch.distributed",)
 def explain_failures(group: dist.ProcessGroup | None = None) -> Iterator[None]:
     """Raise CollectiveError for what torch.distributed on Gloo raises in the block because a peer is gone or late.
 
-    Its message ends with the rank of `group` that failed first, where that can be found out. With `ddp_comm_hook`,
+    The message ends with the rank of `group` that failed first, if it can be found. With `ddp_comm_hook`,
     DistributedDataParallel still broadcasts its buffers by torch's collectives, whose errors name no rank.
 
-    group: the default group if None. Put the same block on all ranks: each that fails tells the others. Other errors
-    pass as they are.
+    Put the same block on all ranks: each rank that fails tells the others. Other errors pass unchanged.
 
         >>> with collectives.explain_failures():
         ...     dist.all_reduce(torch.ones(3))
@@ -272,7 +267,7 @@ def explain_failures(group: dist.ProcessGroup | None = None) -> Iterator[None]:
 def name_first_to_fail(
     error: BaseException, group: dist.ProcessGroup, calls: Sequence[str] = TORCH_CALL, position: int = 0
 ) -> None:
-    """Tell the other ranks of `group` of `error`; a CollectiveError then also says which rank failed first.
+    """Tell the other ranks of `group` about `error`; add the rank that failed first to a CollectiveError.
 
     calls, position: as in `FailureRecord`.
     """
@@ -287,7 +282,7 @@ def name_first_to_fail(
 
 
 def _cause_without_store(closed: list[int], group: dist.ProcessGroup) -> str:
-    """Return who failed first, judging by the connections of this rank; empty if they do not tell.
+    """Return the sentence for the rank that failed first, from this rank's connections; empty if they do not show it.
 
     closed: the ranks whose connections to this one were closed when it failed.
     """
@@ -296,13 +291,13 @@ def _cause_without_store(closed: list[int], group: dist.ProcessGroup) -> str:
         return stopped_first(gone)
     if len(closed) == 1:
         return stopped_first(closed[0])
-    # After a failure of another rank the one that serves the store stays until that is read there.
+    # If another rank failed, the rank that serves the store stays until the records are read.
     server = state_of(group).part(FailureRecords).lost_server
     return stopped_first(server, "probably ") if server in closed else ""
 
 
 def _closed_peers(error: CollectiveError, group: dist.ProcessGroup) -> list[int]:
-    """Return the ranks of `group` to which the connection is closed; none after a timeout, when Gloo closes all."""
+    """Return the ranks of `group` whose connection is closed; none after a timeout, when Gloo closes all."""
     if is_timeout(error) or not has_backend(group, CPU):
         return []
     return [peer for peer in range(group.size()) if peer != group.rank() and _is_closed(group, peer)]

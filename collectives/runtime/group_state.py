@@ -1,15 +1,7 @@
-"""`GroupState`: all that this package keeps for one process group, with one life: it ends when the group does.
+"""`GroupState`: all objects that this package keeps for one process group; they end with the group.
 
-It stands below the modules whose objects it holds, and names none of them. These are its parts:
-
-    Transports           how tensors of each device travel (backends)
-    Sharing              which ranks share memory, and how they wait for each other (sharing)
-    PrepostedReceives    the buffers of short messages, and the receives that are posted for them (messages)
-    FingerprintCheck     the calls that all ranks are known to have made alike (agreement)
-    FailureRecords       which rank failed first (failures)
-    CollectiveQueue      the collectives under way, their thread, buffers and streams (queue)
-    GroupRuntime         all of these that calls need, and the executors of the algorithms in use (calls.call)
-    Chooser              what "auto" has chosen, and on which network (calls.algorithm_choice)
+Its parts: Transports, Sharing, PrepostedReceives, FingerprintCheck, FailureRecords, CollectiveQueue, GroupRuntime and
+Chooser. This module names none of their classes.
 """
 
 import threading
@@ -24,10 +16,10 @@ T = TypeVar("T")
 
 
 class lazily(Generic[T]):  # noqa: N801  a decorator, named as functools.cached_property is
-    """Make a method an attribute whose value is computed once for each object.
+    """Make a method an attribute whose value is computed once per object.
 
-    `functools.cached_property` has one lock for all objects until Python 3.12: a rank that waits for others while it
-    computes the attribute for one group would hold up its other groups.
+    Until Python 3.12 `functools.cached_property` has one lock for all objects: a rank that waits for other ranks to
+    compute the attribute of one group would hold up its other groups.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:
@@ -36,7 +28,7 @@ class lazily(Generic[T]):  # noqa: N801  a decorator, named as functools.cached_
     def __get__(self, instance: Any, owner: type) -> T:
         if instance is None:
             return self  # type: ignore[return-value]  # to who asks the class
-        # From now on Python finds the value in the object and does not come here any more.
+        # From now on Python finds the value in the object and does not call this method.
         value = instance.__dict__[self._name] = self._make(instance)
         return value
 
@@ -45,17 +37,17 @@ Part = TypeVar("Part")
 
 
 class GroupState:
-    """The parts of one group, each made when it is first asked for. None of them may keep the group alive."""
+    """The parts of one group, each made at its first use. No part may keep the group alive."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = ref(group)
         self._parts: dict[Any, Any] = {}
-        # Two threads that ask at once must get the same, and a part may ask for another one. The lock is this group's
-        # alone: to make a part may take as long as an answer of the group's store.
+        # Two threads that ask at once must get the same part, and making a part may need another one. The lock is per
+        # group, since making a part may take as long as an answer of the group's store.
         self._making = threading.RLock()
 
     def part(self, kind: Callable[[dist.ProcessGroup], Part]) -> Part:
-        """Return the group's only object of the class `kind`, made by `kind(group)` if there is none yet.
+        """Return the group's only object of class `kind`, and make it by `kind(group)` if there is none yet.
 
         Raises ValueError if there is none and the group is gone.
         """
@@ -90,9 +82,9 @@ def state_of(group: dist.ProcessGroup) -> GroupState:
 
 
 def resolve(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    """Return `group`, or the default one.
+    """Return `group`, or the default group if None.
 
-    Raises ValueError if there is none, if this rank is not in it, or if it has been destroyed.
+    Raises ValueError if there is none, if this rank is not a member, or if the group has been destroyed.
     """
     group = group or dist.group.WORLD
     if group is None:
@@ -109,6 +101,6 @@ def resolve(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 def _is_destroyed(group: dist.ProcessGroup) -> bool:
     if type(group) is dist.ProcessGroup:
         return group not in distributed_c10d._world.pg_map
-    # One that is written in Python, as that of the backend "ring" is, need not be registered, but wrapped by one that
-    # is: so torch makes groups with TORCH_DISTRIBUTED_DEBUG=DETAIL.
+    # A group written in Python, such as the backend "ring"'s, may be unregistered but wrapped by a registered group:
+    # torch makes such groups with TORCH_DISTRIBUTED_DEBUG=DETAIL.
     return getattr(group, "is_shut_down", False)

@@ -1,4 +1,4 @@
-"""`RankInstruction`: one of the things that a rank does in a run, in an order that the schedule alone decides."""
+"""`RankInstruction`: one action of a rank in a run, in an order that the schedule alone determines."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +37,7 @@ def posted_ahead(program: RankProgram, num_chunks: int) -> int:
 
 
 class Opcode(IntEnum):
-    """The things that an instruction does with a receive or a send."""
+    """The actions on a receive or a send."""
 
     POST_RECV = 0  # say where it may land
     WAIT_RECV = 1  # wait until it has arrived
@@ -53,7 +53,7 @@ Actions = Sequence[Action]  # by the number of the opcode; to look that up in a 
 
 
 class RankInstruction(NamedTuple):
-    """One thing to do. transfer: the index in `program.receives` or in `RankPart.sends`; of LAUNCH, the step."""
+    """One action. transfer: the index in `program.receives` or in `RankPart.sends`; for LAUNCH, the step."""
 
     opcode: Opcode
     transfer: int
@@ -63,7 +63,7 @@ class RankInstruction(NamedTuple):
 class RankPart:
     """One rank's part of a schedule on a process group.
 
-    peers: the rank of the group that the schedule calls rank i. sends: in the order in which they are issued.
+    peers: the group's rank of each rank of the schedule. sends: in the order in which they are issued.
     num_staging_buffers: for messages that must not land in their chunk.
     """
 
@@ -98,15 +98,15 @@ class RankPart:
 def instructions_of(program: RankProgram, ahead: int = POSTED_AHEAD) -> tuple[RankInstruction, ...]:
     """Return the instructions of a rank, in order: each receive and send once with each opcode that applies to it.
 
-    ahead: receives posted beyond the one being waited for, as far as they can be.
+    ahead: receives to post beyond the one being waited for, where possible.
     """
     return tuple(_InstructionWriter(program, ahead).instructions)
 
 
 def batched_instructions_of(program: RankProgram) -> tuple[RankInstruction, ...]:
-    """Return the same, step by step: all transfers of a step are launched, and then waited for, together.
+    """Return the instructions of a rank step by step: the transfers of a step are launched, and waited for, together.
 
-    A rank waits in a step only for ranks that wait in earlier ones, so it cannot deadlock.
+    A rank waits only for ranks that are still in an earlier step, so it cannot deadlock.
     """
     receives, sends = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     for index, receive in enumerate(program.receives):
@@ -125,12 +125,12 @@ def batched_instructions_of(program: RankProgram) -> tuple[RankInstruction, ...]
 
 
 def num_staging_buffers_in_a_step(program: RankProgram) -> int:
-    """Return how many receives of one step need a staging buffer, at most."""
+    """Return the largest number of receives in one step that need a staging buffer."""
     return max(Counter(receive.step for receive in program.receives if receive.needs_staging).values(), default=0)
 
 
 def num_staging_buffers(program: RankProgram, ahead: int = POSTED_AHEAD) -> int:
-    """Return how many receives that need a staging buffer are posted and not yet applied, at most."""
+    """Return the largest number of receives with a staging buffer that are posted and not yet applied."""
     staged = [receive.needs_staging for receive in program.receives]
     posted = (staged[index : _horizon(program.receives, index, ahead)] for index in range(len(staged)))
     return max(map(sum, posted), default=0)
@@ -154,16 +154,16 @@ class _InstructionWriter:
             self._wait_for(self._reading(receive.chunk, receive.after_send_step))  # rule 4
             self._add(Opcode.APPLY, index)
             self._send(receive.unlocks, index + 1)
-            self._add(Opcode.REPOST_RECV, index)  # only now: the others wait for what is sent
+            self._add(Opcode.REPOST_RECV, index)  # after the sends, for which others wait
         self._wait_for(self._under_way)
 
     def _add(self, opcode: Opcode, index: int) -> None:
         self.instructions.append(RankInstruction(opcode, index))
 
     def _post(self, applied: int, to_send: Sequence[Send] = ()) -> None:
-        """Post the receives up to the horizon of the one to be applied next, as far as they can be.
+        """Post the receives up to the horizon of the next one to apply, where possible.
 
-        to_send: the sends that could go already, and wait for this.
+        to_send: ready sends that wait for this.
         """
         for receive in self._receives[self._num_posted : _horizon(self._receives, applied, self._ahead)]:
             if not receive.needs_staging:
@@ -173,8 +173,8 @@ class _InstructionWriter:
                     return
                 if any(send.step < receive.after_send_step for send in to_send):
                     return
-                # Rule 4. To wait for a send here is safe: nothing of a step before its own is left to apply or to send
-                # here, and all receives of that step are posted, so its receiver needs nothing more from this rank.
+                # Rule 4. Waiting for a send is safe here: this rank has applied and sent everything of earlier steps,
+                # and posted all receives of the send's step, so the receiver needs nothing more from this rank.
                 self._wait_for(self._reading(receive.chunk, receive.step))
             self._add(Opcode.POST_RECV, self._num_posted)
             self._num_posted += 1
@@ -182,7 +182,7 @@ class _InstructionWriter:
     def _send(self, sends: Sequence[Send], applied: int) -> None:
         for position, send in enumerate(sends):
             if self._ahead_of(send):  # rule 2
-                # The peers may wait in the same way, and each of them must find its receive posted.
+                # The peers may wait in the same way, so their receives must be posted.
                 self._post(applied, sends[position:])
                 self._wait_for(self._ahead_of(send))
             self._to_issue[send.chunk].remove(send.step)
@@ -195,7 +195,7 @@ class _InstructionWriter:
         return [index for index, sent in under_way if sent.chunk == chunk and sent.step <= last_step]
 
     def _ahead_of(self, send: Send) -> list[int]:
-        """Return what must leave before `send` on its channel; messages to one peer stay in order anyway."""
+        """Return the sends that must leave before `send` on its channel; messages to one peer stay in order anyway."""
         under_way = self._under_way.items()
         return [index for index, sent in under_way if sent.channel == send.channel and sent.peer != send.peer]
 
@@ -206,9 +206,9 @@ class _InstructionWriter:
 
 
 def _horizon(receives: Sequence[Receive], applied: int, ahead: int) -> int:
-    """Return how many receives to have posted before the one numbered `applied` is waited for.
+    """Return how many receives to have posted before receive `applied` is waited for.
 
-    At least all of its step: rule 4 makes all ranks wait for their sends of this step, so each receive must be posted.
+    It includes all receives of its step: rule 4 makes all ranks wait for their sends of this step.
     """
     horizon = applied
     while horizon < len(receives) and (horizon <= applied + ahead or receives[horizon].step == receives[applied].step):
@@ -223,15 +223,13 @@ _ONLY_BETWEEN_HOSTS = (Opcode.POST_RECV, Opcode.REPOST_RECV, Opcode.WAIT_SEND)
 class SharedPlan:
     """One rank's part of a schedule, over shared memory.
 
-    instructions: those of the part, without those that only messages need: posting receives, waiting for sends to
-    leave.
-    sent_on: of each receive: whether the rank sends its chunk to a rank of its host before it is written again.
-    is_kept: of each receive: whether it is the last to write its chunk, and the collective leaves the chunk at this
-    rank.
-    awaited: of each receive: the number of the sender's record; -1 if the sender is on another host.
-    published: of each send: the number of this rank's record.
-    stays: of each chunk: whether others can read it where it lies in this rank's tensor (`stays_until_read`).
-    has_remote: whether any instruction concerns a rank of another host.
+    instructions: of the part, without the posting and send waits that only messages need.
+    sent_on: per receive, whether the rank sends its chunk within its host before the chunk is written again.
+    is_kept: per receive, whether it is the last write of a chunk that the collective leaves at this rank.
+    awaited: per receive, the number of the sender's record; -1 if the sender is on another host.
+    published: per send, the number of this rank's record.
+    stays: per chunk, whether others can read it in this rank's tensor (`stays_until_read`).
+    has_remote: whether any instruction concerns another host.
     """
 
     local: LocalRanks
@@ -245,7 +243,7 @@ class SharedPlan:
 
 
 def shared_plan(part: RankPart, local: LocalRanks) -> SharedPlan:
-    """Return the plan of the rank that carries out `part`."""
+    """Return the plan of the rank that executes `part`."""
     rows, rank = flow(part.schedule), part.peers.index(local.rank)
     is_local = np.array([peer in local for peer in part.peers])
     received, sent = np.flatnonzero(rows.dst == rank), np.flatnonzero(rows.src == rank)
@@ -271,7 +269,6 @@ def shared_plan(part: RankPart, local: LocalRanks) -> SharedPlan:
 
 
 def _records(rows: Flow) -> npt.NDArray[np.int64]:
-    """Return the number of each row's record: how many earlier rows its sender has."""
     order = np.argsort(rows.src, kind="stable")
     numbers = np.empty(len(rows), dtype=np.int64)
     numbers[order] = np.arange(len(rows)) - np.searchsorted(rows.src[order], rows.src[order])
@@ -279,9 +276,9 @@ def _records(rows: Flow) -> npt.NDArray[np.int64]:
 
 
 def portion_bytes(schedule: Schedule, slot_bytes: int, on_one_host: bool) -> int:
-    """Return how many bytes of each chunk a portion may have, so that what any rank publishes fits its segment.
+    """Return the most bytes of a chunk in one portion with which every rank's published data fits its slot.
 
-    on_one_host: whether all ranks share memory, so that a copy is never published anew. 0 if nothing fits.
+    on_one_host: whether all ranks share memory, so that a copy is never published again. 0 if nothing fits.
     """
     rows = flow(schedule)
     if np.bincount(rows.src).max(initial=0) > MAX_RECORDS:

@@ -3,14 +3,13 @@
 A tag holds, from the lowest bit on (a program's own messages default to 0),
 
     8 bits   the `Tag`: the purpose of the message
-    4 bits   the size class of the buffer that is preposted for it; 0 if there is none
+    4 bits   the size class of its preposted buffer; 0 if there is none
     18 bits  the number of its call's fingerprint (`agreement`); 0 if it has none
-    1 bit    whether its call has a stamp that travels: in front of an eager message; of any other the last 18 bits of
-             the digest are in the tag, in place of the number
+    1 bit    whether its call has a stamp that travels: in front of an eager message; in any other message the last 18
+             bits of the digest replace the number in the tag
 
-Gloo's send is a rendezvous: the bytes leave only when the receiver has said where they go, which takes longer than a
-short message itself. Short messages are therefore *eager*, as MPI calls it: receives for them stay posted from call to
-call, and what arrives there is added or copied.
+Gloo's send is a rendezvous, which takes longer than a short message itself. Short messages are therefore *eager*, as in
+MPI: their receives stay posted from call to call.
 """
 
 from collections import defaultdict, deque
@@ -46,12 +45,12 @@ class Tag(IntEnum):
 
 
 def numbered_tag(tag: int, number: int, stamped: bool = False) -> int:
-    """Return the tag of a call whose fingerprint has that number. stamped: whether its stamp travels."""
+    """Return the tag of a call with fingerprint `number`. stamped: whether its stamp travels."""
     return tag + (number << FINGERPRINT_SHIFT) + (STAMPED if stamped else 0)
 
 
 def digest_tag(tag: int, digest: int) -> int:
-    """Return `tag`, of a message that is not eager, with as many bits of its call's digest as there is room for."""
+    """Return `tag`, of a message that is not eager, with as many bits of its call's digest as fit."""
     return tag & (1 << FINGERPRINT_SHIFT) - 1 | digest << FINGERPRINT_SHIFT & STAMPED - 1 | STAMPED
 
 
@@ -59,10 +58,10 @@ DIGEST_BITS = 62
 
 
 class CallStamp(NamedTuple):
-    """A call as its messages know it.
+    """The identity of a call for its messages.
 
-    number: of its fingerprint; 0 if it has none. position: in the group's calls, from 1.
-    digest: of the numbers of all calls up to this one, less than 2**DIGEST_BITS.
+    number: of its fingerprint; 0 if none. position: in the group's calls, from 1.
+    digest: of the numbers of all calls so far, less than 2**DIGEST_BITS.
     travels: whether its messages carry position and digest.
     """
 
@@ -72,28 +71,27 @@ class CallStamp(NamedTuple):
     travels: bool = False
 
 
-UNSTAMPED = CallStamp()  # of what is run outside of the group's calls
+UNSTAMPED = CallStamp()  # of runs outside the group's calls
 
 MIN_BUFFER_BYTES = 4 * 2**10  # there is a size class for each power of two from here
 MAX_EAGER_BYTES = 2**20  # longer messages are not worth the memory: the rendezvous is the smaller part of their time
-# Where nothing is reduced, messages that are not eager land in their chunks. To copy a longer one out of its buffer
-# takes more time than its rendezvous, whose receive can be posted early, as its chunk has rarely been sent before.
+# In a collective without reduction a rendezvous message lands in its chunk, and its receive is posted early. For longer
+# messages that takes less time than a copy out of an eager buffer.
 MAX_EAGER_COPY_BYTES = 64 * 2**10
 SPARE = 1  # buffers posted beyond those being waited for: a peer may be a collective ahead
-# Buffers that a fingerprint may need of a size class: POSTED_AHEAD, the one waited for, and SPARE. From several peers
-# that send many chunks there may be up to MOST_POSTED_AHEAD instead (`posted_ahead` in instructions.py), which is not
-# counted here, since ranks would count differently.
+# Buffers of a fingerprint and size class: POSTED_AHEAD, the one waited for, and SPARE. With several peers and many
+# chunks up to MOST_POSTED_AHEAD are posted (`posted_ahead` in instructions.py), which is not counted, since ranks would
+# count differently.
 BUFFERS_PER_CLASS = 4
 STAMP_BYTES = 16  # position and digest of a call; as many as the elements that follow are aligned to
 LIMIT_BYTES = 16 * 2**20  # that fingerprints may take of the memory for each peer; those that come later are not eager
 
 
 class EagerBuffer:
-    """A buffer in which an eager message lands, or one that carries a stamp is put together.
+    """A buffer in which an eager message lands, or in which a stamped message is assembled.
 
-    memory: (bytes,) of uint8. whole: the part that the last message took. stamp: the two words in front, if there are
-    any.
-    work: the receive that is posted for it.
+    memory: (bytes,) uint8. whole: the part used by the last message. stamp: the two words in front, if any.
+    work: the posted receive.
     """
 
     __slots__ = ("_view", "memory", "stamp", "whole", "work")
@@ -120,7 +118,7 @@ class EagerBuffer:
 
 
 class FailedReceive:
-    """A receive that was not posted because the connection to the peer is closed; the call that waits for it fails."""
+    """A receive that could not be posted because the connection is closed; the call that waits for it fails."""
 
     def __init__(self, error: RuntimeError) -> None:
         self._error = error
@@ -130,11 +128,10 @@ class FailedReceive:
 
 
 class PrepostedReceives:
-    """The buffers of one rank of a group, by peer and tag; made when first needed, and kept as long as the group.
+    """The eager buffers of one rank of a group, by peer and tag; made at first use, and kept as long as the group.
 
-    Memory, for each peer that sends: for each fingerprint and each power of two up to MAX_EAGER_BYTES that it uses, as
-    many buffers as are ever waited for at once, and SPARE; all together about LIMIT_BYTES. Where stamps travel, once
-    for all peers as many again as are ever sent at once.
+    Memory: per sending peer, fingerprint and size class in use, SPARE buffers more than are ever waited for at once;
+    about LIMIT_BYTES per peer. Where stamps travel, also one buffer per message sent at once.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -144,9 +141,9 @@ class PrepostedReceives:
         self._reserved_bytes = 0
 
     def reserve(self, tags: set[int]) -> bool:
-        """Whether messages with these tags, those of a fingerprint, may be eager.
+        """Whether messages with these tags, all of one fingerprint, may be eager; reserve their buffers for good.
 
-        All ranks ask in the same order and so get the same answers. What has been reserved stays so.
+        All ranks ask in the same order and therefore get the same answers.
         """
         wanted = {tag for tag in tags - self._reserved if is_eager(tag)}
         wanted_bytes = BUFFERS_PER_CLASS * sum(map(_buffer_bytes, wanted))
@@ -157,7 +154,7 @@ class PrepostedReceives:
         return True
 
     def take(self, group: dist.ProcessGroup, peer: int, tag: int) -> EagerBuffer:
-        """Return the buffer in which the next message of that tag from `peer` lands; those of one tag land in order."""
+        """Return the buffer in which the next message with `tag` from `peer` lands; messages of a tag land in order."""
         buffers = self._buffers[peer][tag]
         while len(buffers) <= SPARE:
             self.repost(group, peer, tag, EagerBuffer(tag))
@@ -176,8 +173,8 @@ class PrepostedReceives:
 
 
 def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -> dist.Work | FailedReceive:
-    # What begins under torch's profiler writes its end there, even if that profile is over and its memory given to
-    # others by then: torch 2.13 crashes, or worse, does not. So the profiler is off for a moment, in this thread.
+    # An operation that begins under torch's profiler writes its end into the profile, even after the profile's memory
+    # was freed: torch 2.13 crashes, or worse, does not. The profiler is therefore off for a moment, in this thread.
     if is_profiled := profiler._is_profiler_enabled:
         autograd._enable_record_function(False)
     try:
@@ -190,10 +187,7 @@ def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -
 
 
 def eager_tag(tag: int, size_bytes: int, reduces: bool) -> int:
-    """Return the tag of a message of `size_bytes` in a collective of `tag`: `tag` itself if it is too long to be eager.
-
-    reduces: whether the collective reduces anything.
-    """
+    """Return the tag of a message of `size_bytes` in a collective of `tag`; `tag` itself if too long to be eager."""
     if size_bytes > (MAX_EAGER_BYTES if reduces else MAX_EAGER_COPY_BYTES):
         return tag
     size_class = max(size_bytes - 1, MIN_BUFFER_BYTES - 1).bit_length() - (MIN_BUFFER_BYTES - 1).bit_length()
@@ -201,7 +195,7 @@ def eager_tag(tag: int, size_bytes: int, reduces: bool) -> int:
 
 
 def is_eager(tag: int) -> bool:
-    """Whether messages of that tag land in preposted buffers."""
+    """Whether messages with this tag land in preposted buffers."""
     return bool(tag >> SIZE_CLASS_SHIFT & SIZE_CLASSES)
 
 

@@ -23,13 +23,12 @@ from collectives.runtime.schedule_run import ScheduleRun
 
 
 class StreamSync:
-    """The streams of one call: made at the call, run at its turn, waited for by whoever uses the result.
+    """The stream synchronisation of one call on CUDA tensors; it never makes the CPU wait.
 
-    A group has its own stream on each device, so that its collectives, their buffers and their order depend on no
-    caller's. Nothing here makes the CPU wait.
+    A group has its own stream on each device, so that its collectives, buffers and order depend on no caller's stream.
+    Create this at the call, `run` it at the call's turn, and `wait` before the result is used.
 
-    group_stream: the stream of the group, on which the collective runs.
-    tensors: all that the call was given; their memory is not reused before the stream is done with it.
+    tensors: of the call; their memory is not reused before the stream is done with it.
     """
 
     def __init__(self, group_stream: torch.cuda.Stream, tensors: Sequence[torch.Tensor]) -> None:
@@ -42,7 +41,7 @@ class StreamSync:
         with torch.cuda.device(self._group_stream.device), torch.cuda.stream(self._group_stream):
             self._group_stream.wait_event(self._called)
             for tensor in self._tensors:
-                # Who made it on another stream may drop it once the call is done, when this one may still be at it.
+                # The owner may drop the tensor after the call, while this stream still uses it.
                 tensor.record_stream(self._group_stream)
             collective()
             self._done = self._group_stream.record_event()
@@ -69,8 +68,8 @@ class Work(dist.Work):
     The tensors of the collective must not be read or written before it has completed. It completes even if nobody waits
     for it, and before the program ends.
 
-    wait_for: blocks until the future is done or the given number of seconds has passed, and raises the error of a
-    collective that failed. stream_sync: of a collective on CUDA tensors.
+    wait_for: blocks until the future is done or the given number of seconds has passed; raises the error of a failed
+    collective.
 
         >>> tensor = torch.ones(3)
         >>> work = collectives.all_reduce(tensor, async_op=True)
@@ -95,17 +94,17 @@ class Work(dist.Work):
 
     @classmethod
     def over(cls, result: list[torch.Tensor], stream_sync: StreamSync | None = None) -> "Work":
-        """Return a collective that is over, as far as the CPU is concerned, and went well."""
+        """Return the handle of a collective that succeeded and is over for the CPU."""
         future: Future[None] = Future()
         future.set_result(None)
         return cls(future, result, stream_sync=stream_sync)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Block until it has completed; raise what made it fail, or TimeoutError after `timeout`; it then goes on.
+        """Block until the collective has completed. Raises its error, or TimeoutError after `timeout`; it continues.
 
         On CUDA tensors the current stream waits; the CPU waits only for its own part.
         """
-        # From C++ comes a timeout of 0 where none was given.
+        # C++ passes a timeout of 0 if none was given.
         self._wait_for(self._future, timeout.total_seconds() if timeout else None)
         self._wait_on_stream()
         return True
@@ -131,10 +130,9 @@ class Work(dist.Work):
     def get_future(self) -> "torch.futures.Future[list[torch.Tensor]]":
         """Return a torch Future of `result()`, which may be chained with `then`.
 
-        A callback runs in the thread of the group's asynchronous collectives. The collectives of the group that it
-        calls come directly after this one, on every rank, before later calls of the program, and it may wait for them
-        in any way. For a later call of the program it may wait by `Work.wait`, but not by a Future: both fail after the
-        group's timeout.
+        A callback runs in the thread of the group's asynchronous collectives. Collectives of the group that it calls
+        come directly after this one, on every rank, and it may wait for them in any way. For a later call of the
+        program it may wait by `Work.wait`, but not by a Future: both fail after the group's timeout.
 
         Chain a callback that calls collectives before the program's next call of the group. If this collective is over
         by then, which differs from rank to rank, the callback runs at once in the thread that chains it.
@@ -144,8 +142,8 @@ class Work(dist.Work):
     def future_of(self, value: Callable[[], T]) -> "torch.futures.Future[T]":
         """Return a torch Future of `value()`, called once the collective is over; of a RuntimeError if it failed.
 
-        value: runs in the thread that ended the collective; must not wait for another one. Its tensors on CUDA devices
-        must be on those of `result()`.
+        value: runs in the thread that ended the collective, and must not wait for another collective. Its CUDA tensors
+        must be on the devices of `result()`.
         """
         devices: list[int | str | torch.device] = []
         if self._stream_sync is not None:
@@ -157,8 +155,8 @@ class Work(dist.Work):
             self._wait_on_stream()  # whoever waits for the future lets its stream wait for the one that is current here
             return value()
 
-        # Only what a callback raises is an error to C++, too, which is where DistributedDataParallel waits. What
-        # Future.set_exception is given, C++ takes for the result.
+        # DistributedDataParallel waits in C++, which takes the argument of Future.set_exception for the result; an
+        # exception raised in a callback is an error there as well.
         chained: torch.futures.Future[T] = over.then(outcome)
         self._future.add_done_callback(lambda _: over.set_result(None))
         return chained
@@ -167,13 +165,11 @@ class Work(dist.Work):
 class CollectiveQueue:
     """Runs collectives in order: in its own thread, or in the caller's if nothing is ahead and the caller waits anyway.
 
-    A call made in a callback comes directly after the call whose callback it is, on every rank, if the callback was
-    attached before the next call: its thread does it at once. It may therefore wait for it in any way, also in C++, and
-    ranks whose callbacks and programs overlap differently agree on the order.
+    A call made in a callback comes directly after the callback's own call, on every rank, if the callback was attached
+    before the next call (see `Work.get_future`). After a failure the state of the other ranks is unknown, so everything
+    else fails too.
 
-    After a failure, when nobody knows what the others have done, everything else fails too.
-
-    Memory: of each dtype, device and kind as much as the longest tensor for which a `buffer` was needed.
+    Memory: for each dtype, device and kind, the longest tensor for which a `buffer` was needed.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -191,7 +187,7 @@ class CollectiveQueue:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def buffer(self, length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False) -> torch.Tensor:
-        """Return a buffer for the collective that is running, (length,); kept, since new memory costs more to fill."""
+        """Return a buffer for the running collective, (length,); kept, since new memory costs more to fill."""
         key = dtype, device.index, pinned  # the CPU's index is None
         kept = self._buffers.get(key)
         if kept is None or len(kept) < length:
@@ -228,7 +224,7 @@ class CollectiveQueue:
     def start(
         self, call: Callable[[], object], result: list[torch.Tensor], stream_sync: StreamSync | None = None
     ) -> Work:
-        """Run `call` after all earlier ones, without waiting; in a callback of an earlier call, at once."""
+        """Like `run`, without waiting."""
         if self._has_turn():
             future: Future[None] = Future()
             _settle(future, self._outcome(call))
@@ -242,13 +238,13 @@ class CollectiveQueue:
             return Work(self._enqueue(call), result, self.wait, stream_sync)
 
     def close(self) -> None:
-        """End the thread when all calls are done, and let go of all buffers; nothing may be given any more."""
+        """End the thread after all calls, release all buffers, and accept no further calls."""
         self._thread.shutdown()
         self._is_closed.set()
         self._buffers.clear()  # others may still hold the queue
 
     def wait(self, future: "Future[None]", timeout_s: float | None = None) -> None:
-        # A callback of an earlier call waits for a later one: do it, nobody else can.
+        # A callback of an earlier call waits for a later one: only this thread can execute it.
         while self._has_turn() and not future.done():
             self._refuse_nesting()
             self._run_next()
@@ -271,7 +267,7 @@ class CollectiveQueue:
         return f"rank {run.group.rank()}: {run.part.schedule}: {run.doing(opcode, index)}"
 
     def fail_if_stuck(self) -> None:
-        """Let all queued calls fail if a callback, which may wait for one, takes longer than the group's timeout."""
+        """Fail all queued calls if a callback, which may wait for one of them, exceeds the group's timeout."""
         since = self._calling_back_since
         if since is None or time.monotonic() < since + (limit := self._limit()).seconds:
             return
@@ -346,7 +342,7 @@ class CollectiveQueue:
 
 
 def close_queue(group: dist.ProcessGroup) -> None:
-    """Wait for what is under way in the queue of `group`, if it has one, and end its thread."""
+    """Wait for the calls in the queue of `group`, if it has one, and end its thread."""
     queue = state_of(group).pop(CollectiveQueue)
     if queue is not None:
         queue.close()
@@ -363,7 +359,7 @@ _WATCH_INTERVAL_S = 0.25
 
 
 def _watch(queue: "ref[CollectiveQueue]", is_closed: threading.Event) -> None:
-    """Let a queue fail if it is stuck: a callback that waits in C++ for a later call cannot do that itself."""
+    """Fail a queue that is stuck: a callback that waits in C++ for a later call cannot do that itself."""
     while not is_closed.wait(_WATCH_INTERVAL_S) and (watched := queue()) is not None:
         watched.fail_if_stuck()
         del watched

@@ -1,20 +1,20 @@
-"""`Rounding`: which chunks one rank has to round, where they travel in another dtype than they are added in."""
+"""`Rounding`: the chunks that a rank rounds when chunks travel in another dtype than that of the sums."""
 
 from collections import defaultdict
 from typing import NamedTuple
 
 from ringsim.schedule import Collective, RankProgram, Receive, Schedule, Send, held_at_end
 
-# After these all ranks hold the same, so what a rank has not sent is rounded like what it has sent.
+# After these all ranks hold the same result, so unsent chunks are rounded like sent ones.
 ALIKE = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST)
 
 
 class Rounding(NamedTuple):
-    """What a chunk's own rank must round, beside what it sends.
+    """The chunks that a rank rounds in its own tensor, in addition to its messages.
 
-    in_place: of each send: whether the chunk itself becomes what is sent of it, since this rank adds to it later, or is
-    left with it; what is only overwritten need not.
-    at_end: the chunks that are left unrounded after the last step, and must not be.
+    in_place: per send, whether the chunk itself takes the rounded value, because this rank adds to it later or keeps
+    it.
+    at_end: chunks to round after the last step.
     """
 
     in_place: tuple[bool, ...]
@@ -22,7 +22,7 @@ class Rounding(NamedTuple):
 
 
 def rounding_of(schedule: Schedule, rank: int, program: RankProgram) -> Rounding:
-    """Return what `rank`, as the schedule calls it, rounds; `program` is its part."""
+    """Return the rounding of the schedule's rank `rank`, which executes `program`."""
     receives = defaultdict[int, list[Receive]](list)
     last_sent = dict[int, int]()  # of a chunk: the step of its last send
     for receive in program.receives:
@@ -32,7 +32,7 @@ def rounding_of(schedule: Schedule, rank: int, program: RankProgram) -> Rounding
     is_left_here = held_at_end(schedule.collective, schedule.num_ranks, schedule.num_chunks)[rank]
 
     def in_place(send: Send) -> bool:
-        # What is sent in a step is what the chunk held before the step, so a receive of the same step comes after it.
+        # A send transmits the value from before its step, so a receive of the same step comes after it.
         later = next((receive for receive in receives[send.chunk] if receive.step >= send.step), None)
         return bool(is_left_here[send.chunk]) if later is None else later.reduce
 

@@ -16,7 +16,7 @@ from collectives.shared_memory import PeerError
 
 Hook = Callable[[Actions, RankPart], Actions]
 
-# Opcodes that take time. Posting a receive, also again, does not.
+# Opcodes that take time; posting and reposting a receive do not.
 NAMES = {
     Opcode.WAIT_RECV: "receive chunk {chunk} from rank {peer}",
     Opcode.APPLY: "apply chunk {chunk} from rank {peer}",
@@ -28,7 +28,7 @@ NAMES = {
 class Event(NamedTuple):
     """One transfer of a rank at one moment, as the `log` of `execute` holds it.
 
-    kind: "sent" as it issued a send, "applied" when it had applied a receive.
+    kind: "sent" when the rank issues a send, "applied" when it has applied a receive.
     step, chunk: of the schedule. peer: a rank of the group.
     time_s: of `time.perf_counter`, which on Linux is one clock for all processes of a machine.
 
@@ -46,7 +46,7 @@ class Event(NamedTuple):
 
 
 def logging_to(log: list[Event]) -> Hook:
-    """Return a hook that notes each send before it is issued, and each receive once it is applied, in `log`."""
+    """Return a hook that logs each send before it is issued, and each receive after it is applied."""
 
     def hook(actions: Actions, part: RankPart) -> Actions:
         send, apply = actions[Opcode.SEND], actions[Opcode.APPLY]
@@ -72,17 +72,17 @@ def logging_to(log: list[Event]) -> Hook:
 
 
 def profiling() -> bool:
-    """Whether torch.profiler is on in this process, in whatever thread it was started."""
+    """Whether torch.profiler is on in this process, in any thread."""
     return profiler._is_profiler_enabled
 
 
 def span(name: str) -> AbstractContextManager[object]:
-    """Return a block that has this name on the profiler's time line, if there is one."""
+    """Return a context that appears under `name` in the profiler's timeline; an empty one if the profiler is off."""
     return profiler.record_function(name) if profiling() else nullcontext()
 
 
 def naming_spans(actions: Actions, part: RankPart) -> Actions:
-    """Put a span that names the transfer round each action: a hook."""
+    """Wrap each action in a profiler span that names its transfer; a `Hook`."""
     return [_named(Opcode(number), action, part) for number, action in enumerate(actions)]
 
 
@@ -104,9 +104,9 @@ def _named(opcode: Opcode, action: Action, part: RankPart) -> Action:
 
 @dataclass(slots=True)
 class ScheduleRun:
-    """One run on one rank, or a portion of it: the rank's instructions, one by one.
+    """One run of a rank's instructions, or one portion of it.
 
-    hooks: each is given the action of each opcode and returns the actions to be carried out.
+    hooks: each receives the actions by opcode and returns the actions to execute.
     """
 
     group: dist.ProcessGroup
@@ -118,7 +118,10 @@ class ScheduleRun:
         return self.transport.part
 
     def run(self) -> None:
-        """Do it. Raises CollectiveError when a peer fails or is late; the caller tells the other ranks of this host."""
+        """Execute the instructions. Raises CollectiveError if a peer fails or is late.
+
+        The caller tells the other ranks of this host.
+        """
         actions: Actions = self.transport.actions
         for hook in self.hooks:
             actions = hook(actions, self.part)
@@ -163,7 +166,6 @@ class ScheduleRun:
         return f"step {transfer.step}: {action} chunk {transfer.chunk} {preposition} rank {peer}"
 
     def _peers(self, instruction: RankInstruction) -> list[int]:
-        """Return the ranks of the group that it concerns: of a launch, all with which its step exchanges anything."""
         part, chunks = self.part, self.transport.memory.wire_chunks
         if instruction.opcode is not Opcode.LAUNCH:
             return [part.peers[part.transfer(*instruction).peer]]

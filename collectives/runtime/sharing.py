@@ -1,4 +1,4 @@
-"""`Sharing`: which ranks of a group share memory, found out together when its first schedule is executed.
+"""`Sharing`: which ranks of a group share memory, determined together when its first schedule is executed.
 
 Ranks share memory if they run on one host, in one network namespace, as one user, on Linux and x86-64, and if there is
 memory for their segments. Others send to each other by torch.distributed.
@@ -37,12 +37,12 @@ NAMESPACE = Path("/proc/self/ns/net")  # containers of one machine have one each
 
 
 def machine_name() -> str:
-    """Return a name that all processes of a machine have alike."""
+    """Return a name common to all processes of a machine."""
     return BOOT.read_text().strip() if BOOT.exists() else socket.gethostname()
 
 
 def namespace_name() -> str:
-    """Return a name that all processes with the same network interfaces have alike."""
+    """Return a name common to all processes with the same network interfaces."""
     return str(NAMESPACE.readlink()) if NAMESPACE.exists() else socket.gethostname()
 
 
@@ -66,7 +66,7 @@ class Offer(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """The settings of a rank, the same on all ranks. slot_text: bytes of a slot, as the environment has it."""
+    """The settings of a rank, the same on all ranks. slot_text: bytes of a slot, from the environment."""
 
     transport: str
     slot_text: str
@@ -76,12 +76,12 @@ class Settings(NamedTuple):
 
     @property
     def slot_bytes(self) -> int:
-        """The size of a slot in bytes; 0 if `slot_text` is no whole number, or is out of the permitted range."""
+        """The size of a slot in bytes; 0 if `slot_text` is no whole number or out of range."""
         slot_bytes = whole_number(self.slot_text) or 0
         return slot_bytes if MIN_SLOT_BYTES <= slot_bytes <= MAX_SLOT_BYTES else 0
 
     def why_not(self) -> str:
-        """Return why this process does not share memory with other ranks, for a message; "" if it does."""
+        """Return the reason why this process cannot share memory, for a message; "" if it can."""
         if self.transport not in ("auto", "shm"):
             return f"the transport is {self.transport}"
         if not self.slot_bytes:
@@ -89,7 +89,7 @@ class Settings(NamedTuple):
         if not sys.platform.startswith("linux") or not hasattr(os, "memfd_create"):
             return "only Linux has memfd_create"
         if platform.machine() not in ("x86_64", "AMD64"):
-            # Others may let a reader see a stamp before what was written before it.
+            # Other processors may let a reader see a stamp before the earlier writes.
             return f"{platform.machine()} does not keep the order of writes"
         return ""
 
@@ -105,13 +105,12 @@ class Settings(NamedTuple):
 
 
 def _on_one_line(text: str) -> str:
-    """Return a value that a user has set so that it fits a message: on one line, in ASCII, and not too long."""
     plain = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in text)
     return shortened(plain, MAX_SETTINGS)
 
 
 def this_host() -> str:
-    """Return a name of this machine, network namespace and user; "" where the system does not tell them.
+    """Return a name of this machine, network namespace and user; "" if the system does not provide them.
 
     Processes with the same name can connect to each other's Unix sockets.
     """
@@ -123,9 +122,9 @@ def this_host() -> str:
 
 
 def exchange(group: dist.ProcessGroup, facts: Sequence[Any]) -> list[list[Any]]:
-    """Return the facts of every rank, by rank. Raises CollectiveError, which names a rank that is gone or says nothing.
+    """Return the facts of every rank, by rank; collective. Raises CollectiveError, which names an unresponsive rank.
 
-    Not by `TextAllGather`, whose executor asks first who shares memory (decision 12).
+    It does not use `TextAllGather`, whose executor first asks who shares memory (decision 12).
     """
     rank, peers = group.rank(), [peer for peer in range(group.size()) if peer != group.rank()]
     texts = torch.zeros(group.size(), _TEXT_BYTES, dtype=torch.uint8, device=CPU)
@@ -154,9 +153,9 @@ DEFAULT_SLOT_BYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class SharedBy:
-    """The ranks of a group that share memory, as one of them sees it.
+    """The ranks of a group that share memory, from the view of one rank.
 
-    local: the ranks that share it with this one. on_one_host: whether all ranks of the group share it.
+    local: the ranks that share with this one. on_one_host: whether all ranks of the group share.
     slot_bytes: of every segment; 0 if no two ranks of the group share memory.
     """
 
@@ -165,7 +164,7 @@ class SharedBy:
     on_one_host: bool = False
 
     def portion_bytes(self, schedule: Schedule) -> int | None:
-        """Return how much of each chunk may be in a portion, alike on all ranks; None: no limit; 0: nothing fits."""
+        """Return the most bytes of a chunk in a portion, the same on all ranks. None: no limit; 0: nothing fits."""
         return portion_bytes(schedule, self.slot_bytes, self.on_one_host) if self.slot_bytes else None
 
 
@@ -173,7 +172,7 @@ NOT_SHARED = SharedBy()
 
 
 class Sharing:
-    """The shared memory of one rank of a group, which the ranks begin together.
+    """The shared memory of one rank of a group, which all ranks set up together.
 
     transport: as in `use_transport`.
     """
@@ -183,10 +182,10 @@ class Sharing:
         self._shared: SharedBy | None = NOT_SHARED if group.size() == 1 else None
 
     def of(self, group: dist.ProcessGroup) -> SharedBy:
-        """Return who shares memory. The first time all ranks must ask.
+        """Return the ranks that share memory. The first call is collective.
 
-        Raises ValueError, on all ranks, if their settings differ or are not permitted, and CollectiveError if one says
-        nothing within the group's timeout.
+        Raises ValueError, on all ranks, if their settings differ or are not permitted; CollectiveError if a rank does
+        not answer within the group's timeout.
         """
         if self._shared is None:
             self._shared = _find_out(group, self.transport)
@@ -200,14 +199,14 @@ class Sharing:
 
     @property
     def first_gone(self) -> int | None:
-        """The rank of this host that ended first, once a collective has failed here; None if that is not known."""
+        """The rank of this host that ended first, after a collective has failed here; None if unknown."""
         return self._shared.local.first_gone if self._shared and self._shared.local else None
 
 
 def transport_in_use(group: dist.ProcessGroup) -> str:
-    """Return how the chunks of `group` travel: "shm", "gloo", or "auto" if some ranks share memory and others do not.
+    """Return the transport of the chunks of `group`: "shm", "gloo", or "auto" if only some ranks share memory.
 
-    Every rank must ask; raises what `Sharing.of` does.
+    Collective; raises the errors of `Sharing.of`.
     """
     shared = state_of(group).part(Sharing).of(group)
     if shared.on_one_host:
@@ -219,11 +218,10 @@ def use_transport(transport: str, group: dist.ProcessGroup | None = None) -> Non
     """Choose how the chunks of all collectives of `group` travel; call it on every rank, before the first of them.
 
     transport: "auto": through shared memory between ranks of a host that can share it, else by torch.distributed's
-    sends and receives. "gloo": by those alone. "shm": through shared memory alone; if some ranks cannot, the first
-    collective raises ValueError on all. The default is COLLECTIVES_TRANSPORT of the environment, or else "auto".
-    group: the default group if None.
+    sends and receives. "gloo": only torch.distributed. "shm": only shared memory; if some ranks cannot share it, the
+    first collective raises ValueError on all. The default is COLLECTIVES_TRANSPORT of the environment, or else "auto".
 
-    Raises ValueError for another transport, if there is no such group, and if it has begun already.
+    Raises ValueError for another transport, if there is no such group, or if its transport is already in use.
 
         >>> group = dist.new_group()
         >>> collectives.use_transport("gloo", group)
@@ -272,7 +270,7 @@ def _new_meeting(group: dist.ProcessGroup, settings: Settings) -> tuple[Meeting 
         return None, reason
     limit = time_limit_of(group)()
     try:
-        # So that whoever waits in vain comes to `_agreed` while the others still wait there.
+        # A rank whose meeting fails must reach `_agreed` while the others still wait there.
         return Meeting(group.rank(), settings.slot_bytes, min(MEETING_TIMEOUT_S, limit.seconds / 2)), ""
     except OSError as error:
         return None, f"cannot create a shared memory segment: {error}"
@@ -293,7 +291,7 @@ def _met(meeting: Meeting, group: dist.ProcessGroup, own: Offer, offers: Sequenc
 def _agreed(
     group: dist.ProcessGroup, own: Offer, local: LocalRanks | None, reason: str, slot_bytes: int
 ) -> tuple[SharedBy, str]:
-    """Return who shares, and why this rank does not if one of its host cannot: all of a host share, or none.
+    """Return who shares memory, and why this rank does not; all ranks of a host share, or none.
 
     A rank that could not reach one other rank does not know whether the others could.
     """

@@ -1,4 +1,4 @@
-"""Memory that the ranks of a host share: its segments, how ranks meet, and how they wait for each other."""
+"""Memory that the ranks of a host share: segments, heaps, meeting and waiting."""
 
 from collectives.shared_memory.local_ranks import TOKEN_BITS, LocalRanks, OtherCallError, PeerError, TimeLimit
 from collectives.shared_memory.meeting import MEETING_TIMEOUT_S, Meeting

@@ -1,8 +1,8 @@
 """`LocalRanks`: the ranks of a group that share memory with this one, and how they wait for each other.
 
-A rank that publishes a chunk writes a record: the location of the chunk, and then a stamp. A rank that waits for the
-chunk polls the stamp, at first without a pause, then yielding its core in between, and at last asleep until a byte on
-a socket wakes it. x86-64 keeps that order of writes and reads by itself.
+A rank that publishes a chunk writes a record: the chunk's location, and then a stamp; x86-64 keeps the order of writes
+and reads. The receiver polls the stamp, first without a pause, then yielding its core between polls, and finally asleep
+until a byte on a socket wakes it.
 """
 
 import os
@@ -25,7 +25,7 @@ TOKEN_BITS = 31
 _MIXER = 1103515245  # odd, so that histories which differ in one portion never have the same digest
 _PORTIONS = 2**32  # how many portions a stamp tells apart; a program that runs for days comes to more
 YIELDS_BETWEEN_LOOKS = 4  # at the clock
-# A sleeping rank looks that often by itself: it is missed by a rank that publishes in the moment it falls asleep.
+# A sleeping rank polls at this interval, since a rank that publishes while it falls asleep does not wake it.
 RECHECK_S = 0.02
 OWNER_SHIFT = 48  # a location is the rank in whose memory it is, and the address there
 HEAP_ADDRESS = 1 << 40  # smaller addresses are those of the segment
@@ -38,7 +38,7 @@ def _close_all() -> None:
         local.close()
 
 
-# A process that is forked, such as one that loads data, must not keep the connections of a dead rank open.
+# A forked process, such as a data loader, must not keep the connections of a dead rank open.
 os.register_at_fork(after_in_child=_close_all)
 
 
@@ -50,7 +50,7 @@ class Patience(NamedTuple):
 
 
 WITH_A_CORE = Patience(range(400), 0.0002)  # polls take some ten microseconds
-# Who polls keeps others from the core that they may need to publish what it polls for.
+# A polling rank may hold the core that the publishing rank needs.
 CROWDED = Patience(range(1), 0.00002)
 
 
@@ -64,7 +64,7 @@ def patience_of(num_ranks: int, *, is_beside: bool) -> Patience:
 
 
 class TimeLimit(NamedTuple):
-    """How long a rank waits for another one. whose: what has set the limit, for a message."""
+    """How long a rank waits for another. whose: the origin of the limit, for a message."""
 
     seconds: float
     whose: str = ""
@@ -74,7 +74,7 @@ class TimeLimit(NamedTuple):
 
 
 class PeerError(RuntimeError):
-    """Another rank keeps this one from going on. peer: that rank, or the first of several."""
+    """Another rank keeps this one from continuing. peer: that rank, or the first of several."""
 
     def __init__(self, message: str, peer: int) -> None:
         super().__init__(message)
@@ -82,7 +82,7 @@ class PeerError(RuntimeError):
 
 
 class OtherCallError(PeerError):
-    """Another rank has made other calls of the group than this rank, as its messages say."""
+    """The messages of another rank show that it has made other calls of the group."""
 
     def __init__(self, peer: int, detail: str = "") -> None:
         super().__init__(f"rank {peer} has made other calls of this group than this rank{detail}", peer)
@@ -92,14 +92,14 @@ class LocalRanks:
     """The shared memory and the sockets through which one rank of a host reaches the others.
 
     memories: of each of these ranks, itself included. sockets: to each of the others, by rank.
-    limit: of a wait, asked anew each time, as a program may change it.
+    limit: of a wait, read anew each time, as a program may change it.
 
-    All that is published in a portion has a stamp: the portion's number, and a digest of what all portions up to it
-    belonged to. Ranks that have done different things find out as soon as one waits for another, or reuses the slot.
+    All records of a portion have a stamp: the portion's number, and a digest of the tokens up to it. Ranks that execute
+    different schedules find out as soon as one waits for another, or reuses the slot.
 
-    A tensor in the rank's heap is lent, not copied: its location is published, and before the collective ends,
-    `take_back` waits until all have read there. A rank that fails does not wait; what is made of lent memory is
-    therefore passed on, or returned, only after a look at who has failed since.
+    A tensor in the rank's heap is lent, not copied: its location is published, and `take_back` waits until all have
+    read it. A rank that fails does not wait. Data made of lent memory is therefore forwarded, or returned, only after a
+    check for failed ranks.
 
     heap: the memory of the tensors that this rank shares.
     first_gone: the rank that ended first, as far as this one knew when it failed.
@@ -125,8 +125,8 @@ class LocalRanks:
         self._gone: list[int] = []
         self._is_closed = False
         self._filled = 0
-        # While a thread of the program's own waits, the rank has nothing else to do; beside one that waits for a
-        # collective that was begun earlier, the program computes.
+        # While the main thread waits, the rank has nothing else to do; while another thread waits for an asynchronous
+        # collective, the program computes.
         self._patiences = [patience_of(len(memories), is_beside=is_beside) for is_beside in (False, True)]
         self._patience = self._patiences[False]
         self._poll = select.poll()
@@ -140,12 +140,12 @@ class LocalRanks:
         return peer in self._words
 
     def open_portion(self, token: int) -> None:
-        """Begin the next portion, once no rank reads what this one has published in its slot.
+        """Begin the next portion, once no rank reads the data that this one has published in its slot.
 
-        token: less than 2**TOKEN_BITS; stands for what the portion belongs to.
+        token: less than 2**TOKEN_BITS; identifies schedule and tensor.
 
-        Raises PeerError if a rank that has yet to read there has ended or failed, or is later than the group's timeout;
-        OtherCallError if what it has read belonged to something else; RuntimeError if this rank has failed before.
+        Raises PeerError if a rank that has yet to read has ended or failed, or exceeds the group's timeout;
+        OtherCallError if its token differed; RuntimeError if this rank has failed before.
         """
         if self._is_closed:
             raise RuntimeError("an earlier failure has closed the connections to the other ranks of this host")
@@ -169,13 +169,13 @@ class LocalRanks:
     def close_portion(self) -> None:
         self._own_words[memory.FINISHED] = self.portion
         asleep = [peer for peer, words in self._others if words[memory.ASLEEP] == memory.FOR_A_PORTION]
-        # They wait for the last one; each of the others would only wake them for nothing.
+        # They wait for the last rank; a wake-up by any other would be useless.
         if asleep and all(words[memory.FINISHED] >= self.portion for _, words in self._others):
             for peer in asleep:
                 _wake(self._sockets[peer])
 
     def lend(self, tensor: torch.Tensor) -> int | None:
-        """Return where others find `tensor`, until `take_back`; None if it is not in the heap of this rank."""
+        """Return the location of `tensor` for others, until `take_back`; None if it is not in the heap of this rank."""
         offset = self.heap.offset_of(tensor)
         if offset is None:
             return None
@@ -183,9 +183,9 @@ class LocalRanks:
         return self.rank << OWNER_SHIFT | HEAP_ADDRESS + offset
 
     def take_back(self) -> None:
-        """End a collective: wait until nobody reads what this rank has lent in it.
+        """End a collective: wait until nobody reads the tensors that this rank has lent in it.
 
-        Raises what `open_portion` and `require_lenders` do.
+        Raises the errors of `open_portion` and `require_lenders`.
         """
         if self._has_lent:
             self._settle(self.portion)
@@ -220,9 +220,9 @@ class LocalRanks:
         return self._memories[owner].heap.view(address - HEAP_ADDRESS, length, dtype)
 
     def publish(self, peer: int, index: int, location: int) -> None:
-        """Tell `peer`, by this rank's record `index` of the portion, where it finds a chunk.
+        """Publish a chunk's location to `peer` in this rank's record `index` of the portion.
 
-        Raises what `require_lenders` does: the chunk may have been made of what this rank has borrowed.
+        Raises the error of `require_lenders`: the chunk may have been made of borrowed data.
         """
         self.require_lenders()
         words, place = self._own_words, memory.record_place(self.portion, index)
@@ -234,8 +234,8 @@ class LocalRanks:
     def wait_for(self, peer: int, index: int) -> int:
         """Return the location in the record `index` of `peer`, once it is published.
 
-        Raises OtherCallError if `peer` does something else, RuntimeError if it has ended or failed, or is later than
-        the group's timeout.
+        Raises OtherCallError if `peer` executes something else, RuntimeError if it has ended, failed or exceeds the
+        group's timeout.
         """
         words, place = self._words[peer], memory.record_place(self.portion, index)
         stamp, begun = self._stamp, memory.BEGUN + self.portion % memory.STAMPS
@@ -253,7 +253,7 @@ class LocalRanks:
         return words[place]
 
     def fail(self) -> None:
-        """Close the connections after a failure, and tell the others which rank ended first, if this one knows."""
+        """Close the connections after a failure, and tell the others which rank ended first, if known."""
         if not self._is_closed:
             for _ in range(2):  # a rank may have woken this one, and then ended
                 self._look(0)
@@ -263,7 +263,6 @@ class LocalRanks:
         self.close()
 
     def _first_gone(self) -> int | None:
-        """Return the rank that failed ranks name, or one that has ended without having failed."""
         words = {peer: self._words[peer][memory.FAILED] for peer in self._gone}
         told = [word - 1 for word in words.values() if word > 0]
         return next(iter(told or (peer for peer, word in words.items() if not word)), None)
@@ -281,7 +280,7 @@ class LocalRanks:
             return [peer for peer in late() if peer in self._gone]
 
         try:
-            # Not only for those that this rank receives from: the root of a broadcast waits for nobody else.
+            # For all ranks, not only senders to this one: the root of a broadcast waits for nothing else.
             self._wait(lambda: not late(), memory.FOR_A_PORTION, lambda: bool(late_and_gone()))
         except RuntimeError as error:
             if ranks := late_and_gone() or late():
@@ -321,6 +320,6 @@ class LocalRanks:
 
 
 def _wake(connection: socket.socket) -> None:
-    # One that cannot take more has enough to wake up by; one that is closed is found out by who waits for it.
+    # A full socket has wake-ups enough; a closed one is detected by the rank that waits for it.
     with suppress(BlockingIOError, OSError):
         connection.send(_WAKE, socket.MSG_NOSIGNAL)

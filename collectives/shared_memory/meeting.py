@@ -1,7 +1,7 @@
 """`Meeting`: the ranks of a host pass each other the file descriptors of their memory.
 
-They meet on Unix sockets with abstract names, which exist in one network namespace only, and ask the kernel who is at
-the other end: no other user gets a descriptor.
+They meet on Unix sockets with abstract names, which exist in one network namespace only. The kernel tells the user of
+each peer: no other user gets a descriptor.
 """
 
 import os
@@ -22,9 +22,9 @@ _CREDENTIALS = struct.Struct("3i")  # process, user, group: struct ucred of Linu
 
 
 class Meeting:
-    """One rank's side, which begins by making its memory. Raises OSError where that is not possible.
+    """One rank's side, which begins by making its memory. Raises OSError if that is impossible.
 
-    timeout_s: how long the others may take to come. name: of the socket on which this rank awaits them.
+    timeout_s: how long to wait for the others. name: of the socket on which this rank awaits them.
     """
 
     def __init__(self, rank: int, slot_bytes: int, timeout_s: float = MEETING_TIMEOUT_S) -> None:
@@ -48,7 +48,7 @@ class Meeting:
         self._open.close()
 
     def meet(self, names: Mapping[int, str]) -> tuple[dict[int, HostMemory], dict[int, socket.socket]]:
-        """Return the memory of all ranks, this one's included, and a connection to each of the others.
+        """Return the memory of all ranks, including this one, and a connection to each of the others.
 
         names: of their sockets, by rank. Raises OSError if one cannot be reached, does not come, or has another user.
         """
@@ -87,10 +87,10 @@ class Meeting:
         return connection
 
     def _accepted(self, missing: Mapping[int, str]) -> socket.socket:
-        """Return the connection of the next process of this user; others can connect, too, and get nothing.
+        """Return the connection of the next process of this user; other users can connect, but get nothing.
 
-        missing: the names of the sockets of those who are to connect, by rank. A rank that has closed its own has
-        connected before, or never will.
+        missing: socket names of the ranks yet to connect, by rank. A rank that has closed its socket has connected
+        before, or never will.
         """
         end_s, gone = time.monotonic() + self._timeout_s, list[int]()
         while True:
@@ -120,7 +120,7 @@ class Meeting:
         return memories
 
     def _turn_away(self, names: list[str]) -> None:
-        """Connect to the ranks that wait for this one, and leave: they need not wait any longer."""
+        """Connect to the ranks that wait for this one, so that they wait no longer."""
         for name in names:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(self._timeout_s)
@@ -128,7 +128,7 @@ class Meeting:
 
 
 def _is_closed(name: str) -> bool:
-    """Whether no socket has this name any more. To connect would call the rank that waits there."""
+    """Whether the socket of this name is closed. A connect would call the rank that waits there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taking_its_place:
         try:
             taking_its_place.bind(f"\0{name}")

@@ -1,14 +1,14 @@
 """The memory of one rank that the ranks of its host read: its `Segment`, and its `Heap`.
 
-Both are files that exist in memory alone (memfd_create): nothing is left of them when the last process ends, and
-/dev/shm, which is small in a container, is not needed. A segment holds, from its beginning,
+Both are files in memory (memfd_create), which vanish with the last process and need no /dev/shm, small in a container.
+A segment holds, from its beginning,
 
-    words    64-bit integers: how far the rank is, whether it sleeps, and the records of what it has published
+    words    64-bit integers: the rank's progress, whether it sleeps, and the records of published chunks
     slots    two areas for chunks, used alternately
 
 A run of a schedule, or of a part of it that fits a slot, is a *portion*. A rank writes to the slot of a portion only
-when all ranks have finished the portion before the last. A heap holds tensors, which others read where they lie; it is
-as large as the machine's memory, and holes take none.
+when all ranks have finished the portion before the last. A heap holds tensors that others read in place; it is as large
+as the machine's memory, and holes take none.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ SLOTS = 2
 MAX_RECORDS = 2**14  # that a portion may have of one rank
 WORDS_PER_RECORD = 2
 STAMPS = 8  # a rank that begins a portion looks at the one before the last; others may have begun two more than it
-# Places of words, in units of 8 bytes; each that changes in a run is alone in its cache line.
+# Places of words, in units of 8 bytes; words that change in a run have separate cache lines.
 FINISHED = 0  # the number of the last portion that the rank has finished
 FAILED = 1  # written when the rank fails: 1 plus the rank that it knows to have ended first, or FOR_ANOTHER_REASON
 FOR_ANOTHER_REASON = -1
@@ -44,7 +44,7 @@ WORDS_BYTES = 8 * (RECORDS + SLOTS * MAX_RECORDS * WORDS_PER_RECORD)
 
 
 class SharedFile:
-    """The memory behind a file descriptor, which may be closed afterwards. Raises OSError where it cannot be mapped."""
+    """The memory behind a file descriptor, which may be closed afterwards. Raises OSError if it cannot be mapped."""
 
     def __init__(self, fd: int) -> None:
         self.bytes = _mapped(fd)
@@ -79,7 +79,7 @@ def _mapped(fd: int) -> torch.Tensor:
     path, size = f"/proc/self/fd/{fd}", os.fstat(fd).st_size
     try:
         with torch.inference_mode(False):  # else nobody could write there outside of that mode
-            # Not mmap.mmap: that keeps a file descriptor of its own, of which there may be few.
+            # Not mmap.mmap, which keeps another file descriptor; these may be few.
             return torch.from_file(path, shared=True, size=size, dtype=torch.uint8, device="cpu")
     except RuntimeError as error:
         os.close(os.open(path, os.O_RDWR))  # which says in its own error that no more files can be opened
@@ -92,16 +92,16 @@ def whole_pages(size_bytes: int) -> int:
 
 
 def new_memory_file(size_bytes: int, *, is_sparse: bool) -> int:
-    """Create a file that exists in memory only, all zero, and return its file descriptor, which exec closes.
+    """Create a file in memory, all zero, and return its file descriptor, which exec closes.
 
-    size_bytes: cannot be changed later. is_sparse: True to allocate pages when they are first written to, False now.
+    size_bytes: cannot be changed later. is_sparse: True to allocate pages at their first write, False now.
 
     Raises OSError if the system has no such files, or, unless `is_sparse`, not enough memory.
     """
     fd = os.memfd_create("collectives", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size_bytes)
-        # A rank cannot take away what another one has mapped.
+        # A rank cannot shrink a file that another one has mapped.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         if not is_sparse:
             os.posix_fallocate(fd, 0, size_bytes)  # an error here, rather than a signal when it is first written to
@@ -114,13 +114,13 @@ def new_memory_file(size_bytes: int, *, is_sparse: bool) -> int:
 def new_segment_file(slot_bytes: int) -> int:
     """Return a file descriptor of a new segment, all zero; slots are rounded up to whole pages.
 
-    Raises OSError where there is no such memory.
+    Raises OSError if there is no such memory.
     """
     return new_memory_file(WORDS_BYTES + SLOTS * whole_pages(slot_bytes), is_sparse=False)
 
 
 def record_place(portion: int, index: int) -> int:
-    """Return where the words of the record `index` of a portion stand: its location, and then its stamp."""
+    """Return the index of the record's words: its location, and then its stamp."""
     return RECORDS + (portion % SLOTS * MAX_RECORDS + index) * WORDS_PER_RECORD
 
 
@@ -130,7 +130,7 @@ _madvise = ctypes.CDLL(None, use_errno=True).madvise
 
 
 def new_heap_file() -> int:
-    """Return a file descriptor of an empty heap. Raises OSError where there is no such memory."""
+    """Return a file descriptor of an empty heap. Raises OSError if there is no such memory."""
     limits = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE)
     is_limited = any(resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits)
     size_bytes = int(min(MAX_HEAP_BYTES, installed_bytes()))
@@ -153,18 +153,18 @@ class Heap(SharedFile):
         _advise(self._begin, self._length, _MADV_DONTDUMP)
 
     def own(self, fd: int) -> "Heap":
-        """Keep a file descriptor of the file, to allocate in it. Raises OSError where no more can be opened."""
+        """Keep a file descriptor of the file, to allocate in it. Raises OSError at the limit of open files."""
         self._fd = os.dup(fd)
         finalize(self, os.close, self._fd)
         return self
 
     def new(self, size_bytes: int) -> torch.Tensor | None:
-        """Return a tensor of bytes, (size_bytes,), which gives its memory back when it and its views have gone.
+        """Return a tensor of bytes, (size_bytes,), whose memory is freed when the tensor and its views are gone.
 
-        Returns None where the heap has no such place. Raises OSError where there is no such memory.
+        Returns None if the heap has no such place. Raises OSError if there is not enough memory.
         """
         length = whole_pages(size_bytes)
-        # Linux gives the memory of a file even if it has to end processes for that.
+        # Linux allocates a file's memory even if it has to kill processes for it.
         if length > (free := free_bytes()):
             raise OSError(f"{format_size(length)} are needed, and {format_size(free)} of memory is free")
         with self._entering:
@@ -176,7 +176,7 @@ class Heap(SharedFile):
         except OSError:
             self._release(start, length)
             raise
-        # Nothing but the tensor keeps the array: once it has gone, nobody can use the memory any more.
+        # Only the tensor keeps the array: when it is gone, nobody uses the memory.
         array = self.bytes.numpy()[start : start + size_bytes]
         finalize(array, self._release, start, length).atexit = False
         with torch.inference_mode(False):
@@ -186,7 +186,7 @@ class Heap(SharedFile):
         start = tensor.untyped_storage().data_ptr() - self._begin
         if not 0 <= start < self._length:
             return None
-        # An empty tensor has no address; where it is does not matter, but that is to be in the heap.
+        # An empty tensor has no address; any place in the heap will do.
         return tensor.data_ptr() - self._begin if tensor.numel() else start
 
     def _place(self, length: int) -> int | None:
@@ -211,7 +211,7 @@ class Heap(SharedFile):
 
 
 def _advise(address: int, length: int, advice: int) -> None:
-    """Advise the kernel; one that does not know the advice gives memory back only with the whole file."""
+    """Advise the kernel; a kernel that does not know the advice frees memory only with the whole file."""
     _madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), advice)
 
 
