@@ -35,11 +35,10 @@ class DataParallel(nn.Module):
     group: None: the default process group.
     broadcast: copy rank 0's parameters and buffers to all ranks; otherwise all ranks must have the same.
 
-    Rank 0 broadcasts its persistent buffers before each forward pass in training. The set of parameters that require a
-    gradient is fixed at construction.
+    Rank 0 broadcasts its persistent buffers before each forward pass in training. The set of trained parameters is
+    fixed at construction.
 
-    Raises ValueError on every rank if the ranks' models differ, for a model on several devices, and for sparse
-    gradients.
+    Raises ValueError on every rank if the ranks' models differ, for several devices, and for sparse gradients.
 
     >>> import torch
     >>> from trainers import DataParallel, distributed_environment, init_process_group
@@ -86,7 +85,6 @@ class DataParallel(nn.Module):
             parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
-        """Return the model's output."""
         self._in_backward = False
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             check_settled(self.model.named_parameters(), self._settled)
@@ -132,7 +130,7 @@ class DataParallel(nn.Module):
         self._enable(False)
 
     def enable_grad_sync(self) -> None:
-        """Let backward passes synchronise again; the next one includes the accumulated gradients."""
+        """Let backward passes synchronise again, including the accumulated gradients."""
         self._enable(True)
 
     def _enable(self, enabled: bool) -> None:
@@ -155,7 +153,7 @@ class DataParallel(nn.Module):
             self.strategy.synchronise()
 
     def sync_parameters(self) -> None:
-        """Make the parameters equal on all ranks, before the model is evaluated or saved; collective."""
+        """Make the parameters equal on all ranks, for evaluating or saving; collective."""
         self.strategy.sync_parameters()
 
     def unshard(self) -> None:
@@ -166,7 +164,6 @@ class DataParallel(nn.Module):
         self.strategy.unshard()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear all gradients, including the strategy's own."""
         self.strategy.zero_grad()
         super().zero_grad(set_to_none)
 
@@ -182,10 +179,7 @@ class DataParallel(nn.Module):
         return self.strategy.clip_grad_norm_(max_norm)
 
     def check_identical(self) -> None:
-        """Raise DriftError on every rank if the ranks' parameters differ; collective.
-
-        Buffers are not compared, because a forward pass changes them.
-        """
+        """Raise DriftError on every rank if parameters differ; buffers may; collective."""
         self.unshard()
         if differs := first_mismatch(self.model, self.group, buffers=False):
             raise DriftError(f"{differs}; {ADVICE}")
@@ -205,7 +199,7 @@ class DataParallel(nn.Module):
         return self.strategy.load_into(self.model, state_dict, strict)
 
     def __deepcopy__(self, _: object) -> Any:
-        """Raise TypeError like `__reduce__`, instead of calling the model's own method."""
+        """Raise TypeError, instead of calling the model's method."""
         return self.__reduce__()
 
     def __reduce__(self) -> Any:
@@ -280,7 +274,7 @@ def _hash(tensors: list[TensorFingerprint]) -> bytes:
 def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True, values: bool = True) -> str | None:
     """Describe the first tensor that differs between ranks, or return None; collective.
 
-    buffers, values: compare these as well. Raises CollectiveError when a peer fails.
+    Raises CollectiveError when a peer fails.
     """
     own = fingerprints(model, buffers, values)
     with naming_failures(f"rank {group.rank()}: {COMPARING}"):
@@ -307,7 +301,7 @@ def _described(index: int, on_ranks: tuple[TensorFingerprint, ...], model: nn.Mo
 
 
 def _largest_difference(own: torch.Tensor, group: dist.ProcessGroup) -> float:
-    """Return the largest difference of an element between rank 0 and another rank; nan if a value is nan."""
+    """Return the largest difference of an element from rank 0; nan if a value is nan."""
     first = own.clone()
     with naming_failures(f"rank {group.rank()}: {COMPARING}"):
         dist.broadcast(first, group=group, group_src=0)

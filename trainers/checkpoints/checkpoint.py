@@ -1,7 +1,6 @@
 """Checkpoints: a training run on disk; a crash leaves either the old file or the new file whole.
 
-A file is the output of `torch.save` and its SHA-256, which detects damage. Random states are tensors and numbers, so
-that reading a file runs no code.
+A file is the output of `torch.save` and its SHA-256. It holds no objects, so that reading it runs no code.
 """
 
 import hashlib
@@ -69,10 +68,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read a checkpoint without running code in it.
-
-    Raises ValueError for a missing or damaged file, or another kind of file.
-    """
+    """Read a checkpoint without running code in it. Raises ValueError for a missing, damaged or other file."""
     return checkpoint_of(read_checkpoint(path), path)
 
 
@@ -82,7 +78,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> bytes:
 
 
 def checkpoint_of(content: bytes | bytearray, path: str | os.PathLike[str]) -> Checkpoint:
-    """Parse the content of a checkpoint file. path: for messages. Raises ValueError like `load_checkpoint`."""
+    """Parse a checkpoint file's content. path: for messages. Raises ValueError like `load_checkpoint`."""
     if hashlib.sha256(memoryview(content)[:-DIGEST_BYTES]).digest() != content[-DIGEST_BYTES:]:
         raise ValueError(f"checkpoint {path}: is truncated, damaged or not a checkpoint of this version")
     try:
@@ -96,7 +92,7 @@ def checkpoint_of(content: bytes | bytearray, path: str | os.PathLike[str]) -> C
 
 
 def _parsed(content: bytes | bytearray) -> Any:
-    """Parse without running code. Raises an exception if the result takes more memory than the file justifies."""
+    """Parse without running code. Raises for results that need more memory than the file justifies."""
     file = io.BytesIO(content)
     if sum(info.file_size for info in ZipFile(file).infolist()) > len(content):  # torch.save does not compress
         raise BadZipFile("is larger than the file")

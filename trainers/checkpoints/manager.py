@@ -25,7 +25,7 @@ _Decided = TypeVar("_Decided")
 class CheckpointManager:
     """The output directory, constructed on all ranks; only rank 0 uses it, and locks it until `close`.
 
-    trouble: the first error, after which nothing more is written; the caller must tell all ranks.
+    trouble: the first error, after which nothing is written; the caller must tell all ranks.
 
     Raises ValueError on every rank if the directory cannot be made, is in use, or has no room for a checkpoint.
     """
@@ -51,10 +51,7 @@ class CheckpointManager:
             raise
 
     def begin(self, step: int, mark: Mark | None = None, tensorboard: bool = False) -> None:
-        """Open the log after `step` steps; collective.
-
-        mark: of the log's lines at that step. Raises ValueError on every rank if it fails.
-        """
+        """Open the log after `step` steps; collective. Raises ValueError on every rank if it fails."""
 
         def open_files() -> None:
             self._log = StepLog(self.output / LOG, step, mark, self._say)
@@ -112,7 +109,6 @@ class CheckpointManager:
         return f"{reason}; {f'`resume` continues from {kept[0].name}' if kept else 'there is no checkpoint yet'}"
 
     def close(self) -> None:
-        """Close the files and release the directory."""
         if self._log is not None:
             self._log.close()
         if self._board is not None:
@@ -149,9 +145,9 @@ def first_decides(group: dist.ProcessGroup, decide: Callable[[], _Decided]) -> _
 
 
 def first_fault(fault: str, group: dist.ProcessGroup) -> str:
-    """Return on every rank the fault of the first rank that has one, or ""; collective.
+    """Return on every rank the first fault of a rank, or ""; collective.
 
-    fault: this rank's, or "". The result names the rank unless all ranks have the same fault.
+    The result names the rank unless all ranks have the same fault.
     """
     faults = gather_objects(fault, group, "receiving the errors of other ranks failed")
     if len(set(faults)) == 1:
@@ -164,7 +160,7 @@ def usable_checkpoints(
 ) -> Iterator[tuple[Path, Checkpoint]]:
     """Yield the intact checkpoints on every rank, the newest first; collective.
 
-    Only rank 0 reads the files. wanted: see `StepConfig.identity`. warn: called with a message for each bad file.
+    Only rank 0 reads the files. wanted: see `StepConfig.identity`. warn: gets a message for each bad file.
 
     Raises ValueError on every rank when all files are bad, if only a rank other than 0 sees any, and for a checkpoint
     of other settings.
@@ -225,7 +221,7 @@ def _checked(checkpoint: Checkpoint, path: Path) -> Checkpoint:
 
 
 def refuse_other_run(then: dict[str, Any], now: dict[str, Any], path: Path) -> None:
-    """Raise ValueError if a run with identity `now` cannot resume from a checkpoint with identity `then`."""
+    """Raise ValueError if a run with identity `now` cannot resume from one with identity `then`."""
     before, after = _flat(then), _flat(now)
     strategies = before.pop("strategy", "none"), after.pop("strategy")
     counts = before.pop("num_ranks", 0), after.pop("num_ranks")

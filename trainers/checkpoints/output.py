@@ -46,17 +46,14 @@ class CheckpointFolder:
 
     @staticmethod
     def step_of(path: Path) -> int:
-        """Return the number of steps in a checkpoint's file name."""
         match = NAME.fullmatch(path.name)
         assert match is not None
         return int(match[1])
 
     def path(self, step: int) -> Path:
-        """Return the path of the checkpoint after `step` steps."""
         return self.folder / f"checkpoint-{step}.pt"
 
     def newest_first(self) -> list[Path]:
-        """Return all files with the name of a checkpoint."""
         paths = self.folder.iterdir() if self.folder.is_dir() else ()
         return sorted((path for path in paths if NAME.fullmatch(path.name)), key=self.step_of, reverse=True)
 
@@ -74,14 +71,14 @@ class CheckpointFolder:
             path.unlink(missing_ok=True)
 
     def clear_unfinished(self) -> None:
-        """Delete temporary files of a killed run; in a container, a later run may have the same process number."""
+        """Delete temporary files of a killed run; a later run may have its process number in a container."""
         with suppress(OSError):
             for path in (path for pattern in UNFINISHED for path in self.folder.glob(pattern)):
                 path.unlink(missing_ok=True)
 
 
 class OutputLock:
-    """A lock (lockf) on a file in the directory; `say` gets a warning if the file system has no locks."""
+    """A lock (lockf) on a file in the directory; `say` gets a warning without file-system locks."""
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self.folder = folder
@@ -130,7 +127,6 @@ class OutputLock:
         return True
 
     def release(self) -> None:
-        """Release the lock and delete its file."""
         if self._descriptor is not None:
             with suppress(OSError):
                 self._path.unlink()
@@ -163,9 +159,9 @@ class Mark(TypedDict):
 class StepLog:
     """The log of one rank: each line is a JSON object whose "step" is the number of steps done.
 
-    begin: the first step of the run; lines after the last checkpoint are dropped. mark: of the file at that step; None:
-    begin a new file. A file that does not match is kept as DAMAGED, `say` gets a message, and the run continues with
-    the good lines. Raises OSError if the file cannot be written.
+    begin: the run's first step; lines after the last checkpoint are dropped. mark: of the file at that step; None:
+    begin a new file. A file that does not match is kept as DAMAGED, and the run continues with the good lines. Raises
+    OSError if the file cannot be written.
     """
 
     def __init__(
@@ -236,9 +232,9 @@ def require_tensorboard() -> None:
 
 
 class TensorBoardLog:
-    """Writes each number of a line as a scalar at the line's "step"; a number in a dict as "evaluation/loss".
+    """Writes each number of a line as a scalar at the line's "step"; in a dict, as "evaluation/loss".
 
-    begin: the first step of the run; TensorBoard hides later steps of an earlier run. Raises ValueError or OSError.
+    begin: the run's first step; TensorBoard hides later steps of an earlier run. Raises ValueError or OSError.
     """
 
     def __init__(self, folder: Path, begin: int) -> None:
@@ -249,7 +245,6 @@ class TensorBoardLog:
         self._writer: Any = SummaryWriter(str(folder), purge_step=begin + 1)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Write the figures of a line to the file."""
         for name, value in line.items():
             figures = {f"{name}/{inner}": number for inner, number in value.items()} if isinstance(value, dict) else {}
             for label, number in (figures or {name: value}).items():

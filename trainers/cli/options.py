@@ -1,6 +1,6 @@
 """The options of the command lines: fields of a config, options of a task, and --config files; loads no torch.
 
-A task's options are NAME=VALUE or --NAME VALUE. A run writes its options to the output directory, as a --config file.
+A run writes its options to the output directory, as a --config file.
 """
 
 import inspect
@@ -110,8 +110,8 @@ task_option = click.option(
 def task_options(task: str, settings: Sequence[str] = ()) -> dict[str, Any]:
     """Return the task's options from the file and the command line, which takes precedence.
 
-    settings: NAME=VALUE each. Raises ValueError and UsageError for wrong options, and for a user's task that only the
-    file names.
+    settings: NAME=VALUE each. Raises ValueError and UsageError for wrong options, and for a user's task named only in
+    the file.
     """
     context = click.get_current_context()
     path, of_file = context.meta.get(_FILE, ("", {}))

@@ -70,7 +70,7 @@ AUTO = "auto"
 class Launch:
     """A training run as all ranks get it.
 
-    options: of the task. resume: the command that resumes. options_file: content of OPTIONS_FILE.
+    options: of the task. resume: the resuming command. options_file: content of OPTIONS_FILE.
     """
 
     task: str
@@ -83,7 +83,6 @@ class Launch:
     options_file: str = ""
 
     def resumable(self, ended: str = "interrupted") -> str:
-        """Return how the run ended, with the command that resumes it."""
         return f"{ended}; resume with: {self.resume}" if self.resume else ended
 
 
@@ -210,7 +209,7 @@ def _check_output(config: TrainConfig) -> None:
 
 
 def run_rank(launch: Launch, task: Task | None = None) -> int:
-    """Train on one rank, however it was started; rank 0 then evaluates the model. Returns the exit code."""
+    """Train on one rank; rank 0 then evaluates the model. Returns the exit code."""
     stop = StopRequest()
     started = read_environment(os.environ)
     progress = Progress(rank=started.rank)
@@ -304,7 +303,7 @@ def _finish(launch: Launch, trainer: "Trainer", train_s: float) -> int:
 
 
 def result_of(trainer: "Trainer", figures: dict[str, Any], train_s: float) -> dict[str, Any]:
-    """Return the result for JSON. train_s: seconds of training since this launch, which may be a resumption."""
+    """Return the result for JSON. train_s: seconds of training since this launch."""
     import torch  # noqa: PLC0415
 
     from ringsim.measurements import provenance  # noqa: PLC0415

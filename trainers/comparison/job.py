@@ -54,7 +54,6 @@ class StrategyRun:
         self.notes.fingerprint = fingerprint(self.train_step.model, buffers=False)
 
     def gradients(self) -> list[torch.Tensor | None]:
-        """Return the last step's gradients, by parameter."""
         return [parameter.grad for parameter in self.train_step.model.model.parameters()]
 
 
@@ -155,7 +154,7 @@ def take_step(runs: Sequence[StrategyRun], step: int, on_step: Callable[[str], o
 
 
 def _compare_gradients(one: StrategyRun, runs: Sequence[StrategyRun]) -> None:
-    """Store the distance from one process of each strategy's gradients, if the strategy leaves their mean."""
+    """Store how far each strategy's mean gradients are from one process, if it leaves the mean."""
     expected = one.gradients()
     largest = max(float(gradient.abs().max()) for gradient in expected if gradient is not None)
     for run in runs:

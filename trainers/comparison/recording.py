@@ -1,4 +1,4 @@
-"""`RecordedRuns`: record real steps of each strategy on a group that sends nothing, and predict from them."""
+"""`RecordedRuns`: record each strategy's steps on a group that sends nothing, and predict from them."""
 
 import dataclasses
 import math
@@ -45,9 +45,9 @@ class RecordedStep(NamedTuple):
 
     @classmethod
     def cut_from(cls, step: TracedStep, computed_s: Sequence[float]) -> Self:
-        """Split the computations of a step at its moments; drop events before the first and after the last moment.
+        """Split a step's computations at its moments; drop events before the first and after the last moment.
 
-        computed_s: seconds computed before each moment, in ascending order.
+        computed_s: seconds computed before each moment, ascending.
         """
         events: list[TraceEvent] = []
         moments: list[int] = []
@@ -153,7 +153,7 @@ def profile_of(model: nn.Module, steps: Sequence[tuple[StepMoments, Sequence[flo
 def common_profile(ranks: Sequence[RankProfile], overlaps: bool) -> StepProfile:
     """Return rank 0's profile, stretched to the slowest rank's steps.
 
-    overlaps: whether a host has a core to spare for sending; otherwise every gradient is ready at the end.
+    overlaps: whether a host has a core to spare for sending; otherwise gradients are ready at the end.
     """
     slowest_s = statistics.median(max(steps) for steps in zip(*(rank.steps_s for rank in ranks), strict=True))
     first = ranks[0].profile
@@ -212,8 +212,8 @@ class _RecordedRun:
 def _gather_initial(weights: ShardedWeights, recorder: Recorder) -> None:
     """Let `weights.gather` restore the initial parameters, in time that is not recorded.
 
-    A group that sends nothing leaves this rank's share in all other places. Gradients then become subnormal numbers,
-    which are slow: the prediction of zero1 on 2 ranks was a fifth too long.
+    A group that sends nothing leaves this rank's share in all other places. Gradients then become subnormal, and slow:
+    the prediction of zero1 on 2 ranks was a fifth too long.
     """
     gather, initial = weights.gather, weights.home.vector.clone()
 
@@ -230,7 +230,7 @@ class RecordedRuns:
 
     num_steps: of all runs, with the warm-up. ranks: the recordings of all ranks, after `gather`.
 
-    The constructor, `take_until` and `gather` are collective: all ranks compute at once, as in training.
+    The constructor, `take_until` and `gather` are collective: all ranks compute at once.
     """
 
     def __init__(self, config: JobConfig, group: dist.ProcessGroup) -> None:

@@ -95,7 +95,7 @@ class RankNotes:
     """One rank's record of a strategy.
 
     fingerprint, memory: after the last step. gradient_difference: of the first step from one process, relative to the
-    largest gradient; None if unknown.
+    largest gradient.
     """
 
     results: list[StepResult] = field(default_factory=list)
@@ -117,7 +117,7 @@ def make_report(
     predicted: tuple[Mapping[str, StepPrediction], Mapping[str, Memory]],
     notes: Mapping[str, Sequence[RankNotes]],
 ) -> JobReport:
-    """Return the report. profile: of a step without synchronisation. notes: by strategy and rank."""
+    """Return the report. profile: without synchronisation. notes: by strategy and rank."""
     num_samples = config.step.batches(config.task, 0, measurements.num_ranks).num_samples(0)
     tokens = num_samples * getattr(config.task, "tokens_per_sample", 0)
     times, memory = predicted
@@ -136,10 +136,7 @@ def make_report(
 def summarise(
     name: str, predicted: StepPrediction, predicted_memory: Memory, ranks: Sequence[RankNotes], tokens: int
 ) -> StrategyResult:
-    """Return one strategy's row of the report, from every rank's notes.
-
-    tokens: of a step of all ranks, or 0.
-    """
+    """Return one strategy's row from every rank's notes. tokens: of a step of all ranks, or 0."""
     losses, period = ranks[0].losses, steps_between_averages(name)
     steps = _counted(ranks)
     # The last rank to finish its backward pass waits for nobody: its time is the synchronisation alone.
@@ -170,7 +167,7 @@ def summarise(
 
 
 def _counted(ranks: Sequence[RankNotes]) -> list[tuple[StepMoments, ...]]:
-    """Return the steps after the warm-up, each with the moments of all ranks."""
+    """Return the steps after the warm-up, with the moments of all ranks."""
     steps = list(zip(*([result.moments for result in rank.results] for rank in ranks), strict=True))
     return steps[min(MAX_WARM_UP_STEPS, len(steps) // 2) :]
 
@@ -263,7 +260,7 @@ def _footnotes(report: JobReport, comparison: object) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """The result of the strategy comparison on rank 0. comparison: with one process, if requested."""
+    """The strategy comparison's result on rank 0. comparison: with one process, if requested."""
 
     report: JobReport
     comparison: TrainingComparison | None

@@ -76,7 +76,7 @@ def _set_meeting_point(environment: DistributedEnvironment, one_node: bool) -> N
 
 
 def _store(environment: DistributedEnvironment, timeout: timedelta, alone: bool, on_one_host: bool) -> "Store | None":
-    """Return the store in which the ranks meet; None for torch's own at MASTER_ADDR and MASTER_PORT."""
+    """Return the ranks' store; None for torch's own at MASTER_ADDR and MASTER_PORT."""
     import torch.distributed as dist  # noqa: PLC0415
 
     if alone:  # one process has no need of a port
@@ -107,8 +107,8 @@ def attempt_store(store: "Store", rank: int, num_ranks: int, timeout_s: float) -
     With --max-restarts torchrun keeps one store for all attempts, in which a restarted rank could find a dead rank's
     address. The number of restarts differs between nodes, and cannot name an attempt.
 
-    Each rank therefore writes a random name. Rank 0 answers with the attempt's name until the living rank confirms it.
-    Raises RuntimeError, like torch, if others do not come in time.
+    Each rank writes a random name. Rank 0 answers with the attempt's name until the living rank confirms it. Raises
+    RuntimeError on a timeout.
     """
     from torch.distributed.distributed_c10d import PrefixStore  # noqa: PLC0415
 

@@ -57,7 +57,7 @@ class StopRequest:
 
     @contextmanager
     def heeding(self) -> Iterator[None]:
-        """Note SIGTERM in the block instead of ending at once; the program reads `number` after each step."""
+        """Note SIGTERM in the block instead of ending; the program reads `number` after each step."""
         with handling([signal.SIGTERM], self._take):
             self.heeded = True
             try:
@@ -76,7 +76,7 @@ def delay_termination(
 ) -> None:
     """Let SIGTERM end this process at once, or, while `is_failing()`, after at most GRACE_S.
 
-    torchrun ends the other ranks as soon as one has died; they need a little longer to find out which.
+    torchrun ends the other ranks as soon as one has died; they need longer to find out which.
 
     say_ended: called in another thread if SIGTERM ends the process while nothing fails.
     is_stopping: while true and nothing fails, the main thread itself ends the process.

@@ -27,16 +27,16 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """The samples of a batch for which one rank computes a loss.
+    """The samples of a batch for which one rank computes a loss; never empty.
 
-    indices: never empty. weight: factor of their mean loss before the backward pass.
+    weight: factor of their mean loss before the backward pass.
     """
 
     indices: Indices
     weight: float
 
     def split(self, parts: int) -> "list[Share]":
-        """Return at most `parts` shares; their weighted losses add up to this share's. Raises ValueError below 1."""
+        """Split into at most `parts` shares with the same total weighted loss. Raises ValueError below 1."""
         if parts < 1:
             raise ValueError(f"parts {parts}: must be at least 1")
         count = len(self.indices)
@@ -47,8 +47,8 @@ class Share:
 class Batches:
     """The batches of a training run, and one rank's share of each.
 
-    A batch depends only on seed and step, so that a run can resume with another number of ranks. Every epoch has each
-    sample exactly once; its last batch may be smaller.
+    A batch depends only on seed and step; a run can resume with another number of ranks. Every epoch has each sample
+    exactly once; its last batch may be smaller.
 
     Raises ValueError for fewer samples than ranks, in all or in a batch.
     """
@@ -81,7 +81,7 @@ class Batches:
         return Share(own, len(own) * self._num_ranks / len(batch))
 
     def num_samples(self, step: int) -> int:
-        """Return the number of samples of all ranks in the batch of `step`."""
+        """Return the samples of all ranks in the batch of `step`."""
         before = step % self.batches_per_epoch * self.global_batch_size
         return min(self.global_batch_size, self._num_samples - before)
 
@@ -148,7 +148,7 @@ class StepConfig:
     """The settings of a training step.
 
     batch_size: samples per rank; None: the task's `global_batch_size`, divided among the ranks.
-    accumulate: number of micro-batches. clip_norm: maximum global norm of the gradients; None: no clipping.
+    accumulate: number of micro-batches. clip_norm: maximum global norm of the gradients.
     broadcast: start from rank 0's weights; otherwise all ranks must have the same.
     on_nan: action when a loss is not finite. amp: autocast dtype of the forward pass.
 
@@ -187,19 +187,17 @@ class StepConfig:
             require_compiler()
 
     def global_batch_size(self, task: Task, num_ranks: int) -> int:
-        """Return the samples per step of all ranks."""
         return task.global_batch_size if self.batch_size is None else self.batch_size * num_ranks
 
     def batches(self, task: Task, rank: int, num_ranks: int) -> Batches:
-        """Return the batches of a rank. Raises ValueError."""
         return Batches(task.num_samples, self.global_batch_size(task, num_ranks), self.seed, rank, num_ranks)
 
     def schedule(self, num_steps: int) -> RateSchedule:
-        """Return the schedule of the learning rate for a run of `num_steps` steps. Raises ValueError."""
+        """Return the schedule of the learning rate. Raises ValueError."""
         return RateSchedule(self.lr_schedule, self.warmup_steps, num_steps)
 
     def identity(self, task: Task, num_ranks: int, num_steps: int) -> dict[str, Any]:
-        """Return all settings that determine the result of a run of `num_steps` steps, for its checkpoints."""
+        """Return all settings that determine the result of a run, for its checkpoints."""
         fields = ("accumulate", "clip_norm", "lr_schedule", "warmup_steps", "amp", "compile")
         training = {
             "strategy": self.strategy,
@@ -262,16 +260,14 @@ class TrainConfig(StepConfig):
         return count * batches_per_epoch if in_epochs else count
 
     def writes_line(self, done: int, num_steps: int) -> bool:
-        """Return whether the log has a line after `done` steps."""
         is_due = self.log_every > 0 and (done % self.log_every == 0 or done == num_steps)
         return is_due or self.evaluates(done)
 
     def evaluates(self, done: int) -> bool:
-        """Return whether the model is evaluated after `done` steps."""
         return self.eval_every > 0 and done % self.eval_every == 0
 
     def _saves(self) -> tuple[int, bool]:
-        """Return the number of steps or epochs between checkpoints, and whether it counts epochs."""
+        """Return the number between checkpoints, and whether it counts epochs instead of steps."""
         match = re.fullmatch(r"(-?[0-9]+) ?(epochs?)?", str(self.save_every), re.ASCII)
         if match is None:
             raise ValueError(
@@ -299,7 +295,7 @@ def require_compiler() -> None:
 
 
 class ScheduledRates:
-    """Sets the learning rates of an optimizer; made before a checkpoint is loaded. Raises ValueError if it has none."""
+    """Sets an optimizer's learning rates; made before a checkpoint is loaded. Raises ValueError if it has none."""
 
     def __init__(self, groups: Sequence[dict[str, Any]], schedule: RateSchedule) -> None:
         self._schedule = schedule
@@ -309,7 +305,6 @@ class ScheduledRates:
         self._whole = [] if schedule.is_constant else [group["lr"] * 1 for group in groups]
 
     def set(self, groups: Sequence[dict[str, Any]], step: int) -> None:
-        """Set the rates of these groups for `step`."""
         factor = self._schedule.factor(step)
         for group, whole in zip(groups, self._whole, strict=False):  # there are none if it is constant
             group["lr"] = whole * factor

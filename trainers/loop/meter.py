@@ -82,7 +82,6 @@ class Meter:
     """Times and losses of one rank; a line of the log has the means over all ranks.
 
     tokens_per_sample: 0 if samples have no tokens. makes_lines: whether `line` is ever called.
-    losses: of the steps since the last line.
     skipped, skipped_now, skipped_in_a_row: steps in the whole run, since the last line, and since the last step taken.
     """
 
@@ -96,7 +95,7 @@ class Meter:
         self.restart()
 
     def restart(self) -> None:
-        """Restart the clock, so that the time since the last step belongs to no step."""
+        """Restart the clock; the time since the last step belongs to no step."""
         self._begin_s = time.perf_counter()
         self._steps = self._samples = 0
         self._communication_s = 0.0
@@ -152,7 +151,6 @@ class Meter:
         return {name: getattr(self, name) for name in NOTES} | {"losses": list(self.losses)}
 
     def set_notes(self, notes: dict[str, Any]) -> None:
-        """Restore a result of `notes`."""
         for name in NOTES:
             setattr(self, name, list(notes[name]) if name == "losses" else notes[name])
 
@@ -160,7 +158,7 @@ class Meter:
 def held_bytes(train_step: TrainStep) -> dict[str, int]:
     """Return this rank's bytes of each kind (see `Memory`) after a step, before its gradients are cleared.
 
-    The buckets of DDP are not accessible, and count as DDP reports them.
+    DDP's buckets are not accessible, and count as DDP reports them.
     """
     strategy, optimizer = train_step.model.strategy, train_step.optimizer
     stepped = parameters_of(optimizer)
@@ -176,7 +174,7 @@ def held_bytes(train_step: TrainStep) -> dict[str, int]:
 
 
 def new_bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
-    """Return the bytes of the storages that are not in `seen`, and add these to `seen`."""
+    """Return the bytes of storages not yet in `seen`, and add these."""
     held = (tensor for tensor in tensors if not isinstance(tensor, Withheld))
     own = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in held)
     storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in own)}
@@ -189,7 +187,7 @@ _NOT_KEPT = (torch.optim.Optimizer, dist.ProcessGroup)  # their tensors are coun
 
 
 def kept_tensors(value: Any, visited: set[int]) -> Iterator[torch.Tensor]:
-    """Yield the tensors nested in an object, but not in modules and optimizers. visited: ids of visited objects."""
+    """Yield the tensors nested in an object, without modules and optimizers. visited: ids of objects."""
     if id(value) in visited:
         return
     visited.add(id(value))
@@ -248,7 +246,7 @@ def activation_bytes(train_step: TrainStep) -> int:
 
 
 class ProfilerTrace:
-    """A trace of STEPS steps after WARM_UP_STEPS others, or fewer in a short run; none if `path` is None."""
+    """A trace of STEPS steps after WARM_UP_STEPS others, or fewer in a short run."""
 
     def __init__(self, path: Path | None, first: int, end: int) -> None:
         self._path = path
@@ -274,7 +272,6 @@ class ProfilerTrace:
                 self._profile.stop()
 
     def is_over(self, step: int) -> bool:
-        """Return whether the step was the last of the trace."""
         return self._profile is not None and step == self._last
 
     def save(self) -> None:

@@ -1,8 +1,6 @@
 """`TrainStep`: a task's model on one rank, with its strategy and optimizer, and its training steps.
 
-A step consists of batch, forward pass, `exchange_losses`, backward pass with gradient synchronisation, and optimizer;
-each part is timed. `exchange_losses` tells all ranks the losses, and whether one must stop, before gradients are
-averaged.
+A step consists of batch, forward pass, `exchange_losses`, backward pass with gradient synchronisation, and optimizer.
 """
 
 import math
@@ -51,7 +49,7 @@ class RankLosses(NamedTuple):
 
     @property
     def trouble(self) -> str:
-        """The ranks whose loss is not finite; "" if there is none."""
+        """The ranks whose loss is not finite, or ""."""
         return ", ".join(
             f"the loss of rank {rank} is {loss}" for rank, loss in enumerate(self.losses) if not math.isfinite(loss)
         )
@@ -62,7 +60,7 @@ def exchange_losses(group: dist.ProcessGroup, loss: float, asked: int = 0) -> Ra
 
     All ranks must know of a bad loss before the backward pass, which averages gradients while computing others.
 
-    asked: number of the signal that asks this rank to stop after the step, or 0. With CANNOT_GO_ON every rank raises
+    asked: number of the signal that asks this rank to stop after the step, or 0; CANNOT_GO_ON: every rank raises
     StoppedError.
     """
     with naming_failures("exchanging the losses failed"):
@@ -73,7 +71,7 @@ def exchange_losses(group: dist.ProcessGroup, loss: float, asked: int = 0) -> Ra
 
 
 def require_finite(trouble: str, place: str, advice: str = "") -> None:
-    """Raise DivergedError if there is trouble. place: the step, for the message. advice: end of the message."""
+    """Raise DivergedError if there is trouble. place: the step. advice: end of the message."""
     if trouble:
         raise DivergedError(f"{place}: {trouble}; a smaller `learning_rate` may help{advice}")
 
@@ -95,9 +93,9 @@ def gather_numbers(own: Sequence[float], group: dist.ProcessGroup) -> Tensor:
 
 
 class StepMoments(NamedTuple):
-    """The boundaries of a step's parts on this rank, in this order, in seconds of `time.perf_counter`.
+    """The boundaries of a step's parts on this rank, in order, in seconds of `time.perf_counter`.
 
-    params_begin_s, params_end_s: of gathering or averaging parameters in the optimizer's step; without either, both are
+    params_begin_s, params_end_s: of gathering or averaging parameters in the optimizer's step; otherwise
     backward_end_s.
     """
 
@@ -146,7 +144,7 @@ class StepMoments(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """A step that was taken or skipped; in a skipped step all moments after the loss exchange are equal.
+    """A step that was taken or skipped; then all moments after the loss exchange are equal.
 
     loss: of the whole batch. trouble: why the step was skipped, or "". asked: number of a signal to stop, or 0.
     """
@@ -158,7 +156,7 @@ class StepResult(NamedTuple):
 
 
 class TrainStep:
-    """A model, its strategy and its optimizer on all ranks of `group`; steps of several objects can be interleaved.
+    """A model, its strategy and its optimizer on all ranks of `group`; several objects may alternate their steps.
 
     num_steps: of the whole run.
 
@@ -221,10 +219,7 @@ class TrainStep:
         return StepResult(losses.mean, "", moments, losses.asked)
 
     def gradient_norm(self) -> float:
-        """Return the global norm of the last step's gradients before clipping; collective.
-
-        The step must not have been skipped.
-        """
+        """Return the global norm of the last, not skipped step's gradients before clipping; collective."""
         norm = self._norm_before_clipping
         if norm is None:
             with naming_failures("taking the norm of the gradients failed"):
@@ -249,7 +244,7 @@ class TrainStep:
     def settle(self) -> None:
         """Bring DDP to its state after a step, before a checkpoint is loaded.
 
-        DDP rebuilds its buckets after its first backward pass, and an element's sum depends on its place in the bucket.
+        DDP rebuilds its buckets after its first backward pass, and a sum depends on an element's place in its bucket.
         """
         if isinstance(self.model.strategy, Ddp):
             _, last = self._forward(self.batches.share(0))
@@ -269,7 +264,7 @@ class TrainStep:
                 raise ValueError(f"its optimizer has other options: {', '.join(differing)}")
 
     def _forward(self, share: Share) -> tuple[float, Tensor]:
-        """Run a step until gradients are averaged; return this rank's loss, and the loss of the last micro-batch."""
+        """Run a step until gradients are averaged; return this rank's loss and the last micro-batch's."""
         self.optimizer.zero_grad()
         *held, last = share.split(self.config.accumulate)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -311,7 +306,7 @@ class GradientClock:
         self._ready_s[index] = time.perf_counter()
 
     def last_s(self, unknown: float = 0.0) -> float:
-        """Return when the last gradient was ready; `unknown` if none was recorded, as FSDP replaces the parameters."""
+        """Return when the last gradient was ready; `unknown` with FSDP, which replaces the parameters."""
         return max(self._ready_s.values(), default=unknown)
 
     def before_last_s(self) -> list[float]:
@@ -320,5 +315,5 @@ class GradientClock:
 
 
 def on_device(batch: Any, device: str) -> Any:
-    """Move all tensors of a batch to the device, also in tuples, lists and dicts."""
+    """Move all tensors in a batch to the device, also in tuples, lists and dicts."""
     return tree_map_only(Tensor, lambda tensor: tensor.to(device), batch)

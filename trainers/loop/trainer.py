@@ -1,4 +1,4 @@
-"""`Trainer`: train a task with one strategy, on one rank of a group, from the start or from a checkpoint."""
+"""`Trainer`: train a task with one strategy, on one rank of a group."""
 
 import math
 import os
@@ -116,7 +116,7 @@ class Trainer:
         return mark
 
     def _load(self, checkpoint: Checkpoint) -> str:
-        """Load the checkpoint on this rank; return why it does not fit this rank, or ""."""
+        """Load the checkpoint; return why it does not fit this rank, or ""."""
         rank, notes = self.group.rank(), checkpoint.notes
         try:
             if checkpoint.step > notes["skipped"]:
@@ -140,8 +140,8 @@ class Trainer:
 
         after_step: called after each step with a short text on its progress.
         say_line: called on rank 0 with printed lines of the log, at most one a second, and the last.
-        asked: returns the number of a signal that asks this rank to stop, or 0. All ranks then stop after the same
-        step, with a checkpoint; `stopped_by` is the signal, `num_done` the number of steps.
+        asked: returns the number of a signal to stop, or 0. All ranks then stop after the same step, with a checkpoint;
+        `stopped_by` is the signal, `num_done` the number of steps.
 
         Raises CollectiveError when a peer fails; and on all ranks DivergedError, DriftError, or StoppedError if rank 0
         cannot write.
@@ -276,7 +276,7 @@ def _silent(_: str) -> None:
 
 
 def _restarted() -> str:
-    """Return a warning if the job was restarted, because its checkpoints may be on another node, or ""."""
+    """Return a warning if the job was restarted, perhaps without its checkpoints on this node, or ""."""
     for name in RESTART_COUNTS:
         if (count := os.environ.get(name, "0")) != "0":
             return (

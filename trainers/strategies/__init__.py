@@ -1,6 +1,6 @@
 """The table of the strategies of gradient synchronisation. Importing it loads no torch.
 
-Reading order of the modules: plain, bucketed, ddp, zero, zero3, fsdp, local_sgd, power_sgd.
+Reading order: plain, bucketed, ddp, zero, zero3, fsdp, local_sgd, power_sgd.
 
 >>> from trainers import STRATEGIES
 >>> list(STRATEGIES)[:5]
@@ -44,13 +44,12 @@ RANK = Number("rank", "the rank of the products that are sent, a whole number", 
 class StrategyInfo:
     """A row of the table; calling it makes the strategy for a model and a group.
 
-    sync: the class or function that makes the strategy, as MODULE.NAME in this package.
-    wire: dtype on the wire; None: the gradients' dtype. backend: of a new process group; None: the given group.
-    number: the number that may follow the name.
+    sync: the class or function, as MODULE.NAME in this package.
+    wire: dtype on the wire; None: the gradients'. backend: of a new process group; None: the given group.
     is_exact: equals training in one process with the whole batch, except for rounding.
     leaves_mean: each parameter's `grad` becomes the mean over all ranks.
     saves_vectors: the optimizer's state is saved as vectors, not by parameter.
-    keeps_state: each rank has its own state, which checkpoints hold.
+    keeps_state: checkpoints hold a state of each rank.
     """
 
     sync: str
@@ -137,6 +136,6 @@ def parse_strategy(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def steps_between_averages(name: str) -> int:
-    """Return the steps between two averages of the parameters; 1 if ranks communicate in every step."""
+    """Return the steps between averages of the parameters; 1 if ranks communicate in every step."""
     plain, number = parse_strategy(name)
     return int(number.get(EVERY.keyword, EVERY.example)) if STRATEGIES[plain].number is EVERY else 1

@@ -25,8 +25,7 @@ class Strategy:
     """The interface of strategies to `DataParallel`; overriding `synchronise` is enough.
 
     module: the model, or its wrapper. parameters: the trained ones.
-    param_sync: begin and end of gathering or averaging parameters in the last optimizer step, in seconds of
-    `time.perf_counter`; None without either.
+    param_sync: begin and end of gathering or averaging parameters in the last step, in seconds of `time.perf_counter`.
     stand_ins: parameters that temporarily replace the model's.
     """
 
@@ -42,13 +41,13 @@ class Strategy:
         """Make every gradient the mean over all ranks, after any backward passes."""
 
     def on_forward(self) -> None:
-        """Discard the remains of a failed backward pass, at the beginning of a forward pass."""
+        """Discard the remains of a failed backward pass, before a forward pass."""
 
     def on_grad(self, index: int) -> None:
         """Handle the gradient of `parameters[index]` in a synchronised backward pass."""
 
     def on_backward_end(self) -> None:
-        """Make every gradient the mean over all ranks, at the end of a synchronised backward pass."""
+        """Make every gradient the mean over all ranks, after a synchronised backward pass."""
         self.synchronise()
 
     def set_sync(self, is_synced: bool) -> None:
@@ -91,7 +90,7 @@ class Strategy:
         """Gather whole parameters until the next step or forward pass with gradients; collective."""
 
     def state_of(self, model: nn.Module, *arguments: Any, **keywords: Any) -> Any:
-        """Return the plain model's state with whole tensors; with sharded parameters a copy, and collective."""
+        """Return the plain model's state with whole tensors; with sharded parameters collective."""
         return model.state_dict(*arguments, **keywords)
 
     def load_into(self, model: nn.Module, state_dict: Mapping[str, Any], strict: bool) -> Any:
@@ -99,7 +98,7 @@ class Strategy:
         return model.load_state_dict(state_dict, strict)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that only this rank has, or {} on all ranks."""
+        """Return the state that only this rank has; {} on all ranks if none."""
         return {}
 
     def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
@@ -175,7 +174,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 def all_alike(own: torch.Tensor, group: dist.ProcessGroup) -> bool:
     """Return whether all ranks have the same vector; collective.
 
-    It uses our collective, because torch 2.13 aborts if the interpreter ends while Gloo's thread frees torch's tensors.
+    Not a collective of torch 2.13, which aborts if the interpreter ends while Gloo's thread frees torch's tensors.
     """
     everywhere = own.new_empty(group.size() * len(own))
     collectives.all_gather_into_tensor(everywhere, own, group)

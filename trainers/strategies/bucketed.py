@@ -1,4 +1,4 @@
-"""Buckets of gradients, which our ring all-reduces during the backward pass as soon as they are full."""
+"""Buckets of gradients, which our ring all-reduces during the backward pass."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from trainers.strategies.flat_vector import FlatGradients, described
 class InBuckets(Strategy):
     """A strategy that sends buckets of gradients during the backward pass.
 
-    Buckets follow the reverse order of the layers. All ranks send them in this order, whichever is full first.
+    All ranks send the buckets in the reverse order of the layers, whichever is full first.
 
     max_under_way: maximum number of buckets in flight; None: unlimited.
     """

@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel, and its buckets on our ring, by communication hook or by backend."""
+"""torch's DistributedDataParallel, also on our ring by communication hook or by backend."""
 
 import uuid
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from trainers.strategies.plain import Ring
 
 
 class Ddp(Strategy):
-    """The reference: torch's DDP, which all-reduces buckets of gradients during the backward pass.
+    """The reference: torch's DDP, which all-reduces buckets during the backward pass.
 
     bucket_cap_mb: DDP's option, in MiB; None: DDP's default.
     """
@@ -38,7 +38,7 @@ class Ddp(Strategy):
         return optimizer
 
     def _rebuild_buckets(self) -> None:
-        """Raise RuntimeError, as DDP's next forward pass would, if a bucket still waits for a gradient."""
+        """Raise RuntimeError, like DDP's next forward pass, if a bucket still waits for a gradient."""
         self.module.reducer._rebuild_buckets()
 
     def on_forward(self) -> None:
@@ -86,7 +86,7 @@ class DdpHook(DdpInPlace):
 
 
 def group_on_ring(group: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Return the group, or a new group of the same ranks if its backend is not ours; collective."""
+    """Return the group, or a new group of its ranks if its backend is not ours; collective."""
     if dist.get_backend(group) == "ring":
         return group
     timeout = group._get_backend(torch.device("cpu")).options._timeout

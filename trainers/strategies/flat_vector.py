@@ -44,7 +44,7 @@ class LayerParts(NamedTuple):
 def layers_of(model: nn.Module) -> list[LayerParts]:
     """Return the members of every ModuleList, ModuleDict and Sequential, then the model with the other parameters.
 
-    Members inside a layer are not layers. A parameter that several layers share belongs to the model.
+    Layers are not nested. A parameter that several layers share belongs to the model.
     """
     layers = list(dict.fromkeys(_repeated(model)))
     inside = {part for layer in layers for part in layer.modules()}
@@ -70,8 +70,7 @@ def _repeated(module: nn.Module) -> Iterator[nn.Module]:
 class FlatVector:
     """A vector for tensors of one dtype and device, with `spare` more elements at its end.
 
-    vector: (num_elements + spare + padding,), initially zero after num_elements; the length is a multiple of
-    `multiple_of`.
+    vector: (num_elements + spare + padding,), a multiple of `multiple_of`; initially zero after num_elements.
     views: each tensor's part, in its shape. group: its ranks may share the memory (see `collectives.empty`).
     """
 
@@ -99,7 +98,7 @@ class FlatVector:
 class FlatGradients(FlatVector):
     """Gradients of several parameters, and a mark for each: nonzero if some rank has the gradient.
 
-    Without marks a parameter that no rank has used would get zeros, and an optimizer would apply weight decay.
+    Without marks, parameters that no rank has used would get zeros, and weight decay.
     """
 
     def __init__(
@@ -139,7 +138,7 @@ def flat_gradients(
 
 
 def copy_saved(tensors: Sequence[torch.Tensor], saved: Sequence[torch.Tensor]) -> None:
-    """Copy saved tensors into `tensors`. Raises ValueError for another number or shape, which torch might broadcast."""
+    """Copy saved tensors. Raises ValueError for another number or shape, which torch might broadcast."""
     for tensor, value in zip(tensors, saved, strict=True):
         if tensor.shape != value.shape:
             raise ValueError(f"a saved tensor has shape {tuple(value.shape)}: must have shape {tuple(tensor.shape)}")

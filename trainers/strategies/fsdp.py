@@ -1,4 +1,4 @@
-"""torch's FSDP2 (`fully_shard`), on torch's backend or ours: torch's implementation of the idea of `zero3`."""
+"""torch's FSDP2 (`fully_shard`), on torch's backend or ours; the idea of `zero3`."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ from trainers.strategies.sharded import (
 
 
 def gathered_rows(value: Any) -> Any:
-    """Return a copy of a DTensor with the rows of all ranks, collective; return other values unchanged."""
+    """Return a DTensor's copy with all ranks' rows, collective; return other values unchanged."""
     return value.full_tensor().detach().clone() if isinstance(value, DTensor) else value
 
 
@@ -42,8 +42,7 @@ def rows_like(value: Any, parameter: torch.Tensor | None) -> Any:
 class Fsdp(Sharded):
     """`fully_shard` for each layer of `layers_of`, and for the whole model.
 
-    The optimizer steps a rank's rows of DTensors. After `unshard` the model has whole parameters; changes to them are
-    kept.
+    The optimizer steps a rank's rows of DTensors. Changes to the whole parameters after `unshard` are kept.
 
     Raises ValueError for a layer of several dtypes, which `fully_shard` does not support.
     """
@@ -97,14 +96,14 @@ class Fsdp(Sharded):
     def _set_prefetch(self) -> None:
         """Set the layer to prefetch in a backward pass.
 
-        FSDP's default, the order of the last forward passes, differs on a rank that has evaluated the model alone.
+        FSDP's default, the order of the last forward passes, differs on a rank that evaluated alone.
         """
         for before, module in zip([self._root, *self._layers], self._layers, strict=False):
             module.set_modules_to_backward_prefetch([before])
         self._root.set_modules_to_backward_prefetch(self._layers[-1:] or [self._root])
 
     def _storages(self) -> list[int]:
-        """Return the identities of the parameters' storages, even of empty ones; an assignment changes them."""
+        """Return the identities of storages, even of empty ones; an assignment changes them."""
         return [p.untyped_storage()._cdata for p in (*self.parameters, *self.stand_ins)]
 
     def on_forward(self) -> None:
@@ -120,7 +119,7 @@ class Fsdp(Sharded):
         return self._root._get_fsdp_state()._state_ctx
 
     def on_backward_end(self) -> None:
-        """Raise ShardingError for hooks that FSDP has not called; the gradients are already synchronised."""
+        """Raise ShardingError for hooks that FSDP has not called; gradients are already synchronised."""
         if any(parameter._backward_hooks for parameter in self.parameters):
             raise ShardingError(
                 f"{self.name} does not call the hooks of Tensor.register_hook on parameters: use "
@@ -163,7 +162,7 @@ class Fsdp(Sharded):
                 self._shown.append((rows, whole))
 
     def _hide_gradients(self) -> None:
-        """Remove withheld gradients; forget gradients that the program has set to None at whole parameters."""
+        """Remove withheld gradients; forget gradients that the program has set to None."""
         for rows, whole in self._shown:
             if whole.grad is None:
                 rows.grad = None
@@ -225,11 +224,9 @@ class Fsdp(Sharded):
         return super().load_into(model, parts, strict)
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:  # noqa: ARG002
-        """Raise ValueError, as `zero3` does."""
         raise ValueError(f"{self.name}: its passes cannot be compiled; use ddp or zero2")
 
     def share_gradients(self) -> list[torch.Tensor]:
-        """Return this rank's rows of the gradients."""
         gradients: list[Any] = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         return [gradient.to_local() for gradient in gradients]
 

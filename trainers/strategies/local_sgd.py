@@ -24,8 +24,7 @@ class OuterMomentum(NamedTuple):
 class Average:
     """The parameters of one dtype, and the outer optimizer's state.
 
-    state: "start", the parameters after the last average, and "velocity", (num_elements,) each; {} without outer
-    optimizer.
+    state: {}, or "start", the parameters after the last average, and "velocity", (num_elements,) each.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], outer: OuterMomentum | None) -> None:
@@ -58,9 +57,9 @@ class Average:
 
 
 class LocalSgd(OwnOptimizer):
-    """Send no gradients; average all parameters after `every` steps of each rank with its own gradients.
+    """Send no gradients; average all parameters after every `every` local steps.
 
-    outer: optimizer that steps from the last average towards the new one, as in DiLoCo; None: take the new average.
+    outer: steps from the last average towards the new one, as in DiLoCo; None: take the new average.
 
     Sources: Stich 2019, "Local SGD Converges Fast and Communicates Little", algorithm 1; Douillard et al. 2023,
     "DiLoCo: Distributed Low-Communication Training of Language Models", algorithm 1.
@@ -114,7 +113,7 @@ class LocalSgd(OwnOptimizer):
             self._taken = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this rank's state; rank 0 adds the outer momentum, which is equal on all ranks."""
+        """Return this rank's state; rank 0 adds the outer momentum, equal on all ranks."""
         assert self._optimizer is not None
         return {
             "model": self.module.state_dict(),
@@ -150,7 +149,7 @@ diloco = partial(LocalSgd, outer=OuterMomentum())
 def _unscale(optimizer: torch.optim.Optimizer) -> None:
     """Unscale gradients, or remove them if one is infinite: `torch.amp.GradScaler` leaves this to the optimizer.
 
-    Each rank steps with its own gradients, and therefore has its own scale.
+    Each rank has its own gradients, and therefore its own scale.
     """
     scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
     if found_inf is None:

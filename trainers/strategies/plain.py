@@ -10,14 +10,13 @@ from trainers.strategies.flat_vector import FlatGradients, flat_gradients
 
 
 class NoSync(Strategy):
-    """A baseline without communication: losses and parameters of the ranks diverge from the first step."""
+    """A baseline without communication: losses and parameters of the ranks diverge."""
 
 
 class AllReduce(Strategy):
     """One all-reduce per parameter: simple but slow, because every small message pays the ring's latency.
 
-    A rank without a gradient must send zeros, or the others hang. The ranks therefore first exchange which gradients
-    exist.
+    Ranks first exchange which gradients exist: a rank without one must send zeros, or the others hang.
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
@@ -62,7 +61,7 @@ class Flat(Strategy):
 
 
 class Ring(Flat):
-    """`Flat` on our ring: executes the schedule that also predicts it, on gradients in place."""
+    """`Flat` on our ring: executes the schedule that also predicts it, without copies of the gradients."""
 
     def _new_vectors(self) -> list[FlatGradients]:
         return flat_gradients(self.parameters, group=self.group)

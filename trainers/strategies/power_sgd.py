@@ -26,7 +26,7 @@ class LowRank:
         self.error = torch.zeros(len(left), len(right), dtype=parameter.dtype, device=parameter.device)
 
     def find_left(self) -> None:
-        """Add the gradient to `error`, which is now the matrix to send, and compute the left factor."""
+        """Add the gradient to `error`, the matrix to send, and compute the left factor."""
         if self._parameter.grad is not None:
             self.error.add_(self._parameter.grad.reshape(self.error.shape))
         torch.mm(self.error, self._right, out=self._left)
@@ -97,10 +97,7 @@ class LowRankGradients:
 
 
 def _is_worth_it(parameter: nn.Parameter, rank: int) -> bool:
-    """Return whether the factors are smaller than the gradient, a matrix with the first dimension as rows.
-
-    False for float16, in which factors may overflow.
-    """
+    """Return whether the factors are smaller than the gradient; False for float16, in which factors may overflow."""
     if parameter.dim() < 2 or not parameter.is_floating_point() or parameter.dtype == torch.float16:
         return False
     rows, elements = len(parameter), parameter.numel()
@@ -132,7 +129,7 @@ class PowerSgd(Strategy):
             gradients.unpack()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the errors; rank 0 adds the right factors, which are equal on all ranks."""
+        """Return the errors; rank 0 adds the right factors, equal on all ranks."""
         return {"errors": self._errors(), "rights": self._rights() if self.group.rank() == 0 else []}
 
     def _errors(self) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""`Sharded`: strategies whose ranks step shares of the parameters, and tensors that represent shares."""
+"""`Sharded`: strategies whose ranks step shares of the parameters, and tensors for shares."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ MapState = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of a share, a
 class Sharded(OwnOptimizer):
     """A strategy whose ranks step shares of the parameters, and have the mean gradients of only these.
 
-    The user's optimizer steps the shares; its state is saved and loaded as the state of whole parameters.
+    The optimizer's state is saved and loaded as the state of whole parameters.
     """
 
     share_gradients: Callable[[], list[torch.Tensor]]  # of this rank, after a synchronisation
@@ -81,7 +81,7 @@ def _map_state(change: MapState, optimizer: torch.optim.Optimizer, state_dict: d
 def check_shardable(
     make: MakeOptimizer, parameters: Sequence[nn.Parameter], shares: Sequence[nn.Parameter], name: str
 ) -> None:
-    """Raise ValueError if an optimizer of shares would train differently from one of the model's parameters."""
+    """Raise ValueError if an optimizer of shares would train differently from one of whole parameters."""
     for given in (parameters, shares):
         optimizer = make(list(given))
         kind = type(optimizer).__name__
@@ -114,7 +114,7 @@ def require_exactly(
 
 
 def _is_elementwise(make: MakeOptimizer, num_dims: set[int]) -> bool:
-    """Return whether two halves, stepped as vectors, change like the whole with these numbers of dimensions."""
+    """Return whether two halves, stepped as vectors, change like a whole of these dimensions."""
     shapes = [(8,), *((2, 4) if num == 2 else (2, 2, 2, *[1] * (num - 3)) for num in num_dims - {0, 1})]
     with torch.random.fork_rng(devices=[]):
         try:
@@ -202,7 +202,7 @@ _VALUES = ("data", "T", "mT", "H", "mH", "real", "imag")  # properties that are 
 class Withheld(torch.Tensor):
     """A tensor whose values are elsewhere: reading or changing them raises ShardingError.
 
-    torch's `clip_grad_norm_` would silently skip a gradient of None. autograd's C++ code is not intercepted, and reads
+    A gradient of None would be skipped by torch's `clip_grad_norm_`. autograd's C++ code is not intercepted, and reads
     nan.
 
     bring_back: fetches the values; called only within a backward pass, which all ranks take alike.
@@ -236,7 +236,7 @@ class Withheld(torch.Tensor):
 
 
 class WithheldParameter(Withheld, nn.Parameter):
-    """A parameter without values; parameters have this class temporarily, as with UninitializedParameter."""
+    """A parameter without values, temporarily, like UninitializedParameter."""
 
 
 def without_values(like: torch.Tensor, shape: torch.Size) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""ZeRO stages 1 and 2: each rank steps a share of the parameters; in stage 2 it keeps only its share of gradients."""
+"""ZeRO stages 1 and 2: each rank steps a share of the parameters; stage 2 also shards the gradients."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -31,10 +31,9 @@ FORGOTTEN = (
 
 
 class ShardedWeights:
-    """Parameters of one dtype in one vector, of which each rank owns an equal share.
+    """Parameters of one dtype in one vector (`home`), of which each rank owns an equal share.
 
-    home: the vector. share: this rank's part. share_gradient: the share's mean gradient. gradients: the vector of
-    unreduced gradients, if `keeps_gradients`.
+    share_gradient: the share's mean gradient. gradients: the vector of unreduced gradients, if `keeps_gradients`.
     """
 
     def __init__(
@@ -92,10 +91,7 @@ class ShardedWeights:
         self.share.grad = self._shown_gradient
 
     def before_accumulating(self, parameter: nn.Parameter, _: torch.Tensor) -> None:
-        """Make room for a gradient before it is accumulated.
-
-        Forgets the share's gradient if the gradients of all parameters are None.
-        """
+        """Prepare the accumulation of a gradient; forget the share's gradient if all parameters' gradients are None."""
         if parameter.grad is None and self.share.grad is not None:
             if any(other.grad is not None for other in self.parameters):
                 raise ShardingError(FORGOTTEN)
@@ -114,7 +110,7 @@ class ShardedWeights:
         return gathered[: self.num_elements].clone()
 
     def own_of_whole(self, whole: torch.Tensor) -> torch.Tensor:
-        """Return this rank's share of a result of `whole`, which may be from another number of ranks."""
+        """Return this rank's share of a result of `whole`, perhaps from another number of ranks."""
         _require_shape(whole, torch.Size([self.num_elements]))
         padded = whole.new_zeros(self.group.size() * len(self.share))
         padded[: self.num_elements] = whole
@@ -130,9 +126,8 @@ def _require_shape(tensor: torch.Tensor, shape: torch.Size) -> None:
 class Zero1(Sharded):
     """Reduce-scatter the gradients, step the own share, all-gather the parameters: the bytes of an all-reduce.
 
-    The parameters lie in one vector per dtype. The optimizer sees this rank's share as a single parameter. It must work
-    element by element, with the same options for all parameters; others are refused. A missing gradient counts as
-    zeros.
+    The parameters lie in one vector per dtype. The optimizer sees this rank's share as a single parameter. Optimizers
+    must work element by element, with the same options for all parameters. A missing gradient counts as zeros.
 
     Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 5.1.
     """
@@ -167,7 +162,6 @@ class Zero1(Sharded):
         return optimizer  # type: ignore[no-any-return]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients of shares and parameters."""
         for weights in self.weights:
             weights.share.grad = None
         for parameter in self.parameters:
@@ -212,9 +206,7 @@ class Zero1(Sharded):
 class Zero2(InBuckets, Zero1):
     """`Zero1` with a reduce-scatter per bucket during the backward pass, which frees the bucket's gradients at once.
 
-    The optimizer's state has one vector per bucket.
-
-    Source: as `Zero1`, 5.2.
+    The optimizer's state has one vector per bucket. Source: as `Zero1`, 5.2.
     """
 
     name = "zero2"

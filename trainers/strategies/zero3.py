@@ -1,4 +1,4 @@
-"""ZeRO stage 3: each rank also keeps only its share of the parameters; fully sharded data parallelism."""
+"""ZeRO stage 3: each rank keeps only its share of the parameters; fully sharded data parallelism."""
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ _outer_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 class LayerWeights(ShardedWeights):
     """The parameters of one dtype for a module's forward pass; between passes a rank keeps only its share.
 
-    stays: stay whole from a forward pass to the end of its backward pass. missing: parameters without a gradient yet.
+    stays: whole until the end of the backward pass. missing: parameters without a gradient yet.
     """
 
     def __init__(
@@ -66,8 +66,7 @@ class Zero3(Zero1):
     """`Zero1` whose ranks all-gather a layer's parameters before its forward and its backward pass, and then free them.
 
     Autograd saves a parameter's place instead of its values; reading it gathers the layer. A layer's gradients are
-    reduce-scattered when all are ready and another layer begins. There is no prefetch. Ranks must use the same layers,
-    and compare them at the end of a backward pass.
+    reduce-scattered when all are ready and another layer begins. There is no prefetch. Ranks must use the same layers.
 
     Source: as `Zero1`, 5.3.
     """
@@ -231,7 +230,7 @@ class Zero3(Zero1):
         torch.autograd.graph.increment_version(self.parameters)
 
     def after_stepping(self) -> None:
-        """Gather nothing: a forward pass gathers the parameters that it needs."""
+        """Gather nothing: forward passes gather their parameters."""
 
     def unshard(self) -> None:
         for layer in self._layers:
@@ -251,19 +250,19 @@ class Zero3(Zero1):
         return super().load_into(model, state_dict, strict)
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:  # noqa: ARG002
-        """Raise ValueError: parameters come and go within a pass, which a compiled pass does not expect."""
+        """Raise ValueError: a compiled pass does not expect parameters to come and go."""
         raise ValueError("zero3: its passes cannot be compiled; use zero1 or zero2")
 
 
 def _unchanged(tensor: torch.Tensor, version: int) -> torch.Tensor:
-    """Return a saved tensor. Raises RuntimeError if it has changed, which autograd does not check under hooks."""
+    """Return a saved tensor. Raises RuntimeError if it has changed, which autograd ignores under hooks."""
     if tensor._version != version:
         raise RuntimeError("a tensor that the backward pass needs has been modified by an in-place operation")
     return tensor
 
 
 def _surround(module: nn.Module, enter: Callable[[], None], leave: Callable[[], None]) -> None:
-    """Call `enter` before and `leave` after a forward pass of the module, outside the hooks of others."""
+    """Call `enter` before and `leave` after a module's forward pass, outside the hooks of others."""
     last: list[RemovableHandle] = []
 
     def after(called: nn.Module, *_: object) -> None:

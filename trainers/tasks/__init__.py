@@ -36,10 +36,7 @@ def load_task(name: str, seed: int, **options: Any) -> Task:
 
 
 def require_option(name: str, option: str, others: Iterable[str] = ()) -> None:
-    """Raise ValueError if `name` is a built-in task without this option.
-
-    others: further options to suggest, such as --strategy.
-    """
+    """Raise ValueError if a built-in task lacks this option. others: options to suggest, such as --strategy."""
     task = TASKS.get(name)
     if task is not None and option not in task.options:
         known = [f"`{known}`" for known in task.options]

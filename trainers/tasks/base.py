@@ -27,7 +27,7 @@ Tokens = npt.NDArray[np.uint8] | npt.NDArray[np.int64]
 class Task(Protocol):
     """The protocol of a task: a model with its data and its optimizer.
 
-    Every rank makes its own task; tasks of one seed are equal. Plain attributes may implement the properties.
+    Every rank makes an equal task from the seed. Plain attributes may implement the properties.
     """
 
     @property

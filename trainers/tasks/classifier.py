@@ -39,7 +39,6 @@ class Examples(NamedTuple):
     labels: npt.NDArray[np.int64]
 
     def chosen(self, which: npt.NDArray[np.int64] | slice) -> "Examples":
-        """Return the examples at these indices."""
         return Examples(self.inputs[which], self.labels[which])
 
     def tensors(self) -> "tuple[Tensor, Tensor]":
@@ -53,7 +52,6 @@ class Classifier(SeededTask):
     """A task with a cross-entropy loss; a batch is a tuple of the model's inputs and the labels."""
 
     def held_out(self) -> "tuple[Tensor, ...]":
-        """Return the test data as a batch."""
         raise NotImplementedError
 
     def loss(self, model: Callable[..., Any], batch: "tuple[Tensor, ...]") -> "Tensor":
@@ -164,8 +162,7 @@ def split(examples: Examples, seed: int) -> tuple[Examples, Examples]:
 class Padded(NamedTuple):
     """Docstrings of different lengths in one tensor.
 
-    words: (batch, longest) int64, padded with 0. mask: the same shape, True for words.
-    labels: (batch,) int64, indices of PACKAGES.
+    words: (batch, longest) int64, padded with 0. mask: same shape, True for words. labels: (batch,) int64.
     """
 
     words: "Tensor"
@@ -232,7 +229,7 @@ def _of_definitions(node: Definition) -> Iterator[str]:
 
 
 def word_numbers(text: str) -> Words:
-    """Return the first words of a text as hashes from 1, (at most MAX_WORDS,), the same in every process."""
+    """Hash the first words of a text to numbers from 1, (at most MAX_WORDS,), the same in every process."""
     words = WORD.findall(text.lower())[:MAX_WORDS]
     return np.array([1 + zlib.crc32(word.encode()) % (VOCABULARY - 1) for word in words], dtype=np.int64)
 

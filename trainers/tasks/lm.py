@@ -1,7 +1,4 @@
-"""`LanguageModel`: a tiny transformer that predicts the next byte of a text.
-
-NumPy alone loads and checks the data, so that a bad option is reported before torch is loaded.
-"""
+"""`LanguageModel`: a tiny transformer that predicts the next byte of a text; checks data before torch is loaded."""
 
 import hashlib
 import math
@@ -33,11 +30,9 @@ def english_text() -> bytes:
 
 
 def read_tokens(source: str, config: ModelConfig, seed: int) -> Tokens:
-    """Return tokens, (num_tokens,).
+    """Return tokens, (num_tokens,). Raises ValueError for unreadable sources or bytes outside the vocabulary.
 
     source: "topics": `english_text`; "random": uniformly drawn; otherwise a file whose bytes are the tokens.
-
-    Raises ValueError if the source cannot be read or its bytes do not fit the vocabulary.
     """
     if source == "random":
         return np.random.default_rng(seed).integers(config.vocabulary, size=NUM_RANDOM_TOKENS)
@@ -50,9 +45,8 @@ def read_tokens(source: str, config: ModelConfig, seed: int) -> Tokens:
 class LanguageModel(SeededTask):
     """Training on non-overlapping windows of a text, and evaluation on its last tenth.
 
-    A sample has sequence_length + 1 tokens. data: see `read_tokens`. sizes: see `ModelConfig`.
-
-    Raises ValueError for sizes or data that do not fit.
+    A sample has sequence_length + 1 tokens. Raises ValueError for sizes (`ModelConfig`) or data (`read_tokens`) that do
+    not fit.
     """
 
     name = "lm"
