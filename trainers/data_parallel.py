@@ -94,7 +94,6 @@ class DataParallel(nn.Module):
         return self.strategy.module(*arguments, **keywords)
 
     def _broadcast_buffers(self) -> None:
-        """Broadcast rank 0's buffers, in one message per dtype."""
         # By .data: a forward pass may have saved them for a backward pass that is still to come.
         for buffers in by_dtype(self.model.get_buffer(name).data for name in self._buffers_to_send):
             flat = FlatVector([buffer.shape for buffer in buffers], buffers[0])
@@ -159,7 +158,7 @@ class DataParallel(nn.Module):
     def unshard(self) -> None:
         """Gather whole parameters until the next step or forward pass with gradients; collective.
 
-        Call it before reading parameters, or before one rank evaluates the model.
+        Call it before reading parameters, or evaluating on one rank.
         """
         self.strategy.unshard()
 
@@ -175,7 +174,7 @@ class DataParallel(nn.Module):
         return self.strategy.optimizer(make)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Clip the synchronised gradients to a global norm of `max_norm`; return the norm before clipping."""
+        """Clip the gradients to a global norm of `max_norm`; return the norm before clipping."""
         return self.strategy.clip_grad_norm_(max_norm)
 
     def check_identical(self) -> None:
@@ -210,7 +209,6 @@ class DataParallel(nn.Module):
         )
 
     def __getattr__(self, name: str) -> Any:
-        """Return the model's attribute if the wrapper has none."""
         try:
             return super().__getattr__(name)
         except AttributeError:

@@ -1,1 +1,1 @@
-"""The output directory of a run: checkpoints, log, lock, and the resumption of a run."""
+"""The output directory of a run: checkpoints, log and lock."""

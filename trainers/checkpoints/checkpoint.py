@@ -28,7 +28,7 @@ MAX_EXPANDED_BYTES = 2**26  # of a sparse or expanded tensor, which is larger th
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """A run after `step` steps; when read, its tensors are on the CPU.
+    """A run after `step` steps; when read, on the CPU.
 
     config, notes: numbers, strings and dicts of them. random_states, strategy_states: by rank, or empty.
     """
@@ -60,7 +60,7 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the error of the file, such as a full disk, which torch reports as an unexpected position."""
+    """Return the file's error, such as a full disk, which torch reports as an unexpected position."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__
@@ -114,7 +114,7 @@ def _parsed(content: bytes | bytearray) -> Any:
 
 
 def seed_alike(seed: int) -> None:
-    """Seed all generators from `seed`, equally on every rank, to draw the initial weights."""
+    """Seed all generators equally on every rank, to draw the initial weights."""
     _seed(np.random.SeedSequence(seed))
 
 

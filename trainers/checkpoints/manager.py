@@ -61,7 +61,7 @@ class CheckpointManager:
 
     @property
     def log_mark(self) -> Mark | None:
-        """The mark of the log's lines; None on ranks other than 0."""
+        """The mark of the log's lines; None except on rank 0."""
         return self._log.mark if self._log is not None else None
 
     def log(self, line: dict[str, Any]) -> None:
@@ -70,7 +70,7 @@ class CheckpointManager:
                 self.attempt(partial(writer.write, line))
 
     def save(self, checkpoint: Checkpoint, keep: int) -> None:
-        """Write a checkpoint, and delete the oldest ones until `keep` are left."""
+        """Write a checkpoint, and delete all but the newest `keep`."""
         if self._log is not None:
             self.attempt(self._log.sync)
             self.attempt(partial(self._write, checkpoint, keep))
@@ -99,7 +99,7 @@ class CheckpointManager:
                 self.trouble = error
 
     def describe_trouble(self) -> str:
-        """Return the error, and the checkpoint from which the run can resume."""
+        """Return the error, and the checkpoint to resume from."""
         trouble = self.trouble
         assert trouble is not None
         reason = str(trouble)
@@ -160,10 +160,9 @@ def usable_checkpoints(
 ) -> Iterator[tuple[Path, Checkpoint]]:
     """Yield the intact checkpoints on every rank, the newest first; collective.
 
-    Only rank 0 reads the files. wanted: see `StepConfig.identity`. warn: gets a message for each bad file.
-
-    Raises ValueError on every rank when all files are bad, if only a rank other than 0 sees any, and for a checkpoint
-    of other settings.
+    Only rank 0 reads the files. wanted: see `StepConfig.identity`. warn: gets a message for each bad file. Raises
+    ValueError on every rank if all files are bad, if only another rank sees any, and for a checkpoint of other
+    settings.
     """
     paths = first_decides(group, folder.newest_first)
     for path in paths:
@@ -183,7 +182,7 @@ def usable_checkpoints(
 
 
 def _content_of_rank_0(path: Path, group: dist.ProcessGroup) -> bytearray:
-    """Return the content of rank 0's file; collective. Raises ValueError on every rank if it cannot be read."""
+    """Return rank 0's file; collective. Raises ValueError on every rank if it cannot be read."""
     content = bytearray()
 
     def size_bytes() -> int:
@@ -199,7 +198,7 @@ def _content_of_rank_0(path: Path, group: dist.ProcessGroup) -> bytearray:
 
 
 def _refuse_other_disks(folder: CheckpointFolder, group: dist.ProcessGroup) -> None:
-    """Raise ValueError on every rank if one sees checkpoints that rank 0, perhaps on another node, does not see."""
+    """Raise ValueError on every rank if one sees checkpoints that rank 0, on another node, does not."""
     names: list[str] = []
     with suppress(OSError):  # a rank need not be allowed to look there
         names += [path.name for path in folder.newest_first()[:1]]

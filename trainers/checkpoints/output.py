@@ -89,7 +89,7 @@ class OutputLock:
     def wait(self, deadline: float) -> bool:
         """Make the directory and try to lock it; return whether it is locked, after a moment if it is not.
 
-        Raises ValueError if another run has the lock at the deadline, or OSError.
+        Raises OSError, or ValueError if another run has the lock at the deadline.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._try_to_take():
@@ -159,9 +159,9 @@ class Mark(TypedDict):
 class StepLog:
     """The log of one rank: each line is a JSON object whose "step" is the number of steps done.
 
-    begin: the run's first step; lines after the last checkpoint are dropped. mark: of the file at that step; None:
-    begin a new file. A file that does not match is kept as DAMAGED, and the run continues with the good lines. Raises
-    OSError if the file cannot be written.
+    begin: the run's first step; later lines are dropped. mark: of the file at that step; None: begin a new file. A file
+    that does not match is kept as DAMAGED, and the run continues with the good lines. Raises OSError if the file cannot
+    be written.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 def _good_lines(content: bytes) -> list[tuple[int, bytes]]:
-    """Return step and line of each whole line whose step exceeds the steps of earlier good lines."""
+    """Return step and line of each whole line of a later step than the good lines before it."""
     good: list[tuple[int, bytes]] = []
     for line in content.splitlines(keepends=True):
         try:

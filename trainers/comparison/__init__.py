@@ -38,6 +38,5 @@ class JobConfig:
                 raise ValueError(f"{ONE_PROCESS!r}: must name a strategy to compare it with")
 
     def training(self) -> dict[str, Any]:
-        """Return the training settings for JSON; batch_size: per rank."""
         names = ("batch_size", "lr_schedule", "warmup_steps", "amp", "compile", "seed")
         return {"steps": self.steps, **{name: getattr(self.step, name) for name in names}}

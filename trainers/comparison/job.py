@@ -46,7 +46,7 @@ class StrategyRun:
         self.notes.results.append(result)
 
     def finish(self) -> None:
-        """Measure the memory after the last step, and make the parameters equal on all ranks; collective."""
+        """Measure the memory, and make the parameters equal on all ranks; collective."""
         with self.train_step.naming_step(len(self.notes.results) - 1):
             self.notes.memory = measure_memory(self.train_step)
             self.train_step.finish()
@@ -81,7 +81,7 @@ class OneProcess(StrategyRun):
 def run_job(config: JobConfig, group: dist.ProcessGroup, progress: Progress) -> JobResult:
     """Run the whole comparison on every rank of `group`; collective.
 
-    The checkpoint is of the run of `ring`, or else of the first strategy. Raises CollectiveError when a peer fails, and
+    The checkpoint is of `ring`, or else of the first strategy. Raises CollectiveError when a peer fails, and
     DivergedError on all ranks when a loss is not finite.
     """
     progress.begin("making the models")
@@ -125,10 +125,7 @@ def take_turns(
     probe_once: Callable[..., Measurements],
     progress: Progress,
 ) -> list[Measurements]:
-    """Probe, record and train, interleaved, so that a slow minute of the machine affects all alike.
-
-    Returns the measurements of each turn of probes.
-    """
+    """Probe, record and train, interleaved, so that a slow minute affects all alike; return the probes."""
     measured = [probe_once(on_progress=partial(progress.advance_to, phase="probing"))]
     progress.begin("recording and training", recorded.num_steps + config.steps * len(runs))
     for step in range(config.steps):
@@ -179,7 +176,7 @@ def _range(values: Mapping[str, float], shown: Callable[[float], str]) -> str:
 
 
 def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tuple[Network, float]:
-    """Return rank 0's network, and its host's pace of computing and communicating at once (`pace_together`)."""
+    """Return rank 0's network, and its pace of computing and communicating at once (`pace_together`)."""
     places = RankHosts.from_measurements(measurements)
     assert places is not None  # of our own probes
     pace = pace_together(measurements.provenance["cores"] or 1, places.physical_hosts.count(0))

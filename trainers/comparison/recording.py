@@ -37,7 +37,7 @@ UNSYNCHRONISED = "none"  # the strategy of whose steps the profile is made
 class RecordedStep(NamedTuple):
     """A step that a rank recorded.
 
-    moments: the moments of `StepMoments`, each as the index of the first event after it; the first is 0.
+    moments: the moments of `StepMoments`, as indices of the first event after each; the first is 0.
     """
 
     step: TracedStep
@@ -109,7 +109,7 @@ def predict_steps(
 ) -> StepPrediction:
     """Return the medians over the steps.
 
-    ranks: each rank's steps, computed at the same time. pace: as in `simulate_step`. period: steps per communication.
+    ranks: each rank's steps. pace: as in `simulate_step`. period: steps per communication.
     """
     steps, calling = [], 0
     for number, of_ranks in enumerate(zip(*ranks, strict=True)):
@@ -255,7 +255,7 @@ class RecordedRuns:
                 dist.destroy_process_group(made)
 
     def take_until(self, share: float, on_step: Callable[[str], object] = lambda _: None) -> None:
-        """Take the warm-up, then rounds until this share of the recorded steps is taken.
+        """Take the warm-up, then this share of the recorded rounds.
 
         Raises CollectiveError if a peer fails, and DivergedError on all ranks if a loss is not finite.
         """

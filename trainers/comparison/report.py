@@ -46,7 +46,6 @@ class Column(NamedTuple):
     scale: float = 1.0
 
     def cell(self, row: object) -> str:
-        """Return the text of a cell; "-" for None."""
         value = attrgetter(self.attribute)(row)
         return "-" if value is None else format(value * self.scale if self.form else value, self.form)
 
@@ -173,12 +172,12 @@ def _counted(ranks: Sequence[RankNotes]) -> list[tuple[StepMoments, ...]]:
 
 
 def _steps_s(steps: Sequence[Sequence[StepMoments]], period: int) -> list[float]:
-    """Return the mean time over the ranks of each step: a rank that begins early waits longer."""
+    """Return each step's mean time over the ranks: a rank that begins early waits longer."""
     return over_periods([statistics.mean(moments.step_s for moments in step) for step in steps], period)
 
 
 def over_periods(times_s: Sequence[float], period: int) -> list[float]:
-    """Return each step's time, or its mean over `period` steps; the last period includes the rest."""
+    """Return each step's mean time over `period` steps; the last period includes the rest."""
     num_periods = max(len(times_s) // period, 1)
     means = [statistics.mean(times_s[index * period : (index + 1) * period]) for index in range(num_periods)]
     return [means[min(index // period, num_periods - 1)] for index in range(len(times_s))]

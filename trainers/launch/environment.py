@@ -32,7 +32,7 @@ class DistributedEnvironment:
 def distributed_environment() -> DistributedEnvironment:
     """Return this rank from the variables of torchrun or srun, or one process without them; loads torch.
 
-    Raises ValueError if variables are missing or contradictory, or there are more ranks than GPUs.
+    Raises ValueError for missing or contradictory variables, and for more ranks than GPUs.
     """
     environment = read_environment(os.environ)
     import torch  # noqa: PLC0415

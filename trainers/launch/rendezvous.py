@@ -1,6 +1,6 @@
 """`init_process_group`: the group of all ranks and their rendezvous, under torchrun, srun or as one process.
 
-Ranks on one host listen on loopback, where other hosts cannot connect. Importing this loads no torch.
+Ranks on one host listen on loopback. Importing this loads no torch.
 """
 
 import errno
@@ -132,9 +132,9 @@ def attempt_store(store: "Store", rank: int, num_ranks: int, timeout_s: float) -
 
 
 def loopback_store(port: int, timeout: timedelta) -> "TCPStore":
-    """Make a store that listens on loopback; torch's own listens on all interfaces.
+    """Make a store that listens only on loopback, unlike torch's. Raises OSError if the port is in use.
 
-    port: 0 lets the system choose. Raises OSError if the port is in use.
+    port: 0 lets the system choose.
     """
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -162,7 +162,7 @@ def keep_gloo_on_loopback() -> None:
 def check_reachable(environment: Mapping[str, str]) -> None:
     """Raise ValueError if Gloo would listen where other nodes cannot connect.
 
-    Unless an interface is named, Gloo uses the address of the host's name: 127.0.1.1 in Debian's /etc/hosts.
+    By default Gloo uses the address of the host's name: 127.0.1.1 in Debian's /etc/hosts.
     """
     if environment.get("GLOO_SOCKET_IFNAME") or is_loopback(environment["MASTER_ADDR"]):
         return  # all "nodes" on one host, which has been asked for

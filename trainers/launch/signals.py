@@ -1,20 +1,8 @@
 """Signals and the end of a run: Ctrl-C ends it at once; SIGTERM and SIGUSR1 stop it after the step.
 
-                     Ctrl-C              SIGTERM                    SIGUSR1
-trainers --ranks N   ends, code 130 [1]  stops, code 143 [2]        stops, code 138 [2]
-torchrun             ends, code 1 [3]    stops, code 1 [3]          stops, code 1, if torchrun handles it [4]
-srun, one process    ends, code 130 [5]  stops, code 143            stops, code 138
-
-"ends": at once; the command that resumes is printed. "stops": all ranks after the same step, with a checkpoint.
-[1] The ranks do not get Ctrl-C; the starting process kills them.
-[2] The starting process passes the signal to its ranks.
-[3] torchrun passes the signal on, and always has exit code 1.
-[4] With --signals-to-handle; otherwise SIGUSR1 ends torchrun alone. A rank that gets it always stops.
-[5] srun requires Ctrl-C twice within a second.
-
-SIGHUP acts like Ctrl-C. Before the first step and after the last, SIGTERM ends a process at once with the same exit
-code, and SIGUSR1 waits for the first step. torchrun sends SIGTERM to all ranks when one has failed; a rank that has
-lost a peer first names the failed rank.
+docs/training.md (Stopping for a signal) has the rules and the exit codes. With --ranks only the starting process gets
+Ctrl-C, and kills the ranks. srun requires Ctrl-C twice within a second. torchrun sends SIGTERM to all ranks when one
+has failed; a rank that has lost a peer first names the failed rank.
 
 `ringsim.console.spawn` handles the signals of the starting process, `StopRequest` SIGTERM and SIGUSR1 in the ranks, and
 `delay_termination` SIGTERM in a rank of torchrun. Importing this loads no torch.
@@ -106,7 +94,7 @@ def delay_termination(
 def say_failures_before_the_end(
     say_interrupted: Callable[[], None] = lambda: None, is_stopping: Callable[[], bool] = lambda: False
 ) -> None:
-    """Let this rank print a peer's failure, or the interruption of the run, before torchrun ends it.
+    """Let this rank print a peer's failure, or the interruption, before torchrun ends it.
 
     is_stopping: as in `delay_termination`.
     """
@@ -117,7 +105,7 @@ def say_failures_before_the_end(
 
 
 def end_together(message: str, code: int, group: "dist.ProcessGroup") -> int:
-    """Let rank 0 print a message that all ranks have, before a rank ends and torchrun ends the rest."""
+    """Let rank 0 print the common message, before a rank ends and torchrun ends the rest."""
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 

@@ -70,8 +70,8 @@ class Batches:
     def share(self, step: int) -> Share:
         """Return this rank's share of the batch of `step`, counted from 0 through all epochs.
 
-        The mean over all ranks of weight * (mean loss over own samples) is the mean loss of the batch. A rank without a
-        sample gets one with weight 0, so that all ranks call the same collectives.
+        The mean over all ranks of weight * (mean loss over own samples) is the batch's mean loss. A rank without
+        samples gets one of weight 0, so that all ranks call the same collectives.
         """
         batch = self._batch(step)
         bounds = partition(len(batch), self._num_ranks)
@@ -112,7 +112,7 @@ def describe_batch(global_batch_size: int, num_ranks: int) -> str:
 class RateSchedule:
     """A linear warm-up, then a constant rate or half a cosine down to 0 (Loshchilov and Hutter 2017, eq. 5).
 
-    Raises ValueError for a warm-up that is not shorter than the run.
+    Raises ValueError if the warm-up is not shorter than the run.
     """
 
     name: str = "constant"
@@ -126,7 +126,6 @@ class RateSchedule:
 
     @property
     def is_constant(self) -> bool:
-        """Whether every step has the same rate."""
         return self.name == "constant" and not self.warmup_steps
 
     def factor(self, step: int) -> float:
@@ -193,7 +192,6 @@ class StepConfig:
         return Batches(task.num_samples, self.global_batch_size(task, num_ranks), self.seed, rank, num_ranks)
 
     def schedule(self, num_steps: int) -> RateSchedule:
-        """Return the schedule of the learning rate. Raises ValueError."""
         return RateSchedule(self.lr_schedule, self.warmup_steps, num_steps)
 
     def identity(self, task: Task, num_ranks: int, num_steps: int) -> dict[str, Any]:
@@ -215,8 +213,8 @@ class TrainConfig(StepConfig):
     """The settings of a training run. Paths may be given as text.
 
     epochs: None: the task's default. steps: maximum number of steps.
-    save_every: steps between checkpoints, or epochs: "1epoch". keep: number of checkpoints to keep.
-    log_every, eval_every: steps between lines of the log, and between evaluations on held-out data by rank 0; 0: never.
+    save_every: steps between checkpoints, or epochs: "1epoch". keep: number of checkpoints.
+    log_every, eval_every: steps between lines of the log, and between evaluations by rank 0; 0: never.
     check_every: steps between checks for drift; 0: never; None: CHECK_EVERY, or never with the strategy "none".
     profile: file for a timeline of some steps.
 

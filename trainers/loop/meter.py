@@ -136,7 +136,7 @@ class Meter:
         return line
 
     def brief(self) -> str:
-        """Return the last loss, the rate and the communication share in 40 characters."""
+        """Return loss, rate and communication share in 40 characters."""
         elapsed_s = max(time.perf_counter() - self._begin_s, 1e-9)
         loss = "no loss yet" if self.last_loss is None else f"loss {self.last_loss:.4g}"
         name, count = list(self._counts().items())[-1]  # tokens where samples have any
@@ -147,7 +147,6 @@ class Meter:
         return counts | {"tokens": self._samples * self._tokens_per_sample} if self._tokens_per_sample else counts
 
     def notes(self) -> dict[str, Any]:
-        """Return the state for a checkpoint, without times."""
         return {name: getattr(self, name) for name in NOTES} | {"losses": list(self.losses)}
 
     def set_notes(self, notes: dict[str, Any]) -> None:
@@ -209,8 +208,8 @@ def _bucket_bytes(strategy: Strategy) -> int:
 class Memory(NamedTuple):
     """Bytes of tensors that a rank holds after the optimizer's step; each storage counts once, where it first fits.
 
-    parameters, gradients: with marks and padding. optimizer: its state without scalars. vectors: other tensors of the
-    strategy. activations: saved by autograd in a forward pass, without parameters.
+    parameters, gradients: with marks and padding. optimizer: without scalars. vectors: other tensors of the strategy.
+    activations: saved by autograd in a forward pass, without parameters.
     """
 
     parameters: int
@@ -225,12 +224,12 @@ class Memory(NamedTuple):
 
 
 def measure_memory(train_step: TrainStep) -> Memory:
-    """Measure after a step, before its gradients are cleared; collective, because a forward pass may be."""
+    """Measure after a step, before its gradients are cleared; collective."""
     return Memory(**held_bytes(train_step), activations=activation_bytes(train_step))
 
 
 def activation_bytes(train_step: TrainStep) -> int:
-    """Return the bytes that autograd saves in a share's forward pass, without parameters; collective."""
+    """Return the bytes that autograd saves in a forward pass, without parameters; collective."""
     share, *_ = train_step.batches.share(0).split(train_step.config.accumulate)
     seen: set[int] = set()
     saved: list[torch.Tensor] = []  # kept, so that no storage comes to lie where another was
@@ -256,7 +255,6 @@ class ProfilerTrace:
 
     @contextmanager
     def recording(self, step: int) -> Iterator[None]:
-        """Record the block if the trace includes the step."""
         if self._path is not None and step == self._begin:
             activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
             # Otherwise transfers in the thread of the collectives would be missing.

@@ -158,10 +158,8 @@ class StepResult(NamedTuple):
 class TrainStep:
     """A model, its strategy and its optimizer on all ranks of `group`; several objects may alternate their steps.
 
-    num_steps: of the whole run.
-
-    Raises ValueError on every rank if the ranks' models differ without `config.broadcast`, and for batches that leave a
-    rank without a sample.
+    num_steps: of the whole run. Raises ValueError on every rank if the ranks' models differ without `config.broadcast`,
+    and for batches that leave a rank without a sample.
     """
 
     def __init__(
@@ -185,7 +183,7 @@ class TrainStep:
         seed_apart(config.seed, 0, group.rank())
 
     def run(self, step: int, asked: int = 0) -> StepResult:
-        """Train on this rank's share of a batch, or skip it on all ranks if a loss is not finite; collective.
+        """Train on this rank's share of a batch; all ranks skip it if a loss is not finite; collective.
 
         asked: see `exchange_losses`. Raises CollectiveError, with rank, step and strategy, when a peer fails.
         """
@@ -219,7 +217,7 @@ class TrainStep:
         return StepResult(losses.mean, "", moments, losses.asked)
 
     def gradient_norm(self) -> float:
-        """Return the global norm of the last, not skipped step's gradients before clipping; collective."""
+        """Return the gradients' norm in the last step, before clipping; collective. The step must not be skipped."""
         norm = self._norm_before_clipping
         if norm is None:
             with naming_failures("taking the norm of the gradients failed"):
@@ -227,7 +225,7 @@ class TrainStep:
         return norm.item()
 
     def finish(self) -> None:
-        """Make the parameters equal on all ranks after the last step; collective."""
+        """Make the parameters equal on all ranks; collective."""
         with span("average the parameters"), naming_failures("averaging the parameters failed"):
             self.model.sync_parameters()
 
@@ -252,10 +250,7 @@ class TrainStep:
             self.optimizer.zero_grad()
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Load the states of model, optimizer and strategy; collective.
-
-        Raises ValueError or torch's errors if they do not fit.
-        """
+        """Load all states; collective. Raises ValueError or torch's errors if they do not fit."""
         self.model.load_state_dict(checkpoint.model_state)
         self.optimizer.load_state_dict(checkpoint.optimizer_state)
         self.model.strategy.load_state_dict(checkpoint.strategy_states)
@@ -278,7 +273,7 @@ class TrainStep:
         return (total + loss.detach()).item(), loss
 
     def loss(self, share: Share) -> Tensor:
-        """Return the loss of a share of a batch; collective if the model has buffers to broadcast."""
+        """Return the loss of a share; collective if the model has buffers to broadcast."""
         with span("batch"):
             batch = on_device(self.task.batch(share.indices), self.device)
         with span("forward"), naming_failures("the forward pass failed") if self._names_forward else nullcontext():

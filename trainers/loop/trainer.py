@@ -138,8 +138,8 @@ class Trainer:
     ) -> None:
         """Take all remaining steps; collective.
 
-        after_step: called after each step with a short text on its progress.
-        say_line: called on rank 0 with printed lines of the log, at most one a second, and the last.
+        after_step: called with a short text on the progress.
+        say_line: called on rank 0 with lines of the log, at most one a second, and the last.
         asked: returns the number of a signal to stop, or 0. All ranks then stop after the same step, with a checkpoint;
         `stopped_by` is the signal, `num_done` the number of steps.
 
@@ -229,7 +229,7 @@ class Trainer:
         self.meter.restart()
 
     def _evaluate(self) -> dict[str, float | None]:
-        """Return the figures on rank 0; collective. Model and random number generators do not change."""
+        """Return the figures on rank 0; collective. Model and random generators do not change."""
         figures: dict[str, float | None] = {}
         with naming_failures("gathering the parameters failed"):
             self.train_step.model.unshard()

@@ -27,7 +27,7 @@ MakeStrategy = Callable[["nn.Module", "dist.ProcessGroup"], "Strategy"]
 
 
 class Number(NamedTuple):
-    """The number after a slash in a name. keyword: the strategy's argument."""
+    """The number after a slash. keyword: the strategy's argument."""
 
     keyword: str
     meaning: str
@@ -101,7 +101,7 @@ STRATEGIES = {
 
 
 def strategy_info(name: str) -> StrategyInfo:
-    """Return the row of a strategy; the name may have a number. Raises ValueError for a wrong name."""
+    """Return a strategy's row; the name may have a number. Raises ValueError for a wrong name."""
     return STRATEGIES[parse_strategy(name)[0]]
 
 

@@ -47,19 +47,19 @@ class Strategy:
         """Handle the gradient of `parameters[index]` in a synchronised backward pass."""
 
     def on_backward_end(self) -> None:
-        """Make every gradient the mean over all ranks, after a synchronised backward pass."""
+        """Do the same after a synchronised backward pass."""
         self.synchronise()
 
     def set_sync(self, is_synced: bool) -> None:
         """Set whether the next backward passes synchronise gradients."""
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:
-        """Run forward passes through the result of `compile_module` for the plain model."""
+        """Run forward passes through the compiled plain model."""
         compiled: Any = compile_module(self.module)
         self.module = compiled
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        """Return the optimizer that `make` builds for this rank's parameters."""
+        """Return an optimizer for this rank's parameters."""
         return make(self.parameters)
 
     def zero_grad(self) -> None:
@@ -70,11 +70,11 @@ class Strategy:
         return [p.grad for p in self.parameters if p.grad is not None]
 
     def gradient_norm(self) -> torch.Tensor:
-        """Return the global norm of the synchronised gradients; valid after the optimizer's step; collective."""
+        """Return the gradients' global norm, also after the optimizer's step; collective."""
         return nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Clip the synchronised gradients to a global norm of `max_norm`; return the norm before clipping."""
+        """Clip the gradients to a global norm of `max_norm`; return the norm before clipping."""
         return nn.utils.clip_grad_norm_(self.parameters, max_norm)
 
     @property
@@ -106,7 +106,7 @@ class Strategy:
 
 
 class OwnOptimizer(Strategy):
-    """A strategy that takes part in its optimizer's steps; no other optimizer may step the model."""
+    """A strategy that takes part in its optimizer's steps; no other optimizer may step."""
 
     name: str
     _is_stepping = False
@@ -115,7 +115,7 @@ class OwnOptimizer(Strategy):
         """Prepare a step."""
 
     def check_gradients(self) -> None:
-        """Raise ShardingError unless the optimizer has the gradients that the step needs."""
+        """Raise ShardingError unless the gradients for the step are there."""
 
     def after_stepping(self) -> None:
         """Communicate the step's changes."""
@@ -150,7 +150,7 @@ class OwnOptimizer(Strategy):
         return optimizer
 
     def refuse_others(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Raise ShardingError when another optimizer steps these parameters, during this strategy's life."""
+        """Raise ShardingError, while this strategy lives, when another optimizer steps these parameters."""
         watched, this = WeakTensorKeyDictionary(dict.fromkeys(parameters)), weakref.ref(self)
 
         def refuse(optimizer: torch.optim.Optimizer, *_: object) -> None:

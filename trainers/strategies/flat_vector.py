@@ -22,7 +22,7 @@ def by_dtype(tensors: Iterable[_Tensor]) -> list[list[_Tensor]]:
 
 
 def described(parameters: Sequence[nn.Parameter], ready_s: Sequence[float] | None = None) -> list[Parameter]:
-    """Describe each parameter by number, size, dtype and device. ready_s: when each gradient is ready; None: 0."""
+    """Describe parameters by number, size, dtype and device. ready_s: when gradients are ready; None: 0."""
     times_s = [0.0] * len(parameters) if ready_s is None else ready_s
     return [
         Parameter(str(index), p.numel(), time_s, str(p.dtype).removeprefix("torch."), str(p.device))
@@ -110,7 +110,7 @@ class FlatGradients(FlatVector):
 
     @torch.no_grad()
     def pack(self) -> torch.Tensor:
-        """Move every gradient here, or zeros if there is none; return the vector."""
+        """Move the gradients here, zeros for missing ones; return the vector."""
         self._absent.clear()
         self.spare.fill_(1)
         for index, (parameter, view) in enumerate(zip(self._parameters, self.views, strict=True)):
@@ -133,7 +133,7 @@ class FlatGradients(FlatVector):
 def flat_gradients(
     parameters: Sequence[nn.Parameter], multiple_of: int = 1, group: dist.ProcessGroup | None = None
 ) -> list[FlatGradients]:
-    """Return one `FlatGradients` per dtype, in order of first appearance."""
+    """Return one `FlatGradients` per dtype."""
     return [FlatGradients(some, multiple_of, group) for some in by_dtype(parameters)]
 
 

@@ -81,7 +81,6 @@ class Fsdp(Sharded):
         _extend_zero_grad(model, self._forget)
 
     def _shard(self, parts: Sequence[LayerParts]) -> None:
-        """Let FSDP2 shard only the parameters of each part."""
         device = self.parameters[0].device.type
         # DTensor treats meshes of the same ranks and names as one, even if the group of the first is destroyed.
         mesh = DeviceMesh.from_group(self.group, device, mesh_dim_names=(self.group.group_name,))
@@ -188,7 +187,7 @@ class Fsdp(Sharded):
 
     @torch.no_grad()
     def _keep_written(self) -> None:
-        """Copy changes of the whole parameters to this rank's rows, before they are freed."""
+        """Copy changes of whole parameters to this rank's rows."""
         for rows, whole, version in zip(self.parameters, self.stand_ins, self._versions, strict=True):
             if whole.untyped_storage().size() >= whole.nbytes:
                 rows.copy_(rows_like(whole, rows))
@@ -204,7 +203,7 @@ class Fsdp(Sharded):
         self._forget()
 
     def _forget(self, stepped: set[int] | None = None) -> None:
-        """Forget the gradients of failed passes and of `no_sync`. stepped: ids of parameters; None: all."""
+        """Forget gradients of failed passes and of `no_sync`. stepped: ids of parameters; None: all."""
         for rows, whole in zip(self.parameters, self.stand_ins, strict=True):
             if stepped is None or id(rows) in stepped:
                 whole.grad = None

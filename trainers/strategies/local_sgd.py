@@ -35,7 +35,6 @@ class Average:
         self.state = {name: torch.zeros_like(self._flat.vector) for name in ("start", "velocity") if outer}
 
     def begin(self) -> None:
-        """Store the parameters before the ranks' first own step."""
         if self._outer:
             self.state["start"].copy_(self._packed())
 

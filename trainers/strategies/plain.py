@@ -61,7 +61,7 @@ class Flat(Strategy):
 
 
 class Ring(Flat):
-    """`Flat` on our ring: executes the schedule that also predicts it, without copies of the gradients."""
+    """`Flat` on our ring: executes the schedule that also predicts it, on gradients in place."""
 
     def _new_vectors(self) -> list[FlatGradients]:
         return flat_gradients(self.parameters, group=self.group)

@@ -41,9 +41,8 @@ class Sharded(OwnOptimizer):
     ) -> torch.optim.Optimizer:
         """Watch the optimizer's steps; save and load its state whole.
 
-        gather: returns the state of all ranks from a share and a tensor of its state; collective. own_part: its
-        inverse.
-        Both raise ValueError for a tensor that cannot be sharded.
+        gather: maps a share and a tensor of its state to all ranks' state; collective. own_part: the inverse. Both
+        raise ValueError for a tensor that cannot be sharded.
         """
         optimizer.register_state_dict_post_hook(partial(_map_state, gather))
         optimizer.register_load_state_dict_pre_hook(partial(_map_state, own_part))
@@ -141,8 +140,7 @@ def _changes(make: MakeOptimizer, numbers: torch.Tensor, shape: tuple[int, ...])
 class ShareGradient(torch.Tensor):
     """A rank's share of a gradient: norms cover all shares, and GradScaler sees infinities of any rank.
 
-    torch's `clip_grad_norm_` and GradScaler therefore work as in one process, and are collective. Other functions see
-    only this rank's share.
+    torch's `clip_grad_norm_` and GradScaler therefore work, and are collective. Other functions see only this share.
     """
 
     group: dist.ProcessGroup

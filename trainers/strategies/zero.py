@@ -57,13 +57,12 @@ class ShardedWeights:
         self._shown_gradient = ShareGradient.of(self.share_gradient, group)
 
     def vector(self, lends: bool = False) -> FlatVector:
-        """Return a new vector for all parameters. lends: ranks may share its memory, because it is kept."""
+        """Return a new vector for all parameters. lends: ranks may share its memory."""
         shapes = [parameter.shape for parameter in self.parameters]
         group = self.group if lends else None
         return FlatVector(shapes, self.parameters[0], multiple_of=self.group.size(), group=group)
 
     def own_share(self, vector: torch.Tensor) -> torch.Tensor:
-        """Return this rank's share of a vector."""
         return vector.view(self.group.size(), -1)[self.group.rank()]
 
     @property
@@ -91,7 +90,7 @@ class ShardedWeights:
         self.share.grad = self._shown_gradient
 
     def before_accumulating(self, parameter: nn.Parameter, _: torch.Tensor) -> None:
-        """Prepare the accumulation of a gradient; forget the share's gradient if all parameters' gradients are None."""
+        """Prepare the accumulation of a gradient; forget the share's if all parameters' gradients are None."""
         if parameter.grad is None and self.share.grad is not None:
             if any(other.grad is not None for other in self.parameters):
                 raise ShardingError(FORGOTTEN)
@@ -99,7 +98,6 @@ class ShardedWeights:
         clear_withheld(parameter)
 
     def gather(self) -> None:
-        """All-gather the shares into the parameters."""
         collectives.all_gather_into_tensor(self.home.vector, self.share.detach(), self.group)
 
     def whole(self, part: torch.Tensor) -> torch.Tensor:

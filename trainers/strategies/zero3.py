@@ -184,7 +184,7 @@ class Zero3(Zero1):
         return view.clone() if torch.is_grad_enabled() else view  # the graph of gradients reads it later
 
     def _arrived(self, layer: LayerWeights, parameter: nn.Parameter) -> None:
-        """Note a gradient of the backward pass; a pass may contain others, as with checkpoints."""
+        """Note a gradient; a backward pass may contain others, as with checkpoints."""
         self._reduced.discard(layer)
         layer.missing.discard(parameter)
         if not layer.missing:
@@ -211,7 +211,7 @@ class Zero3(Zero1):
         self._forget()
 
     def _compare_gathered(self) -> None:
-        """Raise ShardingError if ranks gathered different layers; layers of one size would be mixed unnoticed."""
+        """Raise ShardingError if ranks gathered different layers, which equal sizes would hide."""
         own = torch.tensor([self._gathered], device=self.parameters[0].device)
         self._gathered = 0
         if not all_alike(own, self.group):

@@ -69,7 +69,7 @@ class Task(Protocol):
 
 
 class SeededTask:
-    """The common parts of the built-in tasks. optimizer_name: a class in torch.optim."""
+    """The common parts of built-in tasks. optimizer_name: a class in torch.optim."""
 
     name: str
     options: tuple[str, ...] = ("learning_rate",)
@@ -125,9 +125,8 @@ def evaluating(model: "nn.Module") -> "Iterator[torch.device]":
 class ModelConfig:
     """The shape of a `TinyTransformer`.
 
-    d_model: width; d_ff: width inside an MLP; sequence_length: maximum number of tokens.
-
-    Raises ValueError for sizes that are too small or inconsistent.
+    d_model: width; d_ff: width inside an MLP; sequence_length: maximum number of tokens. Raises ValueError for sizes
+    that are too small or inconsistent.
     """
 
     vocabulary: int = 256

@@ -148,7 +148,7 @@ def continue_text(
 ) -> bytes:
     """Sample `num_bytes` bytes after `prompt`, without torch's global generator.
 
-    sequence_length: maximum number of tokens that the model sees.
+    sequence_length: maximum number of visible tokens.
     """
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.tensor(list(prompt))
