@@ -47,7 +47,7 @@ class Strategy:
         """Handle the gradient of `parameters[index]` in a synchronised backward pass."""
 
     def on_backward_end(self) -> None:
-        """Do the same after a synchronised backward pass."""
+        """Make every gradient the mean over all ranks, after a synchronised backward pass."""
         self.synchronise()
 
     def set_sync(self, is_synced: bool) -> None:
