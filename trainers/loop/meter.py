@@ -95,7 +95,7 @@ class Meter:
         self.restart()
 
     def restart(self) -> None:
-        """Restart the clock; the time since the last step belongs to no step."""
+        """Restart the clock, ignoring the time since the last step."""
         self._begin_s = time.perf_counter()
         self._steps = self._samples = 0
         self._communication_s = 0.0

@@ -144,7 +144,7 @@ class StepMoments(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """A step that was taken or skipped; then all moments after the loss exchange are equal.
+    """A taken or skipped step; in a skipped step all moments after the loss exchange are equal.
 
     loss: of the whole batch. trouble: why the step was skipped, or "". asked: number of a signal to stop, or 0.
     """
@@ -217,7 +217,7 @@ class TrainStep:
         return StepResult(losses.mean, "", moments, losses.asked)
 
     def gradient_norm(self) -> float:
-        """Return the gradients' norm in the last step, before clipping; collective. The step must not be skipped."""
+        """Return the norm of the last step's gradients before clipping; collective. The step must not be skipped."""
         norm = self._norm_before_clipping
         if norm is None:
             with naming_failures("taking the norm of the gradients failed"):
@@ -240,10 +240,7 @@ class TrainStep:
             raise error.during(place) from error
 
     def settle(self) -> None:
-        """Bring DDP to its state after a step, before a checkpoint is loaded.
-
-        DDP rebuilds its buckets after its first backward pass, and a sum depends on an element's place in its bucket.
-        """
+        """Make a backward pass before a checkpoint is loaded: DDP then rebuilds its buckets, on which sums depend."""
         if isinstance(self.model.strategy, Ddp):
             _, last = self._forward(self.batches.share(0))
             self._backward(last)

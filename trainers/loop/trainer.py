@@ -276,7 +276,7 @@ def _silent(_: str) -> None:
 
 
 def _restarted() -> str:
-    """Return a warning if the job was restarted, perhaps without its checkpoints on this node, or ""."""
+    """Return a warning if the job was restarted, perhaps on another node than its checkpoints, or ""."""
     for name in RESTART_COUNTS:
         if (count := os.environ.get(name, "0")) != "0":
             return (
