@@ -1,14 +1,14 @@
-"""Measure the published figures again, and find those that are older than the code: `make figures`, `make lint`.
+"""Measure the published figures again, and find figures that are older than the code: `make figures`, `make lint`.
 
     python scripts/figures.py                 # measure all again
     python scripts/figures.py steps training  # these
-    python scripts/figures.py --list          # what there is, how long it takes, and whether it is fresh
-    python scripts/figures.py --check         # exit with 1 if one is stale and does not say so
-    python scripts/figures.py --admit steps   # write into the page that it is older than the code
+    python scripts/figures.py --list          # all figures, with duration and state
+    python scripts/figures.py --check         # exit with 1 if one is stale without a mark
+    python scripts/figures.py --admit steps   # mark it in the page as older than the code
 
-scripts/figures.toml lists the figures. What a figure measures is known by a digest of its sources, which stands in the
-page; it does not change with docstrings and comments, and needs no history of commits. A figure is stale, too, if the
-page shows other commands than the registry has, and --check names figures of pages that the registry does not have.
+scripts/figures.toml lists the figures. The page holds a digest of a figure's sources, which ignores docstrings,
+comments and the history of commits. A figure is stale if the digest or the commands differ. --check also names figures
+of pages that the registry lacks.
 """
 
 import ast

@@ -23,7 +23,7 @@ Edges = list[tuple[str, str]]
 def flow_chart_svg(text: str) -> str:
     r"""Return the chart as one line of SVG.
 
-    Raises ValueError, which names the line, for what is neither the header nor an arrow.
+    Raises ValueError, naming the line, for lines other than the header and arrows.
 
         >>> flow_chart_svg("flowchart TD\n    calls --> runtime\n")[:26]
         '<svg class="flow-chart" vi'

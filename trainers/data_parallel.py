@@ -38,7 +38,8 @@ class DataParallel(nn.Module):
     Rank 0 broadcasts its persistent buffers before each forward pass in training. The set of trained parameters is
     fixed at construction.
 
-    Raises ValueError on every rank if the ranks' models differ, for several devices, and for sparse gradients.
+    Raises ValueError on every rank if the ranks' models differ, for a model on several devices, and for sparse
+    gradients.
 
     >>> import torch
     >>> from trainers import DataParallel, distributed_environment, init_process_group
@@ -116,7 +117,6 @@ class DataParallel(nn.Module):
 
     @property
     def module(self) -> nn.Module:
-        """The plain model, under the name that torch's DDP uses."""
         return self.model
 
     @property
@@ -178,7 +178,7 @@ class DataParallel(nn.Module):
         return self.strategy.clip_grad_norm_(max_norm)
 
     def check_identical(self) -> None:
-        """Raise DriftError on every rank if parameters differ; buffers may; collective."""
+        """Raise DriftError on every rank if the ranks' parameters differ; buffers are not compared; collective."""
         self.unshard()
         if differs := first_mismatch(self.model, self.group, buffers=False):
             raise DriftError(f"{differs}; {ADVICE}")

@@ -1,6 +1,6 @@
 """Checkpoints: a training run on disk; a crash leaves either the old file or the new file whole.
 
-A file is the output of `torch.save` and its SHA-256. It holds no objects, so that reading it runs no code.
+A file is the output of `torch.save` and its SHA-256. Random states are tensors and numbers: reading runs no code.
 """
 
 import hashlib

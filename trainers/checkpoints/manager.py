@@ -70,7 +70,7 @@ class CheckpointManager:
                 self.attempt(partial(writer.write, line))
 
     def save(self, checkpoint: Checkpoint, keep: int) -> None:
-        """Write a checkpoint, and delete all but the newest `keep`."""
+        """Write a checkpoint, and delete the oldest ones beyond `keep`."""
         if self._log is not None:
             self.attempt(self._log.sync)
             self.attempt(partial(self._write, checkpoint, keep))
@@ -198,7 +198,7 @@ def _content_of_rank_0(path: Path, group: dist.ProcessGroup) -> bytearray:
 
 
 def _refuse_other_disks(folder: CheckpointFolder, group: dist.ProcessGroup) -> None:
-    """Raise ValueError on every rank if one sees checkpoints that rank 0, on another node, does not."""
+    """Raise ValueError on every rank if a rank sees checkpoints that rank 0, perhaps on another node, does not see."""
     names: list[str] = []
     with suppress(OSError):  # a rank need not be allowed to look there
         names += [path.name for path in folder.newest_first()[:1]]

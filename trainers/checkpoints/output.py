@@ -78,7 +78,7 @@ class CheckpointFolder:
 
 
 class OutputLock:
-    """A lock (lockf) on a file in the directory; `say` gets a warning without file-system locks."""
+    """A lock (lockf) on a file in the directory; `say` gets a warning if the file system has no locks."""
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self.folder = folder

@@ -95,7 +95,6 @@ def _shape(path: Path, task: Any) -> ModelConfig:
 
 
 def _filled(model: "nn.Module", path: Path, checkpoint: "Checkpoint") -> "nn.Module":
-    """Return the model with the checkpoint's parameters. Raises ValueError if they do not fit."""
     try:
         model.load_state_dict(checkpoint.model_state)
     except RuntimeError as error:

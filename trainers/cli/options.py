@@ -1,7 +1,4 @@
-"""The options of the command lines: fields of a config, options of a task, and --config files; loads no torch.
-
-A run writes its options to the output directory, as a --config file.
-"""
+"""The options of the command lines: fields of a config, options of a task, and --config files; loads no torch."""
 
 import inspect
 import json

@@ -178,7 +178,7 @@ def train(
 
 
 def _start(launch: Launch, task: Task, ranks: int | None) -> int:
-    """Start the run; return the exit code. After Ctrl-C or a failure, print the command that resumes."""
+    """Start the run; return its exit code. After Ctrl-C or a failure, print the command that resumes."""
     if ranks is None:
         try:
             return run_rank(launch, task)

@@ -212,8 +212,8 @@ class _RecordedRun:
 def _gather_initial(weights: ShardedWeights, recorder: Recorder) -> None:
     """Let `weights.gather` restore the initial parameters, in time that is not recorded.
 
-    A group that sends nothing leaves this rank's share in all other places. Gradients then become subnormal, and slow:
-    the prediction of zero1 on 2 ranks was a fifth too long.
+    A group that sends nothing leaves this rank's share in all other places. Gradients then become subnormal, and slow
+    (zero1 on 2 ranks: predicted a fifth too long).
     """
     gather, initial = weights.gather, weights.home.vector.clone()
 
@@ -274,7 +274,6 @@ class RecordedRuns:
         require_finite_losses(self._group, result.loss, f"recording step {self._round}, strategy {run.name}")
 
     def gather(self) -> None:
-        """Exchange the recordings of all ranks."""
         profile = next(profile_of(run.train_step.model.model, run.times) for run in self._runs if run.times)
         with self._sending_nothing():  # a forward pass may be collective
             memory = {run.name: measure_memory(run.train_step) for run in self._runs}

@@ -296,5 +296,5 @@ class JobResult:
 
 
 def busy_lines(verdict: Verdict) -> list[str]:
-    """Return a line if the probes lie too far apart for the predictions, none otherwise."""
+    """Return a warning for each subject whose probes lie too far apart for predictions."""
     return [line for subject in verdict.subjects if (line := busy_warning(subject.measurements, subject.fit))]

@@ -293,7 +293,7 @@ def require_compiler() -> None:
 
 
 class ScheduledRates:
-    """Sets an optimizer's learning rates; made before a checkpoint is loaded. Raises ValueError if it has none."""
+    """Sets an optimizer's learning rates; made before a checkpoint is loaded. Raises ValueError without rates."""
 
     def __init__(self, groups: Sequence[dict[str, Any]], schedule: RateSchedule) -> None:
         self._schedule = schedule

@@ -22,7 +22,7 @@ class ShardingError(RuntimeError):
 
 
 class Strategy:
-    """The interface of strategies to `DataParallel`; overriding `synchronise` is enough.
+    """The interface of strategies to `DataParallel`, which describes methods of the same name. Override `synchronise`.
 
     module: the model, or its wrapper. parameters: the trained ones.
     param_sync: begin and end of gathering or averaging parameters in the last step, in seconds of `time.perf_counter`.
@@ -54,12 +54,10 @@ class Strategy:
         """Set whether the next backward passes synchronise gradients."""
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:
-        """Run forward passes through the compiled plain model."""
         compiled: Any = compile_module(self.module)
         self.module = compiled
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        """Return an optimizer for this rank's parameters."""
         return make(self.parameters)
 
     def zero_grad(self) -> None:
@@ -74,7 +72,6 @@ class Strategy:
         return nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Clip the gradients to a global norm of `max_norm`; return the norm before clipping."""
         return nn.utils.clip_grad_norm_(self.parameters, max_norm)
 
     @property
@@ -83,7 +80,6 @@ class Strategy:
         return True
 
     def sync_parameters(self) -> None:
-        """Leave equal, whole parameters on every rank; collective."""
         self.unshard()
 
     def unshard(self) -> None:
@@ -106,7 +102,7 @@ class Strategy:
 
 
 class OwnOptimizer(Strategy):
-    """A strategy that takes part in its optimizer's steps; no other optimizer may step."""
+    """A strategy that takes part in its optimizer's steps; no other optimizer may step the model."""
 
     name: str
     _is_stepping = False

@@ -140,7 +140,7 @@ def _changes(make: MakeOptimizer, numbers: torch.Tensor, shape: tuple[int, ...])
 class ShareGradient(torch.Tensor):
     """A rank's share of a gradient: norms cover all shares, and GradScaler sees infinities of any rank.
 
-    torch's `clip_grad_norm_` and GradScaler therefore work, and are collective. Other functions see only this share.
+    torch's `clip_grad_norm_` and GradScaler therefore work as in one process, and are collective.
     """
 
     group: dist.ProcessGroup
@@ -200,8 +200,8 @@ _VALUES = ("data", "T", "mT", "H", "mH", "real", "imag")  # properties that are 
 class Withheld(torch.Tensor):
     """A tensor whose values are elsewhere: reading or changing them raises ShardingError.
 
-    A gradient of None would be skipped by torch's `clip_grad_norm_`. autograd's C++ code is not intercepted, and reads
-    nan.
+    With a gradient of None, torch's `clip_grad_norm_` would silently skip the parameter. autograd's C++ code is not
+    intercepted, and reads nan.
 
     bring_back: fetches the values; called only within a backward pass, which all ranks take alike.
     """

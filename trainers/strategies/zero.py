@@ -142,7 +142,6 @@ class Zero1(Sharded):
                 parameter.register_hook(partial(weights.before_accumulating, parameter))
 
     def cut(self) -> Sequence[ShardedWeights]:
-        """Move all parameters into vectors."""
         return [ShardedWeights(some, self.group, keeps_gradients=True) for some in by_dtype(self.parameters)]
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:

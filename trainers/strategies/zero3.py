@@ -211,7 +211,7 @@ class Zero3(Zero1):
         self._forget()
 
     def _compare_gathered(self) -> None:
-        """Raise ShardingError if ranks gathered different layers, which equal sizes would hide."""
+        """Raise ShardingError if ranks gathered different layers; layers of one size would be mixed unnoticed."""
         own = torch.tensor([self._gathered], device=self.parameters[0].device)
         self._gathered = 0
         if not all_alike(own, self.group):

@@ -1,7 +1,4 @@
-"""`Task`: the model, data and loss to train; `ModelConfig`: the shape of the transformer.
-
-Bad values are refused here, before torch is loaded.
-"""
+"""`Task`: the model, data and loss to train; `ModelConfig`: the shape of the transformer. Loads no torch."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping

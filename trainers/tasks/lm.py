@@ -30,7 +30,7 @@ def english_text() -> bytes:
 
 
 def read_tokens(source: str, config: ModelConfig, seed: int) -> Tokens:
-    """Return tokens, (num_tokens,). Raises ValueError for unreadable sources or bytes outside the vocabulary.
+    """Return tokens, (num_tokens,). Raises ValueError for an unreadable source or too small a vocabulary.
 
     source: "topics": `english_text`; "random": uniformly drawn; otherwise a file whose bytes are the tokens.
     """

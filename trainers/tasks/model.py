@@ -114,7 +114,7 @@ def _linear(num_inputs: int, num_outputs: int, std: float = 0.02) -> nn.Linear:
 
 
 def _branch_std(config: ModelConfig) -> float:
-    """Return the smaller deviation, as in GPT-2, for the two layers per block that add to the stream."""
+    """Return the smaller deviation of layers that add to the stream, as in GPT-2."""
     return 0.02 / math.sqrt(2 * config.layers)
 
 
