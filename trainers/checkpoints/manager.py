@@ -99,7 +99,6 @@ class CheckpointManager:
                 self.trouble = error
 
     def describe_trouble(self) -> str:
-        """Return the error, and the checkpoint to resume from."""
         trouble = self.trouble
         assert trouble is not None
         reason = str(trouble)

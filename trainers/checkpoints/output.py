@@ -136,10 +136,7 @@ class OutputLock:
 
 @contextmanager
 def locked(folder: Path, say: Callable[[str], None], wait_s: float = WAIT_S) -> Iterator[None]:
-    """Lock the directory for the block.
-
-    Raises ValueError if another run holds the lock longer than `wait_s`, or OSError.
-    """
+    """Lock the directory for the block. Raises OSError, or ValueError if another run holds it longer than `wait_s`."""
     lock, deadline = OutputLock(folder, say), time.monotonic() + wait_s
     while not lock.wait(deadline):
         pass
@@ -160,8 +157,7 @@ class StepLog:
     """The log of one rank: each line is a JSON object whose "step" is the number of steps done.
 
     begin: the run's first step; later lines are dropped. mark: of the file at that step; None: begin a new file. A file
-    that does not match is kept as DAMAGED, and the run continues with the good lines. Raises OSError if the file cannot
-    be written.
+    that does not match is kept as DAMAGED, and the run continues with its good lines. Raises OSError.
     """
 
     def __init__(

@@ -255,7 +255,6 @@ def task_of_run(path: Path, task: str | None) -> tuple[str, int, dict[str, Any]]
 
 
 def _refuse_to_run(task: str) -> None:
-    """Raise ValueError for a user's task: a file must not run code."""
     if ":" in task:
         raise ValueError(f"task {task!r}: is Python code, which runs only if you name it: give --task {task}")
 

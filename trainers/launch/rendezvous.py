@@ -29,7 +29,7 @@ def init_process_group(environment: DistributedEnvironment, timeout_s: float) ->
 
     timeout_s: maximum wait for other ranks, now and later.
 
-    Raises ValueError if the environment has no meeting point, and ConnectionError if the ranks do not meet.
+    Raises ValueError if there is no meeting point, and ConnectionError if the ranks do not meet.
     """
     if not timeout_s > 0:
         raise ValueError(f"a timeout of {timeout_s} s: must be greater than 0")

@@ -4,8 +4,8 @@ docs/training.md (Stopping for a signal) has the rules and the exit codes. With 
 Ctrl-C, and kills the ranks. srun requires Ctrl-C twice within a second. torchrun sends SIGTERM to all ranks when one
 has failed; a rank that has lost a peer first names the failed rank.
 
-`ringsim.console.spawn` handles the signals of the starting process, `StopRequest` SIGTERM and SIGUSR1 in the ranks, and
-`delay_termination` SIGTERM in a rank of torchrun. Importing this loads no torch.
+`ringsim.console.spawn` handles signals in the starting process, `StopRequest` SIGTERM and SIGUSR1 in the ranks,
+`delay_termination` SIGTERM under torchrun. Importing this loads no torch.
 """
 
 import os
@@ -66,8 +66,8 @@ def delay_termination(
 
     torchrun ends the other ranks as soon as one has died; they need longer to find out which.
 
-    say_ended: called in another thread if SIGTERM ends the process while nothing fails.
-    is_stopping: while true and nothing fails, the main thread itself ends the process.
+    say_ended: called in another thread if SIGTERM ends the process without a failure.
+    is_stopping: while true without a failure, the main thread itself ends the process.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

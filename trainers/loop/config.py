@@ -47,10 +47,9 @@ class Share:
 class Batches:
     """The batches of a training run, and one rank's share of each.
 
-    A batch depends only on seed and step; a run can resume with another number of ranks. Every epoch has each sample
-    exactly once; its last batch may be smaller.
-
-    Raises ValueError for fewer samples than ranks, in all or in a batch.
+    A batch depends only on seed and step, so that a run can resume with another number of ranks. Every epoch has each
+    sample exactly once; its last batch may be smaller. Raises ValueError for fewer samples than ranks, in all or in a
+    batch.
     """
 
     def __init__(self, num_samples: int, global_batch_size: int, seed: int, rank: int, num_ranks: int) -> None:

@@ -147,7 +147,6 @@ class ShareGradient(torch.Tensor):
 
     @classmethod
     def of(cls, part: torch.Tensor, group: dist.ProcessGroup) -> Self:
-        """Return `part` as a share, in the same memory."""
         share = part.as_subclass(cls)
         share.group = group
         return share

@@ -45,8 +45,7 @@ def read_tokens(source: str, config: ModelConfig, seed: int) -> Tokens:
 class LanguageModel(SeededTask):
     """Training on non-overlapping windows of a text, and evaluation on its last tenth.
 
-    A sample has sequence_length + 1 tokens. Raises ValueError for sizes (`ModelConfig`) or data (`read_tokens`) that do
-    not fit.
+    Samples have sequence_length + 1 tokens. Raises ValueError for bad sizes (`ModelConfig`) or data (`read_tokens`).
     """
 
     name = "lm"
@@ -100,7 +99,6 @@ class LanguageModel(SeededTask):
         return {"loss": loss, "bits_per_byte": loss / math.log(2)} if self.is_text else {"loss": loss}
 
     def show(self, model: "nn.Module") -> str:
-        """Return the end of the text and the model's continuation; "" for random tokens."""
         from trainers.tasks.model import continue_text
 
         if not self.is_text:
