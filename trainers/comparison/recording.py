@@ -177,7 +177,7 @@ class RankRecording(NamedTuple):
 
 
 def num_recorded(name: str, steps: int) -> int:
-    """Return a strategy's number of recorded steps: whole periods, but not more than are trained."""
+    """Return a strategy's number of recorded steps: STEPS rounded up to whole periods, at most max(STEPS, steps)."""
     period = steps_between_averages(name)
     return min(-(-STEPS // period) * period, max(STEPS, steps))
 
