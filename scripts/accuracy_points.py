@@ -1,4 +1,4 @@
-"""`Point`: a predicted and a measured time, as scripts that judge predictions keep them for docs/accuracy.png."""
+"""`Point`: a predicted and a measured time, from which docs/accuracy.png is drawn."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ _Seconds = Annotated[float, values.number(sys.float_info.min, unit="seconds")]  
 
 
 class Point(Record, frozen=True):
-    """place: where it was measured. case: which log, collective, strategy or program; empty in older files.
+    """place: of the measurement. case: the log, collective, strategy or program; empty in older files.
 
     Times are in seconds.
     """
@@ -28,12 +28,12 @@ class Point(Record, frozen=True):
 
     @property
     def error(self) -> float:
-        """The predicted time over the measured one, less 1, without its sign."""
+        """Absolute relative error of the predicted time."""
         return abs(self.predicted_s / self.measured_s - 1)
 
 
 def points_of(place: str, title: str, cases: Sequence[ComparedCase]) -> list[Point]:
-    """Return the points of compared cases, those that are predicted; title: of the run or log that they are from."""
+    """Return the points of the predicted cases. title: of the run or log."""
     return [
         Point(place, f"{title}: {_told(compared.case)}", compared.predicted_s, compared.case.measured_s)
         for compared in cases
@@ -62,7 +62,7 @@ def write_points(path: Path, points: Sequence[Point]) -> None:
 
 
 def read_points(path: Path) -> list[Point]:
-    """Return what `write_points` wrote. Raises ValueError, with the line, for anything else."""
+    """Read a file of `write_points`. Raises ValueError, naming the line, for other content."""
     first, *rows = [*csv.reader(read_text(path).splitlines())] or [[]]
     if first != COLUMNS:
         raise ValueError(f"{path}: the first line is {','.join(first)!r}: must be {','.join(COLUMNS)!r}")

@@ -1,4 +1,4 @@
-"""Our collectives compared with torch.distributed's and a plain ring, on several numbers of ranks."""
+"""Compare our collectives with torch.distributed's and a plain ring, on several numbers of ranks."""
 
 import statistics
 import tempfile
@@ -28,9 +28,9 @@ COPY_HEAD = f"{'ranks':>7}  {'algorithm':<20} {'size':>7} {'ratio':>6}"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Some cells, and whose times ours are held against.
+    """Cells to measure, and the rival of our times.
 
-    arguments: of the benchmark's command line, for the cells.
+    arguments: the benchmark's options for the cells.
     """
 
     title: str
@@ -41,11 +41,10 @@ class Target:
 
     @property
     def heading(self) -> str:
-        """Its title, and the rival."""
         return f"{self.title}: ours over {_RIVALS[self.rival]}"
 
     def algorithms(self, names: Sequence[str]) -> list[str]:
-        """Return the `names` that the collective has, or that are no built-in at all; the ring if there are none."""
+        """Return the `names` that the collective has, or that are not built in; the ring if there are none."""
         elsewhere = {name for _, name in ALGORITHMS}
         return [name for name in names if (self.collective, name) in ALGORITHMS or name not in elsewhere] or ["ring"]
 
@@ -97,7 +96,7 @@ _RIVALS = {TORCH: "torch.distributed", PLAIN_RING: "a plain ring"}
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How long one algorithm took in one cell, in terms of the rival's time."""
+    """The time of an algorithm in a cell, relative to the rival's."""
 
     algorithm: str
     num_ranks: int
@@ -106,9 +105,9 @@ class Ratio:
 
 
 def format_targets(results: Sequence[tuple[Target, Sequence[Measurements]]]) -> str:
-    """Return a row for each target, algorithm and number of ranks, and one for all numbers of ranks.
+    """Return a row for each target, algorithm and number of ranks, and a row for all numbers of ranks.
 
-    results: for each target, what was measured for it, a file for each number of ranks.
+    results: for each target, a measurement file per number of ranks.
     """
     head = f"{'ranks':>7}  {'algorithm':<20} {'cells':>5} {'mean':>6} {'worst':>6}  worst cell"
     blocks = ["# ratio: ours over theirs, medians; mean: geometric, over the cells; less than 1 is faster"]
@@ -118,7 +117,7 @@ def format_targets(results: Sequence[tuple[Target, Sequence[Measurements]]]) -> 
 
 
 def ratios_of(target: Target, files: Sequence[Measurements]) -> list[Ratio]:
-    """Return the ratio of each cell, and of its best algorithm where there are several."""
+    """Return the ratios of each cell, and the best ratio if there are several algorithms."""
     ratios: list[Ratio] = []
     for times in (file.collectives for file in files):
         ours = [timed for timed in times if timed.algorithm not in _RIVALS]
@@ -161,7 +160,7 @@ def copy_s(size_bytes: int) -> float:
 
 
 def over_copies(files: Sequence[Measurements]) -> str:
-    """Return a row for each large all_reduce of ours, over the time of a copy of its bytes, which is measured now."""
+    """Return a row for each large all_reduce of ours: its time relative to a copy of its bytes, measured now."""
     rows = ["# all_reduce float32, from 1 MiB: ours over copy_ of the same bytes in one process", COPY_HEAD]
     for one in (times for file in files for times in file.collectives):
         if one.algorithm not in _RIVALS and one.size_bytes >= MIB:
@@ -171,7 +170,7 @@ def over_copies(files: Sequence[Measurements]) -> str:
 
 
 def arguments(target: Target, algorithms: Sequence[str], quick: bool, shared: bool, file: Path) -> list[str]:
-    """Return the program that measures `target` into `file`, with its arguments. shared: whether tensors are shared."""
+    """Return the program and its arguments that measure `target` into `file`. shared: use shared tensors."""
     mine = [option for name in target.algorithms(algorithms) for option in ("--algorithm", name)]
     less = [*target.quick_arguments, "-n", "3", "-w", "1"] if quick else []
     return [*BENCHMARK, *target.arguments, *less, *mine, *(["--shared"] if shared else []), "-o", str(file)]

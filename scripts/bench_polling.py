@@ -1,6 +1,6 @@
-"""Measure the gain of keeping Gloo's polling threads off cores in use: the same calls with each policy, interleaved.
+"""Measure the gain of keeping Gloo's polling threads off used cores: the same calls with each policy, interleaved.
 
-All messages travel over Gloo, also those of the ring.
+All messages travel over Gloo, including the ring's.
 
 torchrun --nproc-per-node 4 scripts/bench_polling.py
 """
@@ -81,7 +81,7 @@ def _between(times_s: list[float]) -> str:
 
 
 def _calls(call: Callable[[], object], turn_s: float) -> int:
-    """Return how many calls a turn has, the same on all ranks."""
+    """Return the number of calls per turn, the same on all ranks."""
     _timed(call, TRIED)
     number = torch.tensor(max(turn_s / _timed(call, TRIED), 1.0))
     dist.broadcast(number, src=0)
@@ -89,7 +89,7 @@ def _calls(call: Callable[[], object], turn_s: float) -> int:
 
 
 def _timed(call: Callable[[], object], calls: int) -> float:
-    """Return the seconds of a call, in a row of them."""
+    """Return the mean seconds of a call."""
     dist.barrier()
     begin_s = time.perf_counter()
     for _ in range(calls):

@@ -1,4 +1,4 @@
-"""How many transfers a second the simulator does, compared with the same ring in plain SimPy."""
+"""Measure the simulator's transfers per second, compared with the same ring in plain SimPy."""
 
 import statistics
 import time
@@ -27,7 +27,7 @@ TREE_RANKS, TREE_SIZE_BYTES = 512, 64 * 2**20
 
 
 def simpy_ring_s(num_ranks: int, size_bytes: int) -> float:
-    """Return the time of a ring all-reduce as a SimPy user would write it: a process per rank, a store per link."""
+    """Return the time of a ring all-reduce in plain SimPy: a process per rank, a store per link."""
     environment = simpy.Environment()
     bounds = partition(size_bytes, num_ranks).tolist()
     sizes = [high - low for low, high in pairwise(bounds)]
@@ -55,7 +55,7 @@ def simpy_ring_s(num_ranks: int, size_bytes: int) -> float:
 
 
 def median_s(run: Callable[[], object], repeats: int) -> float:
-    """Return the median of several times that `run` takes, in seconds."""
+    """Return the median seconds of several calls of `run`."""
     times = []
     for _ in range(repeats):
         begin = time.perf_counter()
@@ -65,7 +65,7 @@ def median_s(run: Callable[[], object], repeats: int) -> float:
 
 
 def report(name: str, num_ranks: int, transfers: int, taken_s: float) -> float:
-    """Print a row; transfers per second."""
+    """Print a row: transfers per second."""
     amount = f"{num_ranks:>6} ranks  {transfers:>13,} transfers"
     click.echo(f"{name:<24} {amount}  {taken_s:9.3f} s  {transfers / taken_s:>13,.0f} /s")
     return transfers / taken_s
@@ -87,7 +87,7 @@ def report_rings(large: bool) -> None:
 
 
 def report_shared() -> None:
-    """Time hierarchical all-reduces on hosts of 8 ranks with one NIC, every transfer recorded."""
+    """Time hierarchical all-reduces on hosts of 8 ranks with one NIC, recording every transfer."""
     jittery = replace(HOSTS, jitter=Jitter(latency=0.1, compute=0.1))
     cases = [
         ("shared NIC", HOSTS, 1024, 0),
@@ -102,14 +102,14 @@ def report_shared() -> None:
 
 
 def report_tree() -> None:
-    """Time a double tree whose ranks send to several others at once: nearly all messages share something."""
+    """Time a double tree whose ranks send to several others at once: nearly all messages share a resource."""
     schedule = double_binary_tree_all_reduce(TREE_RANKS)
     taken_s = median_s(lambda: simulate(schedule, load_network("ib-400g"), TREE_SIZE_BYTES), 1)
     report("double tree, shared NIC", TREE_RANKS, schedule.num_transfers, taken_s)
 
 
 def report_memory() -> None:
-    """Print the peak memory for each recorded transfer."""
+    """Print the peak memory per recorded transfer."""
     for name, network, schedule in [
         ("ring", NETWORK, ring_all_reduce(512)),
         ("shared NIC", Network("hosts", HOSTS), hierarchical_all_reduce(512, 8)),

@@ -1,7 +1,8 @@
 """Time steps of DDP and FSDP2 on the backends "gloo" and "ring": `torchrun --nproc-per-node 2 scripts/bench_steps.py`.
 
-All programs train the same model in one run, in turn, step by step. One of them does not synchronise: what the others
-take more is what synchronising adds. Where a step on "ring" goes from the last gradient on stands below, by bucket.
+All programs train the same model in one run, interleaved by step. One program does not synchronise; the additional time
+of the others is the cost of synchronisation. A second table shows, by bucket, the time of a step on "ring" after the
+last gradient.
 """
 
 import statistics
@@ -35,7 +36,7 @@ NO_SYNC, DDP_ON_GLOO, FSDP_ON_GLOO = "no synchronisation", "DDP on gloo", "FSDP2
 
 
 class Program(NamedTuple):
-    """rival: the name of the program whose time this one's is divided by."""
+    """rival: the program with whose time this program's is compared."""
 
     name: str
     wrap: Callable[[TinyTransformer, dist.ProcessGroup], nn.Module]
@@ -44,17 +45,17 @@ class Program(NamedTuple):
 
 
 def ddp(model: nn.Module, group: dist.ProcessGroup) -> nn.Module:
-    """Return torch's DistributedDataParallel, as most programs have it."""
+    """Return torch's DistributedDataParallel of the model."""
     return DistributedDataParallel(model, process_group=group)
 
 
 def ddp_in_place(model: nn.Module, group: dist.ProcessGroup) -> nn.Module:
-    """Return ours, whose buckets lie in memory that the ranks share."""
+    """Return our DistributedDataParallel, whose buckets lie in shared memory."""
     return collectives.DistributedDataParallel(model, process_group=group)
 
 
 def fsdp(model: TinyTransformer, group: dist.ProcessGroup) -> nn.Module:
-    """Return the model with each block sharded, and what is left."""
+    """Shard each block of the model, then the other parameters."""
     mesh = DeviceMesh.from_group(group, "cpu")
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
@@ -73,7 +74,7 @@ PROGRAMS = (
 
 
 class BucketTimes(NamedTuple):
-    """Of one asynchronous collective, in seconds of `time.perf_counter`: when it was called, began, and ended."""
+    """When an asynchronous collective was called, began and ended, in seconds of `time.perf_counter`."""
 
     size_bytes: int
     called_s: float
@@ -83,7 +84,7 @@ class BucketTimes(NamedTuple):
 
 @contextmanager
 def noting_calls(noted: list[BucketTimes]) -> Iterator[None]:
-    """In the block add to `noted` each call that is handed to a queue's thread."""
+    """Add each call that a queue's thread gets in the block to `noted`."""
     start = CollectiveQueue.start
 
     def timed_start(self: CollectiveQueue, call: Callable[[], None], result: list[torch.Tensor], *more: Any) -> Any:
@@ -101,9 +102,9 @@ def noting_calls(noted: list[BucketTimes]) -> Iterator[None]:
 
 
 class Training:
-    """One program's model and optimizer, and what was timed of it on this rank.
+    """One program's model and optimizer, and its timings on this rank.
 
-    steps_s, cores_s: of each step, and of all threads together on cores. calls: of each step.
+    steps_s, cores_s: of each step, and of all threads on cores. calls: of each step.
     backward_ended_s: on the clock of the calls.
     """
 
@@ -118,7 +119,7 @@ class Training:
         self.backward_ended_s: list[float] = []
 
     def step(self, tokens: torch.Tensor, is_timed: bool) -> None:
-        """Train on `tokens`, (batch, sequence), after all ranks have come here."""
+        """Train on `tokens`, (batch, sequence), after a barrier."""
         calls: list[BucketTimes] = []
         dist.barrier()
         began_s, cores_s = time.perf_counter(), time.process_time()
@@ -136,20 +137,20 @@ class Training:
 
 
 def of_all_ranks(own: T) -> list[T]:
-    """Return what each rank has; collective."""
+    """Return the objects of all ranks; collective."""
     everybody: list[T] = [own] * dist.get_world_size()
     dist.all_gather_object(everybody, own)
     return everybody
 
 
 def slowest(trainings: list[Training]) -> dict[str, list[float]]:
-    """Return the seconds of each step on the rank that took longest, by program; collective."""
+    """Return, by program, the seconds of each step on the slowest rank; collective."""
     ranks = of_all_ranks({training.program.name: training.steps_s for training in trainings})
     return {name: [max(step) for step in zip(*(rank[name] for rank in ranks), strict=True)] for name in ranks[0]}
 
 
 def table(steps_s: dict[str, list[float]], trainings: list[Training]) -> Iterator[str]:
-    """Return a line for each program: medians, and of ratios the medians over the steps."""
+    """Yield a line per program: medians, and medians of the ratios over the steps."""
     yield f"{'program':<26}{'core ms':>9}{'step ms':>9}{'over its rival':>16}{'added ms':>10}{'over its rival':>16}"
 
     def added(name: str) -> float:
@@ -166,7 +167,7 @@ def table(steps_s: dict[str, list[float]], trainings: list[Training]) -> Iterato
 
 
 def hand_over(training: Training) -> list[str]:
-    """Return a line for each bucket, in the order of their calls: medians over the steps and ranks; collective."""
+    """Return a line per bucket, in order of calls: medians over steps and ranks; collective."""
     lines = [
         f"{training.program.name}, medians in ms",
         f"{'bucket':>12}{'first call to last':>20}{'call to begin':>15}{'last call to end':>18}{'end to pass end':>17}",
@@ -203,7 +204,7 @@ def new_group(backend: str) -> dist.ProcessGroup:
 
 
 def train(trainings: list[Training], steps: int, config: ModelConfig) -> None:
-    """Let each program do its steps in turn; all have the same data."""
+    """Train all programs with the same data, interleaved by step."""
     generator = torch.Generator().manual_seed(dist.get_rank())
     for index in range(WARM_UP + steps):
         tokens = torch.randint(config.vocabulary, (1, config.sequence_length), generator=generator)
@@ -212,7 +213,7 @@ def train(trainings: list[Training], steps: int, config: ModelConfig) -> None:
 
 
 def heading(config: ModelConfig, steps: int) -> Iterator[str]:
-    """Return where and what was measured."""
+    """Yield the lines about the machine and the measurement."""
     where = provenance()
     parameters = sum(parameter.numel() for parameter in TinyTransformer(config).parameters())
     yield f"# {where['machine']}, {where['cores']} cores, torch {where['torch']}, {where['date']}"

@@ -46,7 +46,7 @@ LARGE: Networks = {
 
 
 def main() -> None:
-    """Print a line for each network and collective."""
+    """Print a line per network and collective."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--large", action="store_true", help="Networks of 128 and 512 ranks.")
     parser.add_argument("--seconds", type=float, default=20.0, help="Duration of each search, in seconds.")

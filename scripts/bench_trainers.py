@@ -1,6 +1,6 @@
-"""How long a training step takes with our strategies, over that with torch's DDP.
+"""Compare the training step of our strategies with torch's DDP.
 
-All strategies train in turn, step by step, in one run of the strategy comparison; a ratio is the median over the steps.
+All strategies train interleaved by step in one strategy comparison; a ratio is the median over the steps.
 """
 
 import statistics
@@ -29,14 +29,14 @@ MODELS = {
 
 
 class Hosts(NamedTuple):
-    """count: of hosts of a testbed of 1 Gbit/s; 1: this machine. ranks: on all of them together."""
+    """count: hosts of a testbed of 1 Gbit/s; 1: this machine. ranks: on all hosts together."""
 
     title: str
     count: int
     ranks: int
 
     def targets(self) -> dict[str, float]:
-        """Return the most that a step may take, over one with DDP, by strategy."""
+        """Return, by strategy, the largest acceptable ratio of a step to DDP's."""
         equal = {"bucketed": 1.0, "ddp_hook": 1.0, "zero1": 1.05}
         return equal if self.count == 1 else {**equal, **dict.fromkeys(HALVED, 0.65)}
 
@@ -49,7 +49,7 @@ ALL_HOSTS = (
 
 
 def report(hosts: Hosts, arguments: list[str], output: Path) -> dict[str, Any]:
-    """Run the strategy comparison on those hosts; its report."""
+    """Run the strategy comparison on the hosts; return its report."""
     run_ranks(hosts.count, hosts.ranks // hosts.count, [MAIN_JOB, *arguments, "--output", str(output)])
     content: dict[str, Any] = read_json(output / "report.json")
     return content
@@ -67,7 +67,7 @@ def _spread(values: list[float]) -> tuple[float, float, float]:
 
 
 def rows(hosts: Hosts, model: str, found: dict[str, Any]) -> list[str]:
-    """Return a line for each strategy."""
+    """Return a line per strategy."""
     targets = hosts.targets()
     step_ms = next(each["step_s"] for each in found["strategies"] if each["strategy"] == "ddp") * 1e3
     lines = [f"{hosts.title}, {model}: a step with ddp takes {step_ms:.1f} ms"]

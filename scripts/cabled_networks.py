@@ -1,4 +1,4 @@
-"""Networks for tests and benchmarks of synthesis: hosts joined by cables, and hosts behind NICs and uplinks."""
+"""Networks for tests and benchmarks of synthesis: hosts joined by cables, or behind NICs and uplinks."""
 
 from collections.abc import Iterable
 from itertools import product
@@ -20,7 +20,7 @@ def cabled(num_ranks: int, pairs: Pairs, latency: str = "1us") -> Network:
 
 
 def torus(*lengths: int, missing: int = 0) -> Network:
-    """Return a torus, of which the first cables are missing."""
+    """Return a torus without its first cables."""
     places = {place: rank for rank, place in enumerate(product(*map(range, lengths)))}
     pairs = set()
     for place, rank in places.items():
@@ -31,24 +31,24 @@ def torus(*lengths: int, missing: int = 0) -> Network:
 
 
 def hypercube(dimension: int) -> Network:
-    """Return ranks of which those are joined whose numbers differ in one binary digit."""
+    """Return ranks with cables between numbers that differ in one binary digit."""
     ranks = range(2**dimension)
     return cabled(len(ranks), [(rank, rank | 1 << bit) for rank in ranks for bit in range(dimension)
                                if not rank >> bit & 1])  # fmt: skip
 
 
 def fully_connected(num_ranks: int) -> Network:
-    """Return hosts with a cable between each two."""
+    """Return hosts with a cable between every two."""
     return cabled(num_ranks, [(one, other) for other in range(num_ranks) for one in range(other)])
 
 
 def star(slow_host: int | None = None) -> Network:
-    """Return hosts of one rank on a switch; the NIC of one of them at a quarter."""
+    """Return hosts of one rank on a switch. slow_host: its NIC has a quarter of the bandwidth."""
     return _with_a_slow_nic('[host]\nranks = 1\n[host.nic]\nlatency = "1us"\nbandwidth = "10Gbit/s"', slow_host)
 
 
 def hosts(ranks: int, nics: int = 1, slow_host: int | None = None) -> Network:
-    """Return hosts of several ranks with fast links between them."""
+    """Return hosts of several ranks with fast links inside."""
     return _with_a_slow_nic(
         f'[host]\nranks = {ranks}\n[host.link]\nlatency = "1us"\nbandwidth = "100GB/s"\n'
         f'[host.nic]\ncount = {nics}\nlatency = "2us"\nbandwidth = "200Gbit/s"',
@@ -57,7 +57,7 @@ def hosts(ranks: int, nics: int = 1, slow_host: int | None = None) -> Network:
 
 
 def islands(hosts_per_leaf: int) -> Network:
-    """Return hosts of one rank behind uplinks that are no faster than one of their NICs."""
+    """Return hosts of one rank behind uplinks that are no faster than one NIC."""
     return read_network(
         '[host]\nranks = 1\n[host.nic]\nlatency = "1us"\nbandwidth = "10Gbit/s"\n'
         f'[switch]\nhosts = {hosts_per_leaf}\nuplink = "10Gbit/s"\nlatency = "1us"\n',

@@ -1,4 +1,4 @@
-"""How well a network calibrated on some logs of a cluster predicts others: the table of docs/accuracy.md.
+"""Measure how well a network calibrated on some logs of a cluster predicts other logs: a table of docs/accuracy.md.
 
 usage: python scripts/cluster_fidelity.py LOGS_DIR [--jobs N] [--points FILE.csv]
 """
@@ -27,9 +27,9 @@ RING, CHOSEN = 0.08, 0.12  # targets for the median |error|: a ring, or what sen
 
 
 class Pair(NamedTuple):
-    """Logs by the beginnings of their names, without .txt; `why` a target is missed, where it is known.
+    """Logs by the beginnings of their names, without .txt. why: the known cause of a missed target.
 
-    tests: the collectives that are predicted; all, if there are none.
+    tests: the predicted collectives; empty: all.
     """
 
     calibrated: tuple[str, ...]
@@ -43,7 +43,7 @@ class Pair(NamedTuple):
 class Result(NamedTuple):
     """median, p95: of |error| over the cases from 1 MiB; bulk_median: from 64 MiB, None if there are none.
 
-    inside: the share of the cases from 1 MiB whose time lies in the interval that was predicted.
+    inside: the share of the cases from 1 MiB whose time lies in the predicted interval.
     """
 
     pair: Pair
@@ -56,7 +56,6 @@ class Result(NamedTuple):
 
     @property
     def target(self) -> float:
-        """Upper limit of the median."""
         return RING if self.pair.is_ring else CHOSEN
 
 
@@ -121,7 +120,7 @@ def _chosen_pairs() -> Iterator[Pair]:
 
 
 def _pairs_of_more_hosts() -> Iterator[Pair]:
-    """Yield the pairs with other numbers of hosts, and of GPUs of each, of logs that hold several collectives."""
+    """Yield pairs with other numbers of hosts or GPUs, from logs with several collectives."""
     few, many = "raw/h100cluster-N10-G1", "raw/h100cluster-N10-G2"
     for test in RING_TESTS:
         for known, asked in ((few, many), (many, few)):
@@ -140,7 +139,7 @@ def _scaling_pairs(name: str, why: dict[str, str]) -> Iterator[Pair]:
 
 
 def measure(pair: Pair, logs: Path) -> Result:
-    """Calibrate, write the network as text, read it again, and predict from that alone."""
+    """Calibrate, write the network as text, read it again, and predict from the text alone."""
     nics = parse_nics(pair.nics) if pair.nics else None
     fitted = calibrate_logs(cases_of_tables(read_logs(_files(pair.calibrated, logs))), "network", nics)
     network = read_network(network_text(fitted.cluster), "network.toml")
@@ -173,7 +172,7 @@ def _files(names: tuple[str, ...], logs: Path) -> list[Path]:
 
 
 def table(results: list[Result]) -> str:
-    """Return the row as Markdown."""
+    """Return the results as a Markdown table."""
     lines = [
         "| calibrated on | predicted | cells | median error | 95th percentile | median from 64 MiB | in their 80 % "
         "| target | |",

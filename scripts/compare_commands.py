@@ -1,11 +1,11 @@
-"""Compare the answers of some 400 commands before and after a change: exit codes, numbers and files, to the bit.
+"""Compare exit codes, numbers and files of some 400 commands before and after a change, to the bit.
 
     python scripts/compare_commands.py record before      # in the old tree
     python scripts/compare_commands.py record after       # in the new tree, perhaps with the same --files
     python scripts/compare_commands.py compare before after
 
-Every number that a command prints or writes must be the same; words may have become better, and are shown with --words.
-Pictures and pages are made, but not compared.
+All printed and written numbers must be equal. Words may differ; --words shows them. Pictures and pages are not
+compared.
 """
 
 import difflib
@@ -35,7 +35,7 @@ PASSING = re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.+Z]*|(?<=in )[\d.]+ m?s\b|/tmp/\S
 
 
 def commands() -> Iterator[list[str]]:
-    """Yield each command with its arguments; files that it writes are in the current folder."""
+    """Yield each command with its arguments; the commands write files to the current folder."""
     algorithms = _algorithms_of_each_collective()
     yield from _algorithms(algorithms)
     yield from _simulations(algorithms)
@@ -140,7 +140,7 @@ def _mistakes() -> Iterator[list[str]]:
 
 
 def commands_on(folder: Path) -> Iterator[list[str]]:
-    """Yield the commands on measured results: `folder` has files of `ringsim measure`, and outputs of `trainers`."""
+    """Yield the commands on measured results. folder: files of `ringsim measure` and outputs of `trainers`."""
     yield ["report", str(folder), "--json", "-o", "report.html"]
     for file in sorted(folder.glob("*measurements*.json")):
         yield ["calibrate", str(file), "-o", "fitted.toml"]
@@ -232,7 +232,7 @@ def _numbers(text: str) -> list[str]:
 
 
 def _in_one_order(line: str) -> str:
-    """Return the line, its keys in alphabetical order if it is a JSON object, perhaps after a # as in CSV files."""
+    """Sort the keys of a line that is a JSON object, perhaps after a # as in CSV files."""
     try:
         return json.dumps(json.loads(line.removeprefix("# ")), sort_keys=True)
     except ValueError:

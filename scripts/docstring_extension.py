@@ -1,4 +1,4 @@
-"""A griffe extension, which mkdocs.yml names: mkdocstrings gets docstrings as Markdown."""
+"""A griffe extension for mkdocs.yml: mkdocstrings gets docstrings as Markdown."""
 
 from typing import Any
 

@@ -25,7 +25,8 @@ BAND = 0.10
 def draw_accuracy(points: list[Point], date: str) -> Figure:
     """Draw a point for each pair of times, on logarithmic axes, with the diagonal and a band of 10 %.
 
-    The times of one repository are grey, and the caption counts with and without them: they are half of all clusters'.
+    The times of one repository are half of all clusters' times; they are grey, and the caption counts with and without
+    them.
 
     date: of the measurements, for the caption; may be empty.
     """
@@ -71,7 +72,7 @@ def _set_axes(axes: Axes, times_s: np.ndarray) -> None:
 
 
 def dates_of(files: list[Path]) -> str:
-    """Return when the points were measured, or from when to when, as the pages say of the figures that wrote them.
+    """Return the date or the dates of the measurements, from the pages of the figures that wrote the files.
 
     Raises ValueError for a file that no figure of scripts/figures.toml writes.
     """

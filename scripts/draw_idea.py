@@ -1,9 +1,9 @@
-"""Draw the idea of the project, docs/idea.svg: an algorithm, its schedule, and what follows from it.
+"""Draw the idea of the project, docs/idea.svg: an algorithm, its schedule, and the results from the schedule.
 
 usage: python scripts/draw_idea.py OUTPUT.svg
 
-Nothing in the picture is typed: the code is that of the function below, and it is proved, simulated, and executed by
-four processes on torch.distributed when the picture is drawn.
+The picture shows the code of the function below; the script proves, simulates and executes it on four processes with
+torch.distributed.
 """
 
 import inspect
@@ -52,7 +52,7 @@ def my_ring(n: int) -> Schedule:
 
 
 def draw_idea(executed: list[tuple[list[float], list[float]]]) -> Figure:
-    """Draw the page. executed: what each rank had, and what it has after the schedule was executed."""
+    """Draw the page. executed: each rank's tensor before and after the execution."""
     schedule = my_ring(RANKS)
     figure = Figure(figsize=(WIDTH, HEIGHT))
     _draw_code(figure)
@@ -140,7 +140,7 @@ def _draw_execution(figure: Figure, executed: list[tuple[list[float], list[float
 
 
 def _execute(rank: int, folder: str) -> None:
-    """Execute the schedule as one of the ranks, and leave the tensors in a file."""
+    """Execute the schedule on one rank, and write the tensors to a file."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
     before = torch.arange(1.0, RANKS + 1) * 10**rank
     after = before.clone()

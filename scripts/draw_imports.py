@@ -1,7 +1,6 @@
 """Write the diagrams of subpackages and their imports into docs/architecture.md: `python scripts/draw_imports.py`.
 
-An arrow goes from a subpackage to one that it imports. Where it imports something also by way of another, only the
-longer way is drawn.
+An arrow points to an imported subpackage. An import that also follows from a longer path is not drawn.
 """
 
 from pathlib import Path
@@ -18,7 +17,7 @@ Edges = dict[str, set[str]]
 
 
 def part(package: str) -> GeneratedPart:
-    """Return the place of a package's diagram in the page."""
+    """Return the part of the page with a package's diagram."""
     return GeneratedPart(f"<!-- imports of {package}: begin -->", f"<!-- imports of {package}: end -->")
 
 
@@ -30,7 +29,7 @@ def diagram(package: str) -> str:
 
 
 def imports(package: str) -> Edges:
-    """Return, for each subpackage or module of `package`, those that it imports."""
+    """Return the imports of each subpackage or module of `package`."""
     graph = grimp.build_graph(package)
     children = sorted(graph.find_children(package))
     names = {module: module.rpartition(".")[2] for module in children}
@@ -47,7 +46,7 @@ def imports(package: str) -> Edges:
 
 
 def without_short_cuts(edges: Edges) -> Edges:
-    """Return the arrows without each one that leads where a longer way leads too."""
+    """Remove each edge that a longer path makes redundant."""
     reach: Edges = {}
 
     def reached(name: str) -> set[str]:
@@ -66,7 +65,7 @@ def without_short_cuts(edges: Edges) -> Edges:
 
 
 def main() -> None:
-    """Write all of them."""
+    """Write all diagrams."""
     for package in PACKAGES:
         part(package).write(PAGE, diagram(package))
 

@@ -1,4 +1,4 @@
-"""Draw the page of `ringsim animate` as a GIF: a picture of each moment in headless Chromium.
+"""Draw the page of `ringsim animate` as a GIF: a screenshot of each moment in headless Chromium.
 
 python scripts/draw_ring.py ring.html docs/ring.gif
 """

@@ -1,4 +1,4 @@
-"""Logs in the format of nccl-tests for the manual: predicted, and saying so, since a real one is somebody else's.
+"""Write logs in the format of nccl-tests for the manual: predicted, and marked so, because real logs belong to others.
 
 usage: python scripts/example_logs.py examples/logs
 """
@@ -37,7 +37,7 @@ HEAD = (
 
 
 def log_lines(collective: Collective, num_hosts: int) -> Iterator[str]:
-    """Return the log of one run; out of place and in place differ by the noise alone."""
+    """Return the log of one run; out of place and in place differ only by the noise."""
     num_ranks = num_hosts * RANKS_PER_HOST
     random = np.random.default_rng(num_ranks)
     yield f"# NOT MEASURED: predicted by scripts/example_logs.py of docs/networks/{NETWORK.name}, noise {NOISE:.0%}"
@@ -57,7 +57,7 @@ def log_lines(collective: Collective, num_hosts: int) -> Iterator[str]:
 
 
 def _row(collective: Collective, num_ranks: int, size_bytes: int, times_s: np.ndarray) -> tuple[str, float]:
-    """Return the row of one size, and the mean of its two bus bandwidths in GB/s."""
+    """Return the row of one size, and the mean of both bus bandwidths in GB/s."""
     gathers = collective is Collective.ALL_GATHER
     count, redop = size_bytes // 4 // (num_ranks if gathers else 1), "none" if gathers else "sum"
     busbws = [(busbw_bytes_per_s(collective, num_ranks, size_bytes, time_s) or 0.0) / 1e9 for time_s in times_s]

@@ -1,8 +1,8 @@
-"""How far predictions are off on testbeds and on this machine: a table of docs/accuracy.md.
+"""Measure the errors of predictions on testbeds and on this machine: a table of docs/accuracy.md.
 
-Networks are calibrated with probes only, and predict collectives: other sizes, and other numbers of ranks where the
-table says so; and training steps, from probes and steps that are recorded without sending. What was measured is kept in
-the output folder, from which a run that was interrupted goes on.
+Networks are calibrated only with probes. They predict collectives of other sizes or numbers of ranks, and training
+steps from probes and steps recorded without sending. The output folder keeps the measurements, so that an interrupted
+run can continue.
 """
 
 import os
@@ -39,9 +39,9 @@ HALVES = ("--collective", "reduce_scatter_tensor,all_gather_into_tensor", "--alg
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where ranks run: on hosts of a testbed, or all on this machine if there is only one.
+    """The location of the ranks: hosts of a testbed, or this machine if there is one host.
 
-    slow: hosts with another rate than the rest. transport: of our collectives, as `collectives.use_transport` has it.
+    slow: hosts with a different rate. transport: of our collectives, as in `collectives.use_transport`.
     """
 
     hosts: int
@@ -51,17 +51,16 @@ class Place:
 
     @property
     def name(self) -> str:
-        """Name of its files."""
+        """The prefix of its files' names."""
         slow = "".join(f"-{host}at{rate}" for host, rate in self.slow.items())
         return f"{self.hosts}x{self.ranks_per_host}{slow}{'' if self.transport == 'gloo' else f'-{self.transport}'}"
 
     @property
     def largest(self) -> str:
-        """Size there."""
         return "64MiB" if self.hosts == 1 else "16MiB"
 
     def run(self, arguments: Sequence[str]) -> None:
-        """Run it there. Raises OSError if it fails."""
+        """Run a program at this place. Raises OSError if it fails."""
         with patch.dict(os.environ, COLLECTIVES_TRANSPORT=self.transport):
             run_ranks(self.hosts, self.ranks_per_host, arguments, self.slow)
 
@@ -70,7 +69,7 @@ class Place:
 class Experiment:
     """A network calibrated in one place, and predictions for others.
 
-    bounds: of sizes; targets: for the median |error| of each class of sizes, from one bound to the next.
+    bounds: of the classes of sizes; targets: for the median |error| of each class.
     """
 
     title: str
@@ -113,7 +112,7 @@ EXPERIMENTS = (
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Training steps with every strategy in one place, the median |error| of which should be at most `target`."""
+    """Training steps with every strategy in one place. target: for the median |error|."""
 
     title: str
     place: Place
@@ -131,7 +130,7 @@ TRAININGS = (
 
 
 def measured(place: Place, folder: Path, what: str, arguments: Sequence[str], again: bool) -> Measurements:
-    """Return what the benchmark measures there, or what an earlier run has left in the folder, unless `again`."""
+    """Return the benchmark's measurements, or an earlier run's from the folder, unless `again`."""
     file = folder / f"{place.name}-{what}.json"
     if again or not file.exists():
         place.run([*BENCHMARK, *arguments, "-o", str(file)])
@@ -139,9 +138,9 @@ def measured(place: Place, folder: Path, what: str, arguments: Sequence[str], ag
 
 
 def calibrated(place: Place, folder: Path, again: bool, largest: str = "") -> Network:
-    """Return the network of its probes, by way of its file, as a user would.
+    """Return the network fitted to the place's probes, written to a file and read again, as a user would.
 
-    largest: size of the tensor for which messages are probed; that of the place without it.
+    largest: size of the probed messages' tensor; by default the place's.
     """
     largest = largest or place.largest
     probes = ("--probes", "-b", largest, "-e", largest, "-n", "1", "--calls", "1")
@@ -168,7 +167,7 @@ def compared(experiment: Experiment, folder: Path, again: bool) -> Iterator[Comp
 def row(
     title: str, sizes: str, errors: Sequence[float], spreads: Sequence[float], target: float, inside: float | None
 ) -> str:
-    """Return a row of the table. inside: the share of the cells that lie in their intervals; None without such."""
+    """Return a row of the table. inside: the share of the cells inside their intervals, or None."""
     median = statistics.median(errors)
     return (
         f"| {title} | {sizes} | {len(errors)} | {median:.1%} | {p95(errors):.1%} | {statistics.median(spreads):.0%} | "
@@ -177,7 +176,7 @@ def row(
 
 
 def rows(experiment: Experiment, folder: Path, again: bool, found: list[Point]) -> Iterator[str]:
-    """Yield a row for each class of sizes, and add the times to `found`."""
+    """Yield a row per class of sizes, and add the times to `found`."""
     cases = [each for each in compared(experiment, folder, again) if each.error is not None]
     place = experiment.title.partition(",")[0]
     found += points_of(place, experiment.title, cases)

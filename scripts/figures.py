@@ -1,14 +1,14 @@
-"""Measure the published figures again, and find those that are older than the code: `make figures`, `make lint`.
+"""Measure the published figures again, and find figures that are older than the code: `make figures`, `make lint`.
 
     python scripts/figures.py                 # measure all again
     python scripts/figures.py steps training  # these
-    python scripts/figures.py --list          # what there is, how long it takes, and whether it is fresh
-    python scripts/figures.py --check         # exit with 1 if one is stale and does not say so
-    python scripts/figures.py --admit steps   # write into the page that it is older than the code
+    python scripts/figures.py --list          # all figures, with duration and state
+    python scripts/figures.py --check         # exit with 1 if one is stale without a mark
+    python scripts/figures.py --admit steps   # mark it in the page as older than the code
 
-scripts/figures.toml lists the figures. What a figure measures is known by a digest of its sources, which stands in the
-page; it does not change with docstrings and comments, and needs no history of commits. A figure is stale, too, if the
-page shows other commands than the registry has, and --check names figures of pages that the registry does not have.
+scripts/figures.toml lists the figures. The page holds a digest of a figure's sources, which ignores docstrings,
+comments and the history of commits. A figure is stale if the digest or the commands differ. --check also names figures
+of pages that the registry lacks.
 """
 
 import ast
@@ -47,8 +47,8 @@ NOT_FIT = (
 class Figure(Record, frozen=True):
     """A published figure, as scripts/figures.toml describes it.
 
-    measures: files, and folders of Python code. transport: how messages travel, for the page. needs: root, where a
-    command makes a testbed. is_markdown: whether the commands print a part of a page rather than text.
+    measures: files, and folders of Python code. transport: of messages, for the page. needs: root if a command makes a
+    testbed. is_markdown: whether the commands print a part of a page instead of text.
     """
 
     name: str
@@ -62,16 +62,15 @@ class Figure(Record, frozen=True):
 
     @property
     def part(self) -> GeneratedPart:
-        """Its place in the page."""
+        """The figure's part of the page."""
         return GeneratedPart(f"<!-- figure: {self.name} -->", f"<!-- end of {self.name} -->")
 
     @property
     def needs_logs(self) -> bool:
-        """Whether its commands read public logs."""
         return any("{logs}" in command for command in self.commands)
 
     def digest(self, root: Path) -> str:
-        """Return the digest of its sources. Raises ValueError for a source that there is not."""
+        """Return the digest of the sources. Raises ValueError for a missing source."""
         text = "".join(f"{name}\n{code}\n" for name, code in self._codes(root).items())
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -89,12 +88,12 @@ class Figure(Record, frozen=True):
         return {file.relative_to(root).as_posix(): code_of(file) for file in files}
 
     def is_admitted(self, root: Path) -> bool:
-        """Return whether the page says that the figure is older than its sources, or not measured yet."""
+        """Return whether the page marks the figure as older than its sources, or not measured yet."""
         text = self.part.read(root / self.page)
         return ADMITTED in text or NOT_MEASURED in text
 
     def is_fresh(self, root: Path) -> bool:
-        """Return whether the page has a figure of the sources and commands as they are.
+        """Return whether the page has a figure of the present sources and commands.
 
         Raises ValueError if the page has no place for it.
         """
@@ -106,11 +105,11 @@ class Figure(Record, frozen=True):
         return all((command if self.is_markdown else f"$ {command}") in lines for command in self._shown_commands())
 
     def _shown_commands(self) -> list[str]:
-        """Return the commands as a reader repeats them, without the folders of one machine."""
+        """Return the commands for readers, without the folders of one machine."""
         return [command.replace("{logs}", "LOGS_DIR").replace("-{sources}", "") for command in self.commands]
 
     def measure(self, root: Path, logs: str) -> str:
-        """Run the commands, and return what the page says of them. Raises ValueError if one fails."""
+        """Run the commands, and return the text for the page. Raises ValueError if one fails."""
         # Before the commands, which take minutes: code that changes meanwhile is not what they measure.
         digest, commit = self.digest(root), _commit(root, self.measures)
         outputs = [
@@ -137,7 +136,7 @@ class Figure(Record, frozen=True):
         return "\n".join(lines)
 
     def admitted(self, root: Path) -> str:
-        """Return its text with the statement, if that is true, that the code has changed or that there is no figure."""
+        """Return the figure's text, marked as stale or not measured if it is."""
         text = self.part.read(root / self.page)
         for statement in (ADMITTED, NOT_MEASURED):
             text = text.replace(statement, "").strip("\n")
@@ -147,9 +146,9 @@ class Figure(Record, frozen=True):
 
 
 def code_of(path: Path) -> str:
-    """Return what a Python file does: its syntax tree without docstrings, which comments and layout do not change.
+    """Return a Python file's syntax tree without docstrings; comments and layout do not change it.
 
-    Of other files all text counts. Raises ValueError, with the place, for a file that is not Python.
+    For other files, return the whole text. Raises ValueError, with the place, for invalid Python.
     """
     if path.suffix != ".py":
         return read_text(path)
@@ -200,7 +199,7 @@ def _output(command: str, root: Path) -> str:
 
 
 def _quiet_output(command: str, root: Path) -> str:
-    """Return what a command prints; a run that says that the machine was busy is repeated, at most `TRIES` in all."""
+    """Return the output of a command; repeat it, up to `TRIES` runs, if it reports a busy machine."""
     for _ in range(TRIES):
         output = _output(command, root)
         if not _says_busy(output):
@@ -213,7 +212,7 @@ def _says_busy(output: str) -> bool:
 
 
 def _commit(root: Path, measures: Sequence[str]) -> str:
-    """Return the commit, with a note if the sources differ from it; pages may, as figures are written into them."""
+    """Return the commit, with a note if the sources differ from it; pages may differ."""
     commit = _git(root, "rev-parse", "--short", "HEAD") or "unknown"
     return f"{commit} with changes" if _git(root, "status", "--porcelain", "--", *measures) else commit
 
@@ -224,7 +223,7 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def stale(figures: Sequence[Figure], root: Path) -> list[str]:
-    """Return a line for each figure that is older than its sources and does not say so."""
+    """Return a line for each figure that is older than its sources without a mark."""
     return [
         f"{figure.page}: {figure.name} is older than its commands or the code that it measures: measure again with "
         f"`python scripts/figures.py {figure.name}` ({figure.minutes:g} minutes), or let it say so with --admit"
@@ -234,7 +233,7 @@ def stale(figures: Sequence[Figure], root: Path) -> list[str]:
 
 
 def unknown(figures: Sequence[Figure], root: Path) -> list[str]:
-    """Return a line for each figure in a page that `figures` do not have there: nothing would measure it again."""
+    """Return a line for each figure in a page that `figures` lack, so that nothing measures it again."""
     known = {(figure.page, figure.name) for figure in figures}
     pages = [*root.glob("*.md"), *sorted(root.glob("docs/**/*.md"))]
     marks = [(page.relative_to(root).as_posix(), name) for page in pages for name in MARK.findall(read_text(page))]
@@ -244,7 +243,7 @@ def unknown(figures: Sequence[Figure], root: Path) -> list[str]:
 
 
 def listed(figure: Figure, root: Path) -> tuple[str, ...]:
-    """Return its row of the list: name, page, minutes, what it needs, and its state."""
+    """Return the figure's row of the list: name, page, minutes, needs and state."""
     state = "admitted" if figure.is_admitted(root) else "fresh" if figure.is_fresh(root) else "stale"
     needs = "--logs" if figure.needs_logs else figure.needs
     return figure.name, figure.page, f"{figure.minutes:g} min", needs, state
@@ -280,7 +279,7 @@ def main(names: tuple[str, ...], is_list: bool, is_check: bool, admit: bool, log
 
 
 def _measure(chosen: Sequence[Figure], root: Path, logs: str) -> None:
-    """Measure one after the other, and write each at once. Raises ValueError at the end with those that failed."""
+    """Measure the figures one after the other, writing each at once. Raises ValueError at the end, naming failures."""
     failed = []
     for figure in chosen:
         if figure.needs_logs and not logs:

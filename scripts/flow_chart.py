@@ -1,8 +1,8 @@
 """`flow_chart_svg`: a Mermaid flow chart of plain arrows as SVG, for a site that works without a network.
 
-Nodes stand in layers: each one layer below the lowest of those that point to it. An arrow that skips layers passes
-through a point in each of them, so that it does not run behind a box. Neighbours are ordered by the mean place of what
-they are connected with, a few times down and up (the barycentre heuristic of Sugiyama, Tagawa and Toda 1981).
+Each node is one layer below its lowest predecessor. An arrow that skips layers passes through a point in each of them,
+so that it avoids boxes. Neighbours are ordered by the mean position of their connected nodes, in a few passes down and
+up (barycentre heuristic; Sugiyama, Tagawa and Toda 1981).
 """
 
 import re
@@ -23,7 +23,7 @@ Edges = list[tuple[str, str]]
 def flow_chart_svg(text: str) -> str:
     r"""Return the chart as one line of SVG.
 
-    Raises ValueError, which names the line, for what is neither the header nor an arrow.
+    Raises ValueError, naming the line, for lines other than the header and arrows.
 
         >>> flow_chart_svg("flowchart TD\n    calls --> runtime\n")[:26]
         '<svg class="flow-chart" vi'
@@ -46,7 +46,7 @@ def parse_arrows(text: str) -> Edges:
 
 
 def layers_of(edges: Edges) -> list[list[str]]:
-    """Return the nodes by the longest way to them. Raises ValueError for a cycle."""
+    """Return the nodes by the longest path to them. Raises ValueError for a cycle."""
     depth = dict.fromkeys((name for edge in edges for name in edge), 0)
     for _ in depth:
         changed = False
@@ -61,7 +61,7 @@ def layers_of(edges: Edges) -> list[list[str]]:
 
 
 def with_points(layers: list[list[str]], edges: Edges) -> tuple[list[list[str]], Edges]:
-    """Return the layers with a point in each that an arrow skips, and the arrows cut there."""
+    """Add a point to each layer that an arrow skips, and cut the arrow there."""
     place = {name: index for index, layer in enumerate(layers) for name in layer}
     layers, segments = [list(layer) for layer in layers], []
     for above, below in edges:
@@ -76,7 +76,7 @@ def with_points(layers: list[list[str]], edges: Edges) -> tuple[list[list[str]],
 
 
 def ordered(layers: list[list[str]], segments: Edges) -> list[list[str]]:
-    """Return the layers, each in the order that leaves the fewest crossings of those looked at."""
+    """Order each layer; return the order with the fewest crossings of all tried."""
     best = layers
     for sweep in range(SWEEPS):
         place = {name: (index + 0.5) / len(layer) for layer in layers for index, name in enumerate(layer)}
@@ -91,20 +91,20 @@ def ordered(layers: list[list[str]], segments: Edges) -> list[list[str]]:
 
 
 def _mean_place(name: str, segments: Edges, downwards: bool, place: dict[str, float]) -> float:
-    """Return the mean place of the nodes connected with it: those above on the way down, below on the way up."""
+    """Return the mean position of the connected nodes: above on the way down, below on the way up."""
     others = [a if downwards else b for a, b in segments if name == (b if downwards else a)]
     return sum(place[other] for other in others) / len(others) if others else place[name]
 
 
 def crossings(layers: list[list[str]], segments: Edges) -> int:
-    """Return how many pairs of arrows cross."""
+    """Return the number of crossing pairs of arrows."""
     place = {name: (row, index) for row, layer in enumerate(layers) for index, name in enumerate(layer)}
     ends = [(place[a][0], place[a][1], place[b][1]) for a, b in segments]
     return sum(a[0] == b[0] and (a[1] - b[1]) * (a[2] - b[2]) < 0 for i, a in enumerate(ends) for b in ends[:i])
 
 
 def drawing(layers: list[list[str]], segments: Edges, nodes: set[str]) -> str:
-    """Return the layers from top to bottom as SVG."""
+    """Draw the layers from top to bottom as SVG."""
     width = {name: len(name) * CHARACTER + PADDING if name in nodes else POINT for layer in layers for name in layer}
     lengths = [sum(width[name] for name in layer) + GAP_X * (len(layer) - 1) for layer in layers]
     total = max(lengths)
@@ -122,7 +122,7 @@ def drawing(layers: list[list[str]], segments: Edges, nodes: set[str]) -> str:
 
 
 def _arrow(begin: tuple[float, float], end: tuple[float, float], from_box: bool, to_box: bool) -> str:
-    """Return a curve that leaves and arrives vertically; its tip only where it arrives at a box."""
+    """Return a curve that leaves and arrives vertically, with a tip only at a box."""
     (x0, y0), (x1, y1) = begin, end
     y0, y1 = y0 + HEIGHT / 2 * from_box, y1 - HEIGHT / 2 * to_box
     middle = (y0 + y1) / 2

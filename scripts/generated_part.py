@@ -1,4 +1,4 @@
-"""`GeneratedPart`: what a script writes between two marks of a page that is otherwise written by hand."""
+"""`GeneratedPart`: the text that a script writes between two marks of a hand-written page."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,29 +8,29 @@ from ringsim.files import atomic_file, read_text
 
 @dataclass(frozen=True, slots=True)
 class GeneratedPart:
-    """begin, end: its marks, a line each."""
+    """begin, end: the marks, a line each."""
 
     begin: str
     end: str
 
     def check(self, page: Path) -> None:
-        """Raise ValueError, which names the mark, unless the page has both, each once and in this order."""
+        """Raise ValueError, naming the mark, unless the page has both marks once and in order."""
         self._around(page)
 
     def read(self, page: Path) -> str:
-        """Return what stands there. Raises as `check` does."""
+        """Return the text between the marks. Raises like `check`."""
         before, after = self._around(page)
         lines = read_text(page).split("\n")
         return "\n".join(lines[len(before) : len(lines) - len(after)]).strip("\n")
 
     def write(self, page: Path, text: str) -> None:
-        """Put `text` there in place of what was there. Raises as `check` does, and leaves the page as it was then."""
+        """Replace the text between the marks. Raises like `check`, and then leaves the page unchanged."""
         before, after = self._around(page)
         with atomic_file(page) as file:
             file.write("\n".join([*before, "", text.strip("\n"), "", *after]).encode())
 
     def _around(self, page: Path) -> tuple[list[str], list[str]]:
-        """Return the lines up to its beginning and from its end on, with the marks."""
+        """Return the lines before and after the text, with the marks."""
         lines = read_text(page).split("\n")
         for mark in (self.begin, self.end):
             if lines.count(mark) != 1:

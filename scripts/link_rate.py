@@ -37,7 +37,7 @@ def send(connection: socket.socket, size_bytes: int) -> None:
 
 
 def receive_rate(connection: socket.socket, size_bytes: int) -> float:
-    """Return the payload in bit/s after the first tenth, in which the link's burst and TCP's start count."""
+    """Return the payload in bit/s after the first tenth, which the link's burst and TCP's start distort."""
     buffer, got, begin, counted_from = bytearray(len(PIECE)), 0, 0.0, 0
     while got < size_bytes:
         received = connection.recv_into(buffer, min(len(buffer), size_bytes - got))  # no more: the next follows at once
@@ -74,7 +74,7 @@ def main(size: str) -> None:
 
 
 def report(way: str, bit_per_s: float) -> None:
-    """Print a line at once: another rank prints too."""
+    """Print a line at once, because another rank prints too."""
     click.echo(f"{way}: {bit_per_s / 1e6:.1f} Mbit/s")
 
 

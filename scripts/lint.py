@@ -1,6 +1,6 @@
 """Check words, names and imports, which ruff and import-linter do not know; `make lint` calls it.
 
-Exit code 1 and one line per fault: its place, what is there, and what to write instead.
+Exits with 1 and prints a line per fault: the place, the fault, and the replacement.
 """
 
 import ast
@@ -58,27 +58,27 @@ Trees = dict[str, ast.Module]
 
 
 def parsed(*folders: str) -> Trees:
-    """Return every module below these folders, by its path from the root."""
+    """Return every module in these folders, by path from the root."""
     paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in paths}
 
 
 def literal(node: ast.expr) -> str:
-    """Return the text of a literal, with {} for each value in an f-string; empty for any other expression."""
+    """Return a literal's text, with {} for each value in an f-string; "" for any other expression."""
     if isinstance(node, ast.JoinedStr):
         return "".join(literal(part) if isinstance(part, ast.Constant) else "{}" for part in node.values)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def prose() -> Iterator[tuple[str, str]]:
-    """Yield the path and text of every page, with its blocks of code left out."""
+    """Yield path and text of every page, without blocks of code."""
     for path in (path for pattern in PAGES for path in sorted(ROOT.glob(pattern))):
         text = re.sub(r"```.*?```", lambda block: "\n" * block[0].count("\n"), path.read_text(), flags=re.DOTALL)
         yield str(path.relative_to(ROOT)), text
 
 
 def docstrings(trees: Trees) -> Iterator[tuple[str, str]]:
-    """Yield the place and text of every docstring, which is also the help of a command."""
+    """Yield place and text of every docstring; some are the help of commands."""
     for path, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -86,7 +86,7 @@ def docstrings(trees: Trees) -> Iterator[tuple[str, str]]:
 
 
 def errors(trees: Trees) -> Iterator[tuple[str, str]]:
-    """Yield the place and text of every error that is raised with a literal."""
+    """Yield place and text of every error with a literal message."""
     for path, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("Error", "_error", "Exception")):
@@ -94,7 +94,7 @@ def errors(trees: Trees) -> Iterator[tuple[str, str]]:
 
 
 def helps(scripts: Trees) -> Iterator[tuple[str, str]]:
-    """Yield the place of every option, or its command, and its help."""
+    """Yield place and help of every option."""
     for path, tree in scripts.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.keyword) and node.arg == "help":
@@ -106,7 +106,7 @@ def helps(scripts: Trees) -> Iterator[tuple[str, str]]:
 
 
 def wrong_words(texts: list[tuple[str, str]], patterns: dict[str, str]) -> Iterator[str]:
-    """Yield each match of a pattern, with its line within the text."""
+    """Yield each match of a pattern, with its line in the text."""
     for pattern, instead in patterns.items():
         for place, text in texts:
             for match in re.finditer(re.sub(r"(?<!\\) ", r"\\s+", pattern), text, re.IGNORECASE):
@@ -115,7 +115,7 @@ def wrong_words(texts: list[tuple[str, str]], patterns: dict[str, str]) -> Itera
 
 
 def wrong_helps(texts: list[tuple[str, str]]) -> Iterator[str]:
-    """Yield each help that is no noun phrase or imperative, such as "Number of ranks." or "Write it to FILE."."""
+    """Yield helps that are no noun phrase or imperative, such as "Number of ranks." or "Write it to FILE."."""
     for place, text in texts:
         is_short = 2 <= len(text.split()) <= MAX_HELP_WORDS
         if not (is_short and text[0].isupper() and text.endswith((".", "]"))) or NO_FIRST_WORD.match(text):
@@ -123,7 +123,7 @@ def wrong_helps(texts: list[tuple[str, str]]) -> Iterator[str]:
 
 
 def wrong_options(commands: tuple[click.Command, ...]) -> Iterator[str]:
-    """Yield commands whose results cannot be had as JSON, and names that neither complete nor suggest."""
+    """Yield commands without JSON output, and name options that neither complete nor suggest."""
     for command in commands:
         if command.name not in WITHOUT_JSON and not any("--json" in option.opts for option in command.params):
             yield f"{command.name}: give it --json, or name it in WITHOUT_JSON"
@@ -134,7 +134,7 @@ def wrong_options(commands: tuple[click.Command, ...]) -> Iterator[str]:
 
 
 def wrong_figures() -> Iterator[str]:
-    """Yield programs that the command of a figure starts, without their code being what the figure measures."""
+    """Yield programs that a figure's command starts, but whose code the figure does not measure."""
     for figure in read_registry(REGISTRY).values():
         for module, script in PROGRAM.findall(" ".join(figure.commands)):
             program = script or module.replace(".", "/")
@@ -143,7 +143,7 @@ def wrong_figures() -> Iterator[str]:
 
 
 def wrong_names(trees: Trees) -> Iterator[str]:
-    """Yield classes of one name, so that a name in a sentence means one thing, and variables that are no nouns."""
+    """Yield classes that share a name, and variables with filler names."""
     places = collections.defaultdict(list)
     for path, tree in trees.items():
         for node in ast.walk(tree):
@@ -161,7 +161,7 @@ def subpackage(module: str) -> str:
 
 
 def imports(trees: Trees) -> Iterator[tuple[str, str, str]]:
-    """Yield the file, the module and the name of every import from our packages; `console.say` imports say."""
+    """Yield file, module and name of every import from our packages; `console.say` imports say."""
     for path, tree in trees.items():
         subpackages = {}
         for node in ast.walk(tree):
@@ -175,7 +175,7 @@ def imports(trees: Trees) -> Iterator[tuple[str, str, str]]:
 
 
 def wrong_imports(trees: Trees, scripts: Trees) -> Iterator[str]:
-    """Yield imports past what a subpackage exports, whose modules may move, and exports that nobody uses."""
+    """Yield imports that bypass a subpackage's exports, because modules may move, and unused exports."""
     used = {(module, name) for _, module, name in imports(scripts)}
     for path, module, name in imports(trees):
         own = subpackage(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))

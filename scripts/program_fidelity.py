@@ -1,9 +1,9 @@
-"""How far off predictions of whole programs are: their steps as `ringsim trace` and `ringsim step` predict them.
+"""Measure the errors of predictions of whole programs, whose steps `ringsim trace` and `ringsim step` predict.
 
 usage: python scripts/program_fidelity.py --ranks 2 "examples/gpt.py --backend gloo" "examples/fsdp.py gloo"
 
-In each turn this machine is probed, and then each program is recorded in one process, predicted, and run on
-ranks of this host, where a hook of torch's notes when its optimizer steps.
+Each turn probes this machine. Each program is then recorded in one process, predicted, and run on ranks of this host,
+where torch's optimizer hook notes the steps.
 """
 
 import json
@@ -64,7 +64,7 @@ def run_timed(policy: GlooThreadPolicy, folder: str, program: str, *arguments: s
 def measured_s(program: list[str], num_ranks: int, policy: GlooThreadPolicy, folder: Path) -> float:
     """Return the median seconds of a step, averaged over the ranks of a real run.
 
-    Raises ClickException with what the ranks said last if one fails.
+    Raises ClickException with the last line of the ranks if one fails.
     """
     with tempfile.TemporaryDirectory(dir=folder) as times:
         timed = [str(Path(__file__).absolute()), TIMED, policy, times]
@@ -77,7 +77,7 @@ def measured_s(program: list[str], num_ranks: int, policy: GlooThreadPolicy, fol
 
 
 def predicted_s(program: list[str], num_ranks: int, network: Path, folder: Path) -> float:
-    """Return the median seconds of a step, as they are predicted from a recording by one process."""
+    """Return the median seconds of a step, predicted from a recording by one process."""
     trace = str(folder / "step.trace.json")
     ranks = [f"--ranks={num_ranks}", f"--ranks-per-host={num_ranks}"]
     _run(*RINGSIM, "trace", *ranks, "--device=cpu", f"--steps={STEPS}", "-o", trace, *program, cwd=_home(program))
@@ -86,7 +86,7 @@ def predicted_s(program: list[str], num_ranks: int, network: Path, folder: Path)
 
 
 def calibrated(num_ranks: int, policy: GlooThreadPolicy, folder: Path) -> Path:
-    """Probe this machine, and return the file of the network."""
+    """Probe this machine; return the path of the network file."""
     probes, network = folder / "probes.json", folder / "network.toml"
     options = f"--ranks={num_ranks} -b 64K -e 64K -n 1 --gloo-thread-policy={policy}"  # one collective, as briefly
     _run(*RINGSIM, "measure", *options.split(), "-o", str(probes))
@@ -95,12 +95,12 @@ def calibrated(num_ranks: int, policy: GlooThreadPolicy, folder: Path) -> Path:
 
 
 def _home(program: list[str]) -> Path:
-    """Return the folder of a program, in which it runs, as it may look for files there."""
+    """Return the folder in which a program runs, because it may look for files there."""
     return Path(program[0]).parent
 
 
 def _split(text: str) -> list[str]:
-    """Return a program and its arguments. Raises UsageError if there is no such program."""
+    """Split a program from its arguments. Raises UsageError if the program does not exist."""
     try:
         script, *arguments = shlex.split(text)
     except ValueError:
@@ -111,7 +111,7 @@ def _split(text: str) -> list[str]:
 
 
 def _run(*command: str, cwd: Path | None = None) -> str:
-    """Return what a command prints. Raises ClickException with its last line if it fails."""
+    """Return a command's output. Raises ClickException with its last line if it fails."""
     done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace", cwd=cwd)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

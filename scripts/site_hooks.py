@@ -1,10 +1,9 @@
 """Hooks of MkDocs for the pages of docs/ and for docstrings; mkdocs.yml names this file.
 
-The pages are also written for GitHub. Two things that work there do not work on a site of docs/ alone: links to files
-outside docs/, and Mermaid diagrams, for which Material would load a program from another site. Its search in pages that
-are opened as files would also load one; docs/file-worker.js stands in its place. Two things are filled in
-on the site only: the options of a command, in place of a comment `<!-- options: ringsim.cli:main as ringsim -->`, and
-the signature and docstring of a name, in place of its item in the list of public names.
+The pages are also written for GitHub. The hooks replace links to files outside docs/, and Mermaid diagrams and the
+search of pages opened as files (docs/file-worker.js), for which Material would load programs from another site. They
+also fill in the options of a command in place of `<!-- options: ringsim.cli:main as ringsim -->`, and the signature and
+docstring of a name in place of its item in the list of public names.
 """
 
 import posixpath
@@ -26,12 +25,12 @@ DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def on_startup(**_: Any) -> None:
-    """Make the programs of this folder importable: the extension of griffe, and the testbed for its options."""
+    """Make the programs of this folder importable: griffe's extension, and the testbed for its options."""
     sys.path.append(str(Path(__file__).parent))
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """Return a page with its diagrams drawn, its references filled in and its links to source files resolved."""
+    """Draw a page's diagrams, fill in its references and resolve its links to source files."""
     folder, repo_url = posixpath.dirname(page.file.src_uri), config.repo_url
     markdown = DIAGRAM.sub(lambda match: flow_chart_svg(match[1]), markdown)
     markdown = OPTIONS.sub(options_directive, markdown)
@@ -41,7 +40,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """Return the page with our own file worker. Raises ValueError if it would load something from another site."""
+    """Return the page with our file worker. Raises ValueError if it would load a file from another site."""
     output = output.replace(SHIM, posixpath.relpath("file-worker.js", posixpath.dirname(page.file.src_uri) or "."))
     loaded = LOADED.search(output)
     if loaded:
@@ -50,12 +49,12 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
 
 
 def on_post_template(output_content: str, **_: Any) -> str:
-    """Return a page that only servers show, such as 404.html, with our own file worker."""
+    """Return a page that only servers show, such as 404.html, with our file worker."""
     return output_content.replace(SHIM, "/file-worker.js")
 
 
 def resolved_link(link: re.Match[str], folder: str, repo_url: str | None) -> str:
-    """Return a link out of docs/ as one to the repository, or as text if there is no address; others as they are."""
+    """Return a link out of docs/ as a link to the repository, or as text without an address; keep other links."""
     target = posixpath.normpath(posixpath.join("docs", folder, link[2]))
     if target.startswith("docs/"):
         return link[0]
@@ -63,13 +62,13 @@ def resolved_link(link: re.Match[str], folder: str, repo_url: str | None) -> str
 
 
 def options_directive(comment: re.Match[str]) -> str:
-    """Return the directive that mkdocs-click replaces by the options of a command and of its subcommands."""
+    """Return the directive that mkdocs-click replaces by the options of a command and its subcommands."""
     options = {"module": comment[1], "command": comment[2], "prog_name": comment[3], "depth": 1, "style": "plain"}
     return "\n".join(["::: mkdocs-click", *(f"    :{name}: {value}" for name, value in options.items())])
 
 
 def docstring_directive(item: re.Match[str]) -> str:
-    """Return the directive that mkdocstrings replaces by the docstring of a name, found in the file of the link."""
+    """Return the directive that mkdocstrings replaces by a name's docstring, found in the link's file."""
     module = item[2].removesuffix("/__init__").replace("/", ".")
     return f"::: {module}.{item[1]}\n\n"
 

@@ -1,11 +1,11 @@
-"""How much faster found schedules are than the best named algorithm on uneven testbeds: predicted, and measured.
+"""Compare found schedules with the best named algorithm on uneven testbeds: predicted and measured gains.
 
     python scripts/synthesis_fidelity.py -o build/synthesis
     python scripts/synthesis_fidelity.py -o build/synthesis --only "all_reduce, 1 MiB"
 
-Each testbed is calibrated with probes. On that network `synthesize` searches for a schedule, and chooses the best named
-algorithm, with its number of segments and rank placement, by predicted times. Both are then timed interleaved.
-It takes half an hour; what was found and measured is kept in the output folder.
+Each testbed is calibrated with probes. `synthesize` then searches for a schedule, and chooses the best named algorithm,
+with its segments and rank placement, by predicted times. Both are timed interleaved. This takes half an hour; the
+output folder keeps the results.
 """
 
 import json
@@ -42,7 +42,7 @@ HEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A collective of one size in one place. function: the name that the benchmark has for the collective."""
+    """A collective of one size in one place. function: its name in the benchmark."""
 
     place: Place
     function: str
@@ -50,25 +50,24 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """Its name in messages, and for --only."""
+        """The name in messages and for --only."""
         return f"{self.place.hosts} x {self.place.ranks_per_host}, {self.function}, {format_size(self.size_bytes)}"
 
     @property
     def name(self) -> str:
-        """Name of its files, without that of the place."""
+        """The name of its files, without the place's."""
         return f"{self.function}-{self.size_bytes // MIB}MiB"
 
     @property
     def num_ranks(self) -> int:
-        """Number of all ranks."""
         return self.place.hosts * self.place.ranks_per_host
 
 
 def files_of(cell: Cell, network: Network, folder: Path, seconds: float, again: bool) -> dict[str, Path]:
-    """Return the files of both schedules, by their names, the named one first; they are made unless they are there.
+    """Return the files of both schedules by name, the named algorithm first; make missing files.
 
-    seconds: of the search, which is not ended early, and tries other forms of built-in algorithms in any case.
-    again: whether they are made in any case.
+    seconds: of the search, which does not end early and always tries other forms of built-in algorithms.
+    again: make the files in any case.
     """
     listed = folder / f"{cell.place.name}-{cell.name}-{seconds:g}s.json"
     if again or not listed.exists():
@@ -86,7 +85,7 @@ def files_of(cell: Cell, network: Network, folder: Path, seconds: float, again: 
 
 
 def compared(cell: Cell, network: Network, files: dict[str, Path], folder: Path, again: bool) -> list[ComparedCase]:
-    """Return the measured and the predicted times of the named and the found schedule."""
+    """Return measured and predicted times of the named and the found schedule."""
     size, schedules = str(cell.size_bytes), ",".join(map(str, files.values()))
     arguments = ("--collective", cell.function, "-b", size, "-e", size, "--algorithm", schedules)
     few = FEW_CALLS if cell.size_bytes > 4 * MIB else ()
@@ -97,7 +96,7 @@ def compared(cell: Cell, network: Network, files: dict[str, Path], folder: Path,
 
 
 def row(cell: Cell, label: str, named: ComparedCase, found: ComparedCase) -> str:
-    """Return a row of the table. label: of the named algorithm. Raises ValueError where there is no prediction."""
+    """Return a row of the table. label: of the named algorithm. Raises ValueError without a prediction."""
     if named.predicted_s is None or found.predicted_s is None:
         raise ValueError(f"{cell.title}: {named.how}; {found.how}")
     predicted, timed = named.predicted_s / found.predicted_s, named.case.measured_s / found.case.measured_s

@@ -11,7 +11,7 @@ from ringsim.units import whole_number
 
 
 def parse_host_rates(texts: tuple[str, ...]) -> dict[int, str]:
-    """Parse 2=250mbit by host; the rates are checked where they are used."""
+    """Parse 2=250mbit by host; the rates are checked on use."""
     rates: dict[int, str] = {}
     for text in texts:
         host, separator, rate = text.partition("=")

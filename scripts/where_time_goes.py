@@ -1,6 +1,6 @@
-"""Measure on what an all_reduce of ours spends its time: `torchrun --nproc-per-node 2 scripts/where_time_goes.py`.
+"""Measure where our all_reduce spends its time: `torchrun --nproc-per-node 2 scripts/where_time_goes.py`.
 
-A rank's instructions (collectives/runtime/instructions.py) are timed one by one, so what is left is Python before and
+A rank's instructions (collectives/runtime/instructions.py) are timed one by one; the remainder is Python before and
 after.
 """
 
@@ -28,7 +28,7 @@ Seconds = dict[str, float]
 
 
 def time_instructions(spent: Seconds) -> None:
-    """Add to `spent`, from now on, what each instruction takes, by its opcode."""
+    """Add the time of each instruction to `spent`, by opcode, from now on."""
     for transport in (GlooTransport, SharedMemoryTransport):
         for opcode in OPCODES:
             if hasattr(transport, opcode):
@@ -45,7 +45,7 @@ def _timed(action: Callable[[Any, int], None], opcode: str, spent: Seconds) -> C
 
 
 def times_of(call: Callable[[], object], iterations: int, spent: Seconds) -> list[Seconds]:
-    """Return for each call the seconds in all, of a core in all threads, and what was noted meanwhile."""
+    """Return for each call the total seconds, the CPU seconds of all threads, and the noted times."""
     calls = []
     for _ in range(iterations):
         dist.barrier()

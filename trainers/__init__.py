@@ -1,6 +1,6 @@
-"""Data-parallel training: strategies of gradient synchronisation, a loop, and ways to start ranks.
+"""Data-parallel training: strategies of gradient synchronisation, a training loop, and the launch of ranks.
 
-Importing this package loads no torch: what is asked of it is loaded then.
+Importing this package loads no torch.
 
     from trainers import DataParallel, spawn
 """

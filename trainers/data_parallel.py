@@ -1,4 +1,4 @@
-"""`DataParallel`: a model that is trained on several ranks at once, with any strategy of gradient synchronisation."""
+"""`DataParallel`: train a model on several ranks with any strategy of gradient synchronisation."""
 
 import hashlib
 import math
@@ -21,7 +21,7 @@ from trainers.strategies.flat_vector import FlatVector, by_dtype
 
 
 class DriftError(RuntimeError):
-    """Ranks that should hold the same model do not."""
+    """The models of the ranks differ, although they should be equal."""
 
 
 COMPARING = "comparing the ranks' models failed"
@@ -29,14 +29,14 @@ ADVICE = "every rank must make the same steps, with the optimizer that model.opt
 
 
 class DataParallel(nn.Module):
-    """`model` whose gradients are, after each backward pass, the mean over all ranks; otherwise used as the model.
+    """A wrapper of `model` whose backward passes leave the mean of all ranks' gradients; use it like the model.
 
-    strategy: the name of one of STRATEGIES, or a function that makes one from a model and a group.
-    group: the default process group if None.
-    broadcast: give every rank rank 0's parameters and buffers, instead of checking that all ranks have the same.
+    strategy: a name in STRATEGIES, or a function that makes a strategy from a model and a group.
+    group: None: the default process group.
+    broadcast: copy rank 0's parameters and buffers to all ranks; otherwise all ranks must have the same.
 
-    Buffers in the model's state follow rank 0, which sends them before each forward pass in training. The set of
-    parameters that require a gradient is fixed from now on.
+    Rank 0 broadcasts its persistent buffers before each forward pass in training. The set of trained parameters is
+    fixed at construction.
 
     Raises ValueError on every rank if the ranks' models differ, for a model on several devices, and for sparse
     gradients.
@@ -86,7 +86,6 @@ class DataParallel(nn.Module):
             parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
-        """Return what the model returns for the arguments."""
         self._in_backward = False
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             check_settled(self.model.named_parameters(), self._settled)
@@ -96,7 +95,6 @@ class DataParallel(nn.Module):
         return self.strategy.module(*arguments, **keywords)
 
     def _broadcast_buffers(self) -> None:
-        """Send the buffers of rank 0 to all ranks, those of one dtype in one message."""
         # By .data: a forward pass may have saved them for a backward pass that is still to come.
         for buffers in by_dtype(self.model.get_buffer(name).data for name in self._buffers_to_send):
             flat = FlatVector([buffer.shape for buffer in buffers], buffers[0])
@@ -119,20 +117,19 @@ class DataParallel(nn.Module):
 
     @property
     def module(self) -> nn.Module:
-        """The plain model, under the name that torch's DDP gives it."""
         return self.model
 
     @property
     def do_sync(self) -> bool:
-        """Whether the next backward pass is synchronised."""
+        """Whether the next backward pass synchronises the gradients."""
         return self._enabled
 
     def disable_grad_sync(self) -> None:
-        """Let backward passes only accumulate from now on."""
+        """Let backward passes only accumulate gradients."""
         self._enable(False)
 
     def enable_grad_sync(self) -> None:
-        """Let backward passes synchronise again; the next one also synchronises accumulated gradients."""
+        """Let backward passes synchronise again, including the accumulated gradients."""
         self._enable(True)
 
     def _enable(self, enabled: bool) -> None:
@@ -141,7 +138,7 @@ class DataParallel(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Let passes in the block communicate nothing."""
+        """Disable the communication of passes in the block."""
         before = self._enabled
         self.disable_grad_sync()
         try:
@@ -150,62 +147,58 @@ class DataParallel(nn.Module):
             self._enable(before)
 
     def sync_gradients(self) -> None:
-        """Make all gradients the mean over all ranks, unless synchronising is disabled, as within `no_sync`."""
+        """Make all gradients the mean over all ranks, unless synchronisation is disabled."""
         if self._enabled:
             self.strategy.synchronise()
 
     def sync_parameters(self) -> None:
-        """Make the parameters the same on all ranks, before a model is evaluated or saved; collective."""
+        """Make the parameters equal on all ranks, for evaluating or saving; collective."""
         self.strategy.sync_parameters()
 
     def unshard(self) -> None:
-        """Have whole parameters at the model until the next forward pass with gradients, or step; collective.
+        """Gather whole parameters until the next step or forward pass with gradients; collective.
 
-        Call it before parameters are read, or one rank evaluates the model.
+        Call it before reading parameters, or evaluating on one rank.
         """
         self.strategy.unshard()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients, also those that the strategy keeps for itself."""
         self.strategy.zero_grad()
         super().zero_grad(set_to_none)
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
         """Return this rank's optimizer: `model.optimizer(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3))`.
 
-        With sharded strategies the parameters are this rank's shares.
+        Sharded strategies pass this rank's shares as `parameters`.
         """
         return self.strategy.optimizer(make)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Scale the synchronised gradients down to a global norm of at most `max_norm`; return the norm before."""
+        """Clip the gradients to a global norm of `max_norm`; return the norm before clipping."""
         return self.strategy.clip_grad_norm_(max_norm)
 
     def check_identical(self) -> None:
-        """Raise DriftError, on every rank, if the ranks do not hold the same parameters; collective.
-
-        Buffers, which a forward pass changes, are not compared.
-        """
+        """Raise DriftError on every rank if the ranks' parameters differ; buffers are not compared; collective."""
         self.unshard()
         if differs := first_mismatch(self.model, self.group, buffers=False):
             raise DriftError(f"{differs}; {ADVICE}")
 
     def compile(self, *arguments: Any, **keywords: Any) -> None:
-        """Compile the model's passes as `torch.compile` does, with its arguments; the plain model is not changed."""
+        """Compile the model's passes with `torch.compile`; the plain model stays unchanged."""
         self.strategy.compile(lambda module: torch.compile(module, *arguments, **keywords))
 
     def state_dict(self, *arguments: Any, **keywords: Any) -> Any:
-        """Return the state of the plain model; where ranks have shares of the parameters, a copy, and collective."""
+        """Return the plain model's state; with sharded parameters it is a copy, and the call is collective."""
         return self.strategy.state_of(self.model, *arguments, **keywords)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load a state into the plain model; collective as `state_dict`. assign: refused."""
+        """Load a state into the plain model; collective like `state_dict`. Raises ValueError for assign=True."""
         if assign:
             raise ValueError("assign=True: the strategy needs the original parameters: leave it out")
         return self.strategy.load_into(self.model, state_dict, strict)
 
     def __deepcopy__(self, _: object) -> Any:
-        """Raise TypeError as `__reduce__` does; otherwise the model's own method would be called."""
+        """Raise TypeError, instead of calling the model's method."""
         return self.__reduce__()
 
     def __reduce__(self) -> Any:
@@ -216,7 +209,6 @@ class DataParallel(nn.Module):
         )
 
     def __getattr__(self, name: str) -> Any:
-        """Return the model's attribute if this wrapper has none of that name."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -244,7 +236,7 @@ def _persistent_buffers(model: nn.Module) -> list[str]:
 
 
 class TensorFingerprint(NamedTuple):
-    """One tensor of a model. kind: its shape and dtype."""
+    """One tensor of a model. kind: shape and dtype."""
 
     name: str
     kind: str
@@ -252,7 +244,7 @@ class TensorFingerprint(NamedTuple):
 
 
 def fingerprints(model: nn.Module, buffers: bool = True, values: bool = True) -> list[TensorFingerprint]:
-    """Return the fingerprints of all parameters, then of all buffers. values: whether to hash the elements as well."""
+    """Return the fingerprints of all parameters, then of all buffers. values: also hash the elements."""
     return [
         TensorFingerprint(name, f"{tuple(tensor.shape)} {tensor.dtype}", _digest(tensor) if values else "")
         for name, tensor in named_tensors(model)
@@ -269,7 +261,7 @@ def named_tensors(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
 
 
 def fingerprint(model: nn.Module, buffers: bool = True) -> str:
-    """Return a hash of all parameters, and of buffers unless these are left out, bit for bit."""
+    """Return a hash of the bits of all parameters, and of all buffers unless excluded."""
     return _hash(fingerprints(model, buffers)).hex()
 
 
@@ -278,9 +270,9 @@ def _hash(tensors: list[TensorFingerprint]) -> bytes:
 
 
 def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True, values: bool = True) -> str | None:
-    """Describe the first tensor that differs between ranks; None if all are the same; collective.
+    """Describe the first tensor that differs between ranks, or return None; collective.
 
-    buffers, values: whether to compare these as well. Raises CollectiveError when a peer fails.
+    Raises CollectiveError when a peer fails.
     """
     own = fingerprints(model, buffers, values)
     with naming_failures(f"rank {group.rank()}: {COMPARING}"):
@@ -307,7 +299,7 @@ def _described(index: int, on_ranks: tuple[TensorFingerprint, ...], model: nn.Mo
 
 
 def _largest_difference(own: torch.Tensor, group: dist.ProcessGroup) -> float:
-    """Return the largest difference of an element between rank 0 and another; nan if one is not a number."""
+    """Return the largest difference of an element from rank 0; nan if a value is nan."""
     first = own.clone()
     with naming_failures(f"rank {group.rank()}: {COMPARING}"):
         dist.broadcast(first, group=group, group_src=0)

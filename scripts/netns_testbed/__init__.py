@@ -1,8 +1,4 @@
-"""A network of hosts on one machine, whose links have a known rate; docs/testbed.md. Starts torchrun, imports no torch.
-
-It stands on this floor because nothing above it is needed: it makes interfaces, starts processes and describes
-itself as a network file.
-"""
+"""A network of hosts on one machine, with links of known rates (docs/testbed.md). Starts torchrun, imports no torch."""
 
 from netns_testbed.description import network_text
 from netns_testbed.jobs import Ending

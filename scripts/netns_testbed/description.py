@@ -1,4 +1,4 @@
-"""`network_text`: a testbed as a network file, so that the simulator can be asked about the same network."""
+"""`network_text`: a testbed as a network file, for simulations of the same network."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ source = "nominal rates of scripts/testbed.py (docs/testbed.md)"
 
 
 def network_text(plan: TestbedPlan, ranks_per_host: int = 1) -> str:
-    """Return the TOML text (docs/reference/files.md): the nominal rates, and all ranks of a host on its one link."""
+    """Return the TOML text (docs/reference/files.md): nominal rates, and all ranks of a host on its one link."""
     rates = plan.rates_bit_per_s
     lines = [_HEAD.format(hosts=plan.num_hosts, ranks=ranks_per_host)]
     if len(set(rates)) > 1:

@@ -1,4 +1,4 @@
-"""Processes that belong together: when one fails, or we are to end, the others end too."""
+"""A group of processes: when one fails, or this process must end, the others end too."""
 
 import os
 import subprocess
@@ -16,14 +16,14 @@ GRACE_S = 10.0  # for torchrun to end its ranks; what is left in the namespaces 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How it went: 0, or the exit code of the host that failed first; 128 + n: by signal n, as in a shell."""
+    """The result: 0, or the exit code of the first host to fail; 128 + n: by signal n, as in a shell."""
 
     exit_code: int
     failed_host: int | None = None
 
 
 def run_together(commands: Sequence[Sequence[str]], environment: Mapping[str, str]) -> Ending:
-    """Run a command for each host; when it returns, all have ended."""
+    """Run a command for each host; on return, all commands have ended."""
     jobs: list[subprocess.Popen[bytes]] = []
     try:
         for command in commands:

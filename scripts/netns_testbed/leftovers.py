@@ -1,4 +1,4 @@
-"""Taking testbeds away: what lives in their namespaces, and then those; nothing that is not in them is touched."""
+"""Removal of testbeds: the processes in their namespaces, then the namespaces, and nothing else."""
 
 import os
 import signal
@@ -17,9 +17,9 @@ DEATH_S = 10.0  # a killed process is gone at once, unless the kernel is busy on
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Hold back Ctrl-C and its like until the block ends: a second one must not stop the tidying up.
+    """Hold back Ctrl-C and similar signals until the block ends: a second signal must not stop the removal.
 
-    A mask would hold them back from this thread alone: one of NumPy's libraries would take them, and Python would raise
+    A mask would affect only this thread: a thread of NumPy's libraries would take the signal, and Python would raise
     KeyboardInterrupt here.
     """
     endings: list[int] = []
@@ -32,14 +32,14 @@ def signals_held() -> Iterator[None]:
 
 
 def run_apart(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, in another session: Ctrl-C in a terminal does not reach it."""
+    """Run a command to its end in another session, which Ctrl-C in a terminal does not reach."""
     return subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, start_new_session=True
     )
 
 
 def clean() -> list[str]:
-    """Remove the namespaces of testbeds whose process is dead (SIGKILL), with what runs in them; their names."""
+    """Remove the namespaces, with their processes, of testbeds whose process is dead (SIGKILL); return their names."""
     # A number that another process has taken over since counts as alive: better one left than one too many.
     found = [name for name in _namespaces() if (pid := owner(name)) is not None and not Path(f"/proc/{pid}").exists()]
     _remove(found)
@@ -47,12 +47,12 @@ def clean() -> list[str]:
 
 
 def remove_testbed(name: str) -> None:
-    """Remove all namespaces of a testbed, as many as there are by now."""
+    """Remove all present namespaces of a testbed."""
     _remove([namespace for namespace in _namespaces() if namespace.startswith(f"{name}-")])
 
 
 def end_processes(namespaces: Sequence[str]) -> None:
-    """Kill what runs in these namespaces, process by process. Raises OSError if one does not end."""
+    """Kill all processes in these namespaces. Raises OSError if one does not end."""
     deadline = time.monotonic() + DEATH_S
     with signals_held():
         while left := _processes_in(namespaces):

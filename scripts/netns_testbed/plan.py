@@ -21,7 +21,7 @@ _NAMESPACE = re.compile(r"ringsim-(?P<pid>\d+)-\d+-(?:switch|host\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command line, and what it makes, in words for a message when it fails."""
+    """One command line. makes: its result, for error messages."""
 
     arguments: tuple[str, ...]
     makes: str
@@ -31,9 +31,9 @@ class Command:
 class TestbedPlan:
     """A testbed.
 
-    name: `ringsim-PID-NUMBER`, unique as long as the process lives; all namespaces begin with it.
-    rates_bit_per_s: of each host's link, in each direction; None: not limited.
-    congestion_control: of TCP on the hosts, whatever that of the machine is.
+    name: `ringsim-PID-NUMBER`, unique during the process's life; the prefix of all namespaces.
+    rates_bit_per_s: of each host's link, in each direction; None: unlimited.
+    congestion_control: of TCP on the hosts, independent of the machine's.
     """
 
     name: str
@@ -55,7 +55,7 @@ class TestbedPlan:
         return f"{self.name}-host{host}"
 
     def make(self) -> Iterator[Command]:
-        """Return the commands that make it, in order. All interfaces are born in a namespace of the testbed."""
+        """Yield the commands that make the testbed, in order. All interfaces are created in its namespaces."""
         yield _command("a network namespace", f"ip netns add {self.switch}")
         yield _command("a bridge", f"ip -n {self.switch} link add bridge0 type bridge")
         yield _command("a bridge", f"ip -n {self.switch} link set bridge0 up")
@@ -86,7 +86,7 @@ class TestbedPlan:
         return ["ip", "netns", "exec", self.namespace(host)]
 
     def run(self, arguments: Sequence[str], ranks_per_host: int = 1) -> list[list[str]]:
-        """Return a torchrun for each host, with this interpreter; `arguments`: what torchrun takes as script."""
+        """Return a torchrun command per host, with this interpreter. arguments: torchrun's script and its arguments."""
         # A fixed node rank each ("static", not "c10d"): host i has ranks i * ranks_per_host and on, always.
         torchrun = [sys.executable, str(TORCHRUN), "--rdzv-backend", "static"]
         torchrun += f"--master-addr {address(0)} --master-port {MASTER_PORT} --nnodes {self.num_hosts}".split()
@@ -104,9 +104,9 @@ def plan(
     host_rates: Mapping[int, str] | None = None,
     congestion_control: str = CUBIC,
 ) -> TestbedPlan:
-    """Return a testbed of `hosts` hosts, whose links have `rate`, in tc's units, or their own rate in `host_rates`.
+    """Return a testbed of `hosts` hosts, with links of `rate`, in tc's units, or of the rate in `host_rates`.
 
-    Raises ValueError for an invalid number of hosts, a host that the testbed does not have, and an invalid rate.
+    Raises ValueError for an invalid number of hosts, an unknown host, and an invalid rate.
     """
     if not 1 <= hosts <= MAX_HOSTS:
         raise ValueError(f"{hosts} hosts: there must be from 1 to {MAX_HOSTS}")
@@ -119,9 +119,9 @@ def plan(
 
 
 def parse_tc_rate(text: str) -> int:
-    """Return bits per second: of 1gbit, 250mbit, or bytes as in tc, 125mbps. A bare number is bits, as in tc.
+    """Return bits per second from 1gbit, 250mbit, or, in bytes, 125mbps. A bare number is bits, as in tc.
 
-    Raises ValueError for anything else, and outside of 64kbit to 100gbit.
+    Raises ValueError for other text, and for rates outside 64kbit to 100gbit.
     """
     match = _RATE.fullmatch(text.strip().lower())
     if not match or (match[2] and not match[3]):
@@ -133,27 +133,27 @@ def parse_tc_rate(text: str) -> int:
 
 
 def burst_bytes(bit_per_s: int) -> int:
-    """Return the tokens that tbf may save up: what goes out at full speed after a pause.
+    """Return tbf's burst: the tokens that a pause may accumulate, for sending at full speed.
 
-    TCP hands over up to 64 KiB at a time, and a larger packet than the burst is cut up at a cost (measured: 32 KiB
-    gives 640 of 1000 Mbit/s, 64 KiB 700 to 950), so there is room for two: tokens go on gathering while one waits for a
-    core. Timers wake late on busy cores, hence at least a millisecond at full rate.
+    TCP hands over up to 64 KiB at a time, and packets larger than the burst are split at a cost (measured: 32 KiB gives
+    640 of 1000 Mbit/s, 64 KiB 700 to 950). The burst holds two packets, because tokens accumulate while one waits for a
+    core. It also lasts at least a millisecond at full rate, because timers wake late on busy cores.
     """
     return max(128 * 1024, bit_per_s // 8 // 1000)
 
 
 def queue_bytes(bit_per_s: int) -> int:
-    """Return how much may wait for tokens: 50 ms at full rate, and 1 MiB or more so that many senders lose nothing."""
+    """Return the limit of waiting bytes: 50 ms at full rate, and at least 1 MiB so that many senders lose nothing."""
     return max(1024 * 1024, bit_per_s // 8 // 20)
 
 
 def address(host: int) -> str:
-    """Return the address of a host, which is the same in every testbed: nothing outside sees it."""
+    """Return the address of a host, the same in every testbed, because nothing outside sees it."""
     return f"10.0.0.{host + 1}"
 
 
 def owner(namespace: str) -> int | None:
-    """Return the process that made a namespace, by its name; None: none of ours."""
+    """Return the process that made a namespace, from its name; None for other namespaces."""
     match = _NAMESPACE.fullmatch(namespace)
     return int(match["pid"]) if match else None
 

@@ -1,4 +1,4 @@
-"""`Testbed`: hosts in network namespaces, for as long as a `with` block."""
+"""`Testbed`: hosts in network namespaces during a `with` block."""
 
 import atexit
 import itertools
@@ -24,11 +24,11 @@ _numbers = itertools.count()  # of the testbeds of this process
 class Testbed:
     """`with Testbed(4, "1gbit", {2: "250mbit"}) as bed: bed.run(["script.py"])`.
 
-    rate: of every host's link, in each direction, as tc writes rates; None: not limited.
+    rate: of every host's link, in each direction, in tc's units; None: unlimited.
     host_rates: of single hosts, counted from 0, instead.
 
-    Raises ValueError for what a testbed cannot be, and on entering OSError for what this machine cannot make: it needs
-    root, iproute2, and a kernel with network namespaces, veth, bridges and tbf.
+    Raises ValueError for an impossible testbed. Entering raises OSError if the machine cannot make it: it needs root,
+    iproute2, and a kernel with network namespaces, veth, bridges and tbf.
     """
 
     __test__ = False  # not a test, whatever pytest thinks of the name
@@ -52,19 +52,19 @@ class Testbed:
         self.close()
 
     def close(self) -> None:
-        """Take it away, and kill what still runs in it; once more does no harm."""
+        """Remove the testbed and kill its processes; may be called twice."""
         remove_testbed(self.plan.name)
         atexit.unregister(self.close)
 
     def run(
         self, arguments: Sequence[str], ranks_per_host: int = 1, environment: Mapping[str, str] | None = None
     ) -> Ending:
-        """Run torchrun on every host; when one fails, the others are ended too.
+        """Run torchrun on every host; when one fails, the others end too.
 
-        arguments: what torchrun takes as script: a file and its arguments, or `-m` and a module.
-        environment: beside that of this process.
+        arguments: torchrun's script and its arguments, or `-m` and a module.
+        environment: in addition to this process's environment.
 
-        Output goes where that of this process goes. Afterwards nothing runs on the hosts.
+        Output goes to this process's output. Afterwards nothing runs on the hosts.
         """
         if ranks_per_host < 1:
             raise ValueError(f"{ranks_per_host} ranks per host: there must be at least 1")
@@ -76,12 +76,12 @@ class Testbed:
 
 
 def congestion_control() -> str:
-    """Return CUBIC, or Reno where this machine does not allow CUBIC in namespaces."""
+    """Return CUBIC, or Reno if this machine does not allow CUBIC in namespaces."""
     return CUBIC if ALLOWED.exists() and CUBIC in ALLOWED.read_text().split() else RENO
 
 
 def why_not() -> str | None:
-    """Return why no testbed can be made here, found out by making a small one; None if it can."""
+    """Make a small testbed; return why that is impossible here, or None."""
     try:
         with ended_once(), Testbed(1, "1gbit"):
             return None
@@ -90,11 +90,11 @@ def why_not() -> str | None:
 
 
 def run_ranks(hosts: int, ranks_per_host: int, arguments: Sequence[str], slow: Mapping[int, str] | None = None) -> None:
-    """Run a program there, to its end; what ends us ends its ranks and takes the hosts down.
+    """Run a program on the hosts to its end; a signal to this process ends the ranks and removes the hosts.
 
-    What the ranks print goes to stderr, since the scripts that call this print their own tables.
+    The ranks' output goes to stderr, because the calling scripts print their own tables.
 
-    slow: hosts with another rate than RATE. Raises OSError if it fails.
+    slow: hosts with another rate than RATE. Raises OSError if the program fails.
     """
     if hosts == 1:
         with _stdout_to_stderr():
@@ -108,7 +108,7 @@ def run_ranks(hosts: int, ranks_per_host: int, arguments: Sequence[str], slow: M
 
 @contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
-    """Let what is started in the block, and this process, write to stderr in place of stdout."""
+    """Redirect stdout of this process, and of processes started in the block, to stderr."""
     sys.stdout.flush()
     stdout = os.dup(1)
     os.dup2(2, 1)

@@ -1,7 +1,7 @@
 """torchrun on a host of a testbed, without the traceback that may follow the last line of a successful run.
 
-When the ranks of a host have ended, torchrun waits for those of the other hosts in the store on host 0 (its exit
-barrier). Whoever reads the store after host 0 has left logs a traceback, although all ranks have succeeded.
+When the ranks of a host have ended, torchrun waits for the other hosts in the store on host 0 (its exit barrier). A
+host that reads the store after host 0 has left logs a traceback, although all ranks have succeeded.
 """
 
 import logging
@@ -11,7 +11,7 @@ EXIT_BARRIER = "Error waiting on exit barrier"
 
 
 def is_shown(record: logging.LogRecord) -> bool:
-    """Whether a record is of anything but the exit barrier."""
+    """Return whether a record is about anything but the exit barrier."""
     return not str(record.msg).startswith(EXIT_BARRIER)
 
 

@@ -1,7 +1,6 @@
-"""Checkpoints: a training run on disk, written so that a crash leaves either the old one or the new one whole.
+"""Checkpoints: a training run on disk; a crash leaves either the old file or the new file whole.
 
-A file is the output of `torch.save`, followed by its SHA-256, which detects damage. Random states are tensors and
-numbers, so that a file can be read without running code.
+A file is the output of `torch.save` and its SHA-256. Random states are tensors and numbers: reading runs no code.
 """
 
 import hashlib
@@ -29,9 +28,9 @@ MAX_EXPANDED_BYTES = 2**26  # of a sparse or expanded tensor, which is larger th
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """A run after `step` steps; read back, its tensors are on the CPU.
+    """A run after `step` steps; when read, on the CPU.
 
-    config, notes: numbers, strings and dicts of them. random_states, strategy_states: by rank; empty if there are none.
+    config, notes: numbers, strings and dicts of them. random_states, strategy_states: by rank, or empty.
     """
 
     model_state: dict[str, Any]
@@ -48,7 +47,7 @@ KINDS = {"step": int, "random_states": list, "strategy_states": list}  # the oth
 
 
 def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
-    """Write `checkpoint`, and replace the one at `path` only when it is on disk. Raises OSError."""
+    """Write `checkpoint`; replace the file at `path` only when the new one is on disk. Raises OSError."""
     parts = {name: getattr(checkpoint, name) for name in NAMES}
     with atomic_file(path) as file:
         try:
@@ -61,7 +60,7 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the error of the file, such as a full disk, which torch reports as an unexpected position."""
+    """Return the file's error, such as a full disk, which torch reports as an unexpected position."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__
@@ -69,10 +68,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read a checkpoint without running code in it.
-
-    Raises ValueError for a file that is missing, damaged or of another kind.
-    """
+    """Read a checkpoint without running code in it. Raises ValueError for a missing, damaged or other file."""
     return checkpoint_of(read_checkpoint(path), path)
 
 
@@ -82,7 +78,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> bytes:
 
 
 def checkpoint_of(content: bytes | bytearray, path: str | os.PathLike[str]) -> Checkpoint:
-    """Read a checkpoint from the content of its file. path: for the messages. Raises ValueError as above."""
+    """Parse a checkpoint file's content. path: for messages. Raises ValueError like `load_checkpoint`."""
     if hashlib.sha256(memoryview(content)[:-DIGEST_BYTES]).digest() != content[-DIGEST_BYTES:]:
         raise ValueError(f"checkpoint {path}: is truncated, damaged or not a checkpoint of this version")
     try:
@@ -96,7 +92,7 @@ def checkpoint_of(content: bytes | bytearray, path: str | os.PathLike[str]) -> C
 
 
 def _parsed(content: bytes | bytearray) -> Any:
-    """Read it without running code. Raises an exception for what would take more memory than the file lets expect."""
+    """Parse without running code. Raises for results that need more memory than the file justifies."""
     file = io.BytesIO(content)
     if sum(info.file_size for info in ZipFile(file).infolist()) > len(content):  # torch.save does not compress
         raise BadZipFile("is larger than the file")
@@ -118,12 +114,12 @@ def _parsed(content: bytes | bytearray) -> Any:
 
 
 def seed_alike(seed: int) -> None:
-    """Seed all generators from `seed`, the same on every rank, for drawing the initial weights."""
+    """Seed all generators equally on every rank, to draw the initial weights."""
     _seed(np.random.SeedSequence(seed))
 
 
 def seed_apart(seed: int, step: int, rank: int) -> None:
-    """Seed all generators differently for each rank and step, for training from `step` on."""
+    """Seed all generators differently for each rank and step, to train from `step` on."""
     _seed(np.random.SeedSequence(seed, spawn_key=(step, rank)))
 
 
@@ -135,7 +131,7 @@ def _seed(sequence: np.random.SeedSequence) -> None:
 
 
 def random_state(device: str) -> RandomState:
-    """Return the states of all generators of this process, and of its GPU if it has one."""
+    """Return the states of all generators of this process, including its GPU's."""
     version, words, gauss = random.getstate()
     numpy_state: Any = np.random.get_state(legacy=False)
     words_of_numpy = numpy_state["state"]["key"].astype(np.int64)
@@ -148,7 +144,7 @@ def random_state(device: str) -> RandomState:
 
 
 def set_random_state(state: RandomState, device: str) -> None:
-    """Restore a `random_state`. Raises ValueError, TypeError, KeyError or RuntimeError for anything else."""
+    """Restore a `random_state`. Raises ValueError, TypeError, KeyError or RuntimeError for other values."""
     position = state["numpy"]["state"]["pos"]
     if not 0 <= position <= MT_WORDS:  # NumPy takes any, and would read beyond its words
         raise ValueError(f"random state of NumPy: the position {position} is not in 0 to {MT_WORDS}")

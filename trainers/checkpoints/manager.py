@@ -1,4 +1,4 @@
-"""`CheckpointManager`: the output directory of a run, to which rank 0 writes, and from which a run resumes."""
+"""`CheckpointManager`: a run's output directory, which rank 0 writes, and from which a run resumes."""
 
 import shutil
 import socket
@@ -23,9 +23,9 @@ _Decided = TypeVar("_Decided")
 
 
 class CheckpointManager:
-    """The output directory, made on all ranks; rank 0 alone uses it, and locks it until `close`.
+    """The output directory, constructed on all ranks; only rank 0 uses it, and locks it until `close`.
 
-    trouble: the first error, after which nothing more is written; the caller must tell all ranks.
+    trouble: the first error, after which nothing is written; the caller must tell all ranks.
 
     Raises ValueError on every rank if the directory cannot be made, is in use, or has no room for a checkpoint.
     """
@@ -51,10 +51,7 @@ class CheckpointManager:
             raise
 
     def begin(self, step: int, mark: Mark | None = None, tensorboard: bool = False) -> None:
-        """Open the log after `step` steps; collective.
-
-        mark: of its lines then. Raises ValueError on every rank if it fails.
-        """
+        """Open the log after `step` steps; collective. Raises ValueError on every rank if it fails."""
 
         def open_files() -> None:
             self._log = StepLog(self.output / LOG, step, mark, self._say)
@@ -64,17 +61,16 @@ class CheckpointManager:
 
     @property
     def log_mark(self) -> Mark | None:
-        """The mark of the log's lines now; None on ranks other than 0."""
+        """The mark of the log's lines; None except on rank 0."""
         return self._log.mark if self._log is not None else None
 
     def log(self, line: dict[str, Any]) -> None:
-        """Add a line to the log."""
         for writer in (self._log, self._board):
             if writer is not None:
                 self.attempt(partial(writer.write, line))
 
     def save(self, checkpoint: Checkpoint, keep: int) -> None:
-        """Write a checkpoint, and delete the oldest ones, so that `keep` are left."""
+        """Write a checkpoint, and delete the oldest ones beyond `keep`."""
         if self._log is not None:
             self.attempt(self._log.sync)
             self.attempt(partial(self._write, checkpoint, keep))
@@ -95,7 +91,7 @@ class CheckpointManager:
         self.folder.prune(checkpoint.step, keep)
 
     def attempt(self, write: Callable[[], object]) -> None:
-        """Call `write`, unless there is trouble; keep its error as `trouble`."""
+        """Call `write` unless there is trouble; store its error as `trouble`."""
         if self.trouble is None:
             try:
                 write()
@@ -103,7 +99,6 @@ class CheckpointManager:
                 self.trouble = error
 
     def describe_trouble(self) -> str:
-        """Return the error, and the checkpoint from which the run can resume."""
         trouble = self.trouble
         assert trouble is not None
         reason = str(trouble)
@@ -113,7 +108,6 @@ class CheckpointManager:
         return f"{reason}; {f'`resume` continues from {kept[0].name}' if kept else 'there is no checkpoint yet'}"
 
     def close(self) -> None:
-        """Close the files and release the directory."""
         if self._log is not None:
             self._log.close()
         if self._board is not None:
@@ -129,9 +123,9 @@ def _prepare(folder: CheckpointFolder, model: nn.Module) -> None:
 
 
 def first_decides(group: dist.ProcessGroup, decide: Callable[[], _Decided]) -> _Decided:
-    """Return on every rank the result of `decide` on rank 0; collective.
+    """Return rank 0's result of `decide` on every rank; collective.
 
-    If it raises ValueError or OSError, every rank raises ValueError with that message.
+    If `decide` raises ValueError or OSError, every rank raises ValueError with its message.
     """
     told: list[Any] = [None, ""]
     if group.rank() == 0:
@@ -150,9 +144,9 @@ def first_decides(group: dist.ProcessGroup, decide: Callable[[], _Decided]) -> _
 
 
 def first_fault(fault: str, group: dist.ProcessGroup) -> str:
-    """Return on every rank the fault of the first rank that has one, or ""; collective.
+    """Return on every rank the first fault of a rank, or ""; collective.
 
-    fault: of this rank, or "". The rank is named unless all ranks have the same fault.
+    The result names the rank unless all ranks have the same fault.
     """
     faults = gather_objects(fault, group, "receiving the errors of other ranks failed")
     if len(set(faults)) == 1:
@@ -163,12 +157,11 @@ def first_fault(fault: str, group: dist.ProcessGroup) -> str:
 def usable_checkpoints(
     folder: CheckpointFolder, wanted: dict[str, Any], group: dist.ProcessGroup, warn: Callable[[str], None]
 ) -> Iterator[tuple[Path, Checkpoint]]:
-    """Yield on every rank the checkpoints that are whole, the newest first; collective.
+    """Yield the intact checkpoints on every rank, the newest first; collective.
 
-    Rank 0 alone reads the files. wanted: see `StepConfig.identity`. warn: called with a message about each bad file.
-
-    Raises ValueError on every rank when all files are bad, if only a rank other than 0 sees any, and for a checkpoint
-    of other settings.
+    Only rank 0 reads the files. wanted: see `StepConfig.identity`. warn: gets a message for each bad file. Raises
+    ValueError on every rank if all files are bad, if only another rank sees any, and for a checkpoint of other
+    settings.
     """
     paths = first_decides(group, folder.newest_first)
     for path in paths:
@@ -188,7 +181,7 @@ def usable_checkpoints(
 
 
 def _content_of_rank_0(path: Path, group: dist.ProcessGroup) -> bytearray:
-    """Return the content of rank 0's file; collective. Raises ValueError on every rank if it cannot be read."""
+    """Return rank 0's file; collective. Raises ValueError on every rank if it cannot be read."""
     content = bytearray()
 
     def size_bytes() -> int:
@@ -204,7 +197,7 @@ def _content_of_rank_0(path: Path, group: dist.ProcessGroup) -> bytearray:
 
 
 def _refuse_other_disks(folder: CheckpointFolder, group: dist.ProcessGroup) -> None:
-    """Raise ValueError on every rank if one sees checkpoints that rank 0, perhaps on another node now, does not."""
+    """Raise ValueError on every rank if a rank sees checkpoints that rank 0, perhaps on another node, does not see."""
     names: list[str] = []
     with suppress(OSError):  # a rank need not be allowed to look there
         names += [path.name for path in folder.newest_first()[:1]]
@@ -226,7 +219,7 @@ def _checked(checkpoint: Checkpoint, path: Path) -> Checkpoint:
 
 
 def refuse_other_run(then: dict[str, Any], now: dict[str, Any], path: Path) -> None:
-    """Raise ValueError if a run with the identity `now` cannot resume from a checkpoint of `then`."""
+    """Raise ValueError if a run with identity `now` cannot resume from one with identity `then`."""
     before, after = _flat(then), _flat(now)
     strategies = before.pop("strategy", "none"), after.pop("strategy")
     counts = before.pop("num_ranks", 0), after.pop("num_ranks")

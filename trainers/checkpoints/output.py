@@ -1,4 +1,4 @@
-"""The output directory of a run: its files, its log, and the lock of the run that writes there; loads no torch."""
+"""The output directory of a run: its files, its log and its lock; loads no torch."""
 
 import errno
 import fcntl
@@ -33,35 +33,32 @@ WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 def save_options(output: Path, text: str) -> None:
-    """Write the options of a run. Raises OSError if they cannot be written."""
+    """Write the options of a run. Raises OSError."""
     with atomic_file(output / OPTIONS_FILE) as file:
         file.write(text.encode(errors="replace"))  # a path may hold bytes that are no text
 
 
 class CheckpointFolder:
-    """The checkpoints of one run, named by their steps; the directory need not exist."""
+    """The checkpoints of one run, named by step; the directory need not exist."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @staticmethod
     def step_of(path: Path) -> int:
-        """Return the number of steps in the name of a checkpoint."""
         match = NAME.fullmatch(path.name)
         assert match is not None
         return int(match[1])
 
     def path(self, step: int) -> Path:
-        """Return the path of the checkpoint after `step` steps."""
         return self.folder / f"checkpoint-{step}.pt"
 
     def newest_first(self) -> list[Path]:
-        """Return all files with the name of a checkpoint."""
         paths = self.folder.iterdir() if self.folder.is_dir() else ()
         return sorted((path for path in paths if NAME.fullmatch(path.name)), key=self.step_of, reverse=True)
 
     def require_none(self) -> None:
-        """Raise ValueError if there is a checkpoint, which a run that does not resume would replace."""
+        """Raise ValueError if there is a checkpoint, which a new run would replace."""
         if checkpoints := self.newest_first():
             raise ValueError(
                 f"`output` {self.folder}: there is {checkpoints[0].name} of a run already: "
@@ -69,19 +66,19 @@ class CheckpointFolder:
             )
 
     def prune(self, step: int, keep: int) -> None:
-        """Delete all but the newest `keep` checkpoints up to `step`; later ones are damaged, and are left alone."""
+        """Delete all but the newest `keep` checkpoints up to `step`; later checkpoints are damaged, and stay."""
         for path in [path for path in self.newest_first() if self.step_of(path) <= step][keep:]:
             path.unlink(missing_ok=True)
 
     def clear_unfinished(self) -> None:
-        """Delete temporary files of a killed run; in a container, a later run may have the same process number."""
+        """Delete temporary files of a killed run; a later run may have its process number in a container."""
         with suppress(OSError):
             for path in (path for pattern in UNFINISHED for path in self.folder.glob(pattern)):
                 path.unlink(missing_ok=True)
 
 
 class OutputLock:
-    """A lock (lockf) on a file in the directory; where the file system has none, `say` is called with a warning."""
+    """A lock (lockf) on a file in the directory; `say` gets a warning if the file system has no locks."""
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self.folder = folder
@@ -90,9 +87,9 @@ class OutputLock:
         self._descriptor: int | None = None
 
     def wait(self, deadline: float) -> bool:
-        """Make the directory and try to lock it; return whether that succeeded, after a moment if it did not.
+        """Make the directory and try to lock it; return whether it is locked, after a moment if it is not.
 
-        Raises ValueError if another run has the lock at the deadline, or OSError.
+        Raises OSError, or ValueError if another run has the lock at the deadline.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._try_to_take():
@@ -130,7 +127,6 @@ class OutputLock:
         return True
 
     def release(self) -> None:
-        """Release the lock and delete its file."""
         if self._descriptor is not None:
             with suppress(OSError):
                 self._path.unlink()
@@ -140,10 +136,7 @@ class OutputLock:
 
 @contextmanager
 def locked(folder: Path, say: Callable[[str], None], wait_s: float = WAIT_S) -> Iterator[None]:
-    """Lock the directory for the block.
-
-    Raises ValueError if another run has it for longer than `wait_s`, or OSError.
-    """
+    """Lock the directory for the block. Raises OSError, or ValueError if another run holds it longer than `wait_s`."""
     lock, deadline = OutputLock(folder, say), time.monotonic() + wait_s
     while not lock.wait(deadline):
         pass
@@ -154,18 +147,17 @@ def locked(folder: Path, say: Callable[[str], None], wait_s: float = WAIT_S) -> 
 
 
 class Mark(TypedDict):
-    """The number of lines and their checksum, for checkpoints."""
+    """Number and checksum of the log's lines, for checkpoints."""
 
     lines: int
     crc32: int
 
 
 class StepLog:
-    """The log of one rank: each line is a JSON object with its "step", the number of steps done.
+    """The log of one rank: each line is a JSON object whose "step" is the number of steps done.
 
-    begin: the first step of the run; lines after the last checkpoint are dropped. mark: of the file at that step; None:
-    begin a new file. If the file does not match, it is kept as DAMAGED, `say` is called with a message, and the run
-    continues with the good lines. Raises OSError if the file cannot be written.
+    begin: the run's first step; later lines are dropped. mark: of the file at that step; None: begin a new file. A file
+    that does not match is kept as DAMAGED, and the run continues with its good lines. Raises OSError.
     """
 
     def __init__(
@@ -203,16 +195,15 @@ class StepLog:
         self.mark = Mark(lines=self.mark["lines"] + 1, crc32=zlib.crc32(whole, self.mark["crc32"]))
 
     def sync(self) -> None:
-        """Wait until all lines are on disk, before a checkpoint has their mark."""
+        """Wait until all lines are on disk, before a checkpoint stores their mark."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Write no more lines."""
         self._file.close()
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """Return the good lines; [] if there is no such file."""
+    """Return the good lines; [] if there is no file."""
     return [parse_json(line.decode()) for _, line in _good_lines(path.read_bytes())] if path.exists() else []
 
 
@@ -231,15 +222,15 @@ def _good_lines(content: bytes) -> list[tuple[int, bytes]]:
 
 
 def require_tensorboard() -> None:
-    """Raise ValueError with how to install it if TensorBoard is not installed."""
+    """Raise ValueError, with advice, if TensorBoard is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
         raise ValueError(f"`tensorboard`: {ADVICE}")
 
 
 class TensorBoardLog:
-    """Each number of a line is a scalar of that name at the line's "step"; in a dict, "evaluation/loss".
+    """Writes each number of a line as a scalar at the line's "step"; in a dict, as "evaluation/loss".
 
-    begin: the first step of the run; TensorBoard hides later steps of an earlier run. Raises ValueError or OSError.
+    begin: the run's first step; TensorBoard hides later steps of an earlier run. Raises ValueError or OSError.
     """
 
     def __init__(self, folder: Path, begin: int) -> None:
@@ -250,7 +241,6 @@ class TensorBoardLog:
         self._writer: Any = SummaryWriter(str(folder), purge_step=begin + 1)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Add the figures of a line, and write them to the file."""
         for name, value in line.items():
             figures = {f"{name}/{inner}": number for inner, number in value.items()} if isinstance(value, dict) else {}
             for label, number in (figures or {name: value}).items():
@@ -259,5 +249,4 @@ class TensorBoardLog:
         self._writer.flush()
 
     def close(self) -> None:
-        """Write no more lines."""
         self._writer.close()

@@ -1,4 +1,4 @@
-"""`trainers evaluate` and `trainers sample`: evaluate the model of a checkpoint in one process."""
+"""`trainers evaluate` and `trainers sample`: run a checkpoint's model in one process."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,7 +95,6 @@ def _shape(path: Path, task: Any) -> ModelConfig:
 
 
 def _filled(model: "nn.Module", path: Path, checkpoint: "Checkpoint") -> "nn.Module":
-    """Return the model with the parameters of the checkpoint. Raises ValueError if these are of another model."""
     try:
         model.load_state_dict(checkpoint.model_state)
     except RuntimeError as error:

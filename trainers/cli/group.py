@@ -23,7 +23,7 @@ checkpoints of a run is not written to again without --resume."""
 
 
 class TrainersGroup(TrainersCommand, OneLineGroup):
-    """Commands of which `train` is the default."""
+    """The commands; `train` is the default."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[RESUME_COMMAND] = resume_command(args)
@@ -37,7 +37,7 @@ class TrainersGroup(TrainersCommand, OneLineGroup):
 
 
 def resume_command(arguments: Sequence[str]) -> str:
-    """Return the command that resumes a run with these arguments, started in the same way."""
+    """Return the command that resumes a run with these arguments, started the same way."""
     left = list(arguments)
     while "--resume" in left:
         place = left.index("--resume")

@@ -1,8 +1,4 @@
-"""The options of the command lines: fields of a config, of a task, and those of a --config file; loads no torch.
-
-A task's options are given as NAME=VALUE or --NAME VALUE. A run writes its options to the output directory, as a file
-for --config.
-"""
+"""The options of the command lines: fields of a config, options of a task, and --config files; loads no torch."""
 
 import inspect
 import json
@@ -60,14 +56,14 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class TrainersCommand(TorchrunCommand):
-    """A command whose errors name options, where the library names parameters."""
+    """A command whose errors name options instead of the library's parameters."""
 
     def refuse(self, message: str, command: str | None, exit_code: int = 2) -> NoReturn:
         super().refuse(naming_options(message), command, exit_code)
 
 
 def naming_options(message: str) -> str:
-    """Return a message of the library with the options of the command line in place of its parameters.
+    """Replace the parameters in a message of the library by options of the command line.
 
     >>> naming_options("`batch_size` 0: must be at least 1")
     '--batch-size 0: must be at least 1'
@@ -76,7 +72,7 @@ def naming_options(message: str) -> str:
 
 
 def config_options(config: type, *names: str) -> Callable[[_Command], _Command]:
-    """Declare an option for each of these fields of a config, in this order."""
+    """Declare an option for each named field of a config, in this order."""
     known = {field.name: field for field in fields(config)}
 
     def declare(command: _Command) -> _Command:
@@ -109,10 +105,10 @@ task_option = click.option(
 
 
 def task_options(task: str, settings: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the options of the task, those of the file and of the command line, which take precedence.
+    """Return the task's options from the file and the command line, which takes precedence.
 
-    settings: NAME=VALUE each. Raises ValueError and UsageError for wrong options, and a user's task that only the file
-    names.
+    settings: NAME=VALUE each. Raises ValueError and UsageError for wrong options, and for a user's task named only in
+    the file.
     """
     context = click.get_current_context()
     path, of_file = context.meta.get(_FILE, ("", {}))
@@ -147,7 +143,7 @@ def _unknown_options(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _checked(task: str, given: Any, others: Iterable[str] = ()) -> dict[str, Any]:
-    """Return options in their types. others: options of the command that may have been meant. Raises ValueError."""
+    """Convert options to their types. others: options of the command to suggest. Raises ValueError."""
     if not isinstance(given, dict):
         raise ValueError(f"{TASK_OPTIONS}: must be a table, [{TASK_OPTIONS}]")
     options: dict[str, Any] = {}
@@ -186,7 +182,7 @@ def _type_of(task: str, name: str) -> type | None:
 
 
 def all_options(name: str, task: Task, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all options of a task of ours, with defaults; of a user's only those that were given."""
+    """Return all options of a built-in task, with defaults; of a user's task only the given ones."""
     made = TASKS.get(name)
     if made is None:
         return dict(given)
@@ -196,7 +192,7 @@ def all_options(name: str, task: Task, given: Mapping[str, Any]) -> dict[str, An
 
 
 def config_option(command: _Command) -> _Command:
-    """Add --config, over whose options those on the command line take precedence."""
+    """Add --config; options on the command line take precedence over the file."""
     return click.option(
         "--config",
         type=FILE,
@@ -228,7 +224,7 @@ def _in_files(command: click.Command) -> dict[str, click.Option]:
 
 
 def _read_value(context: click.Context, option: click.Option, name: str, value: Any) -> str:
-    """Return a value of a file as text. Raises ValueError for a value that the option would refuse."""
+    """Return a value of a file as text. Raises ValueError if the option refuses it."""
     if isinstance(value, dict | list):
         raise refusal(name, value, "must be a single value")
     try:
@@ -239,12 +235,12 @@ def _read_value(context: click.Context, option: click.Option, name: str, value: 
 
 
 def is_of_file(context: click.Context, name: str) -> bool:
-    """Return whether the value of the parameter `name` is the file's."""
+    """Return whether the parameter's value comes from the file."""
     return context.get_parameter_source(name) is click.core.ParameterSource.DEFAULT_MAP
 
 
 def task_of_run(path: Path, task: str | None) -> tuple[str, int, dict[str, Any]]:
-    """Return name, seed and options of the task in the options file of a run. Raises ValueError or OSError."""
+    """Return name, seed and options of the task in a run's options file. Raises ValueError or OSError."""
     text = read_text(path)
     with naming_place(path):
         data = parse_toml(text)
@@ -259,13 +255,12 @@ def task_of_run(path: Path, task: str | None) -> tuple[str, int, dict[str, Any]]
 
 
 def _refuse_to_run(task: str) -> None:
-    """Raise ValueError for a user's task: a file must not run code."""
     if ":" in task:
         raise ValueError(f"task {task!r}: is Python code, which runs only if you name it: give --task {task}")
 
 
 def as_toml(context: click.Context, of_task: Mapping[str, Any], **others: Any) -> str:
-    """Return all options of a command as a file for --config. others: values that replace those of the command line."""
+    """Return a command's options as a file for --config. others: values that replace the command line's."""
     values = {**context.params, **others}
     table = {name: values[str(option.name)] for name, option in _in_files(context.command).items()}
     table[TASK_OPTIONS] = {name.replace("_", "-"): value for name, value in of_task.items()}

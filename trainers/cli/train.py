@@ -1,4 +1,4 @@
-"""`trainers train`: the options, all checks of them that need no torch, and `run_rank`, one rank of the run."""
+"""`trainers train`: the options, their checks without torch, and `run_rank`, one rank of the run."""
 
 import os
 import signal
@@ -70,7 +70,7 @@ AUTO = "auto"
 class Launch:
     """A training run as all ranks get it.
 
-    options: of the task. resume: the command that resumes it. options_file: the content of OPTIONS_FILE.
+    options: of the task. resume: the resuming command. options_file: content of OPTIONS_FILE.
     """
 
     task: str
@@ -83,7 +83,6 @@ class Launch:
     options_file: str = ""
 
     def resumable(self, ended: str = "interrupted") -> str:
-        """Return how the run has ended, with the command that resumes it."""
         return f"{ended}; resume with: {self.resume}" if self.resume else ended
 
 
@@ -179,7 +178,7 @@ def train(
 
 
 def _start(launch: Launch, task: Task, ranks: int | None) -> int:
-    """Return the exit code; after Ctrl-C or a failure, print the command that resumes."""
+    """Start the run; return its exit code. After Ctrl-C or a failure, print the command that resumes."""
     if ranks is None:
         try:
             return run_rank(launch, task)
@@ -210,7 +209,7 @@ def _check_output(config: TrainConfig) -> None:
 
 
 def run_rank(launch: Launch, task: Task | None = None) -> int:
-    """Train on one rank, however it was started; rank 0 then evaluates the model. Returns the exit code."""
+    """Train on one rank; rank 0 then evaluates the model. Returns the exit code."""
     stop = StopRequest()
     started = read_environment(os.environ)
     progress = Progress(rank=started.rank)
@@ -304,7 +303,7 @@ def _finish(launch: Launch, trainer: "Trainer", train_s: float) -> int:
 
 
 def result_of(trainer: "Trainer", figures: dict[str, Any], train_s: float) -> dict[str, Any]:
-    """Return the result for JSON. train_s: seconds of training since this launch, which may have been a resumption."""
+    """Return the result for JSON. train_s: seconds of training since this launch."""
     import torch  # noqa: PLC0415
 
     from ringsim.measurements import provenance  # noqa: PLC0415
@@ -331,7 +330,7 @@ def result_of(trainer: "Trainer", figures: dict[str, Any], train_s: float) -> di
 
 
 def summary(trainer: "Trainer", result: dict[str, Any]) -> str:
-    """Return a few lines about the run."""
+    """Return a short summary of the run."""
     training = result["training"]
     ranks = plural(training["num_ranks"], "rank")
     steps, first = result["steps"], result["resumed_at"]
@@ -354,7 +353,7 @@ def summary(trainer: "Trainer", result: dict[str, Any]) -> str:
 
 
 def written(trainer: "Trainer", checkpoint: str) -> list[Path]:
-    """Return the files of the run, except for older checkpoints."""
+    """Return the run's files, except for older checkpoints."""
     config = trainer.config
     logs = [*([LOG] if config.log_every + config.eval_every else []), *([FOLDER] if config.tensorboard else [])]
     files = [trainer.manager.output / name for name in (checkpoint, *logs, RESULT)]

@@ -15,9 +15,9 @@ RESULTS = ("checkpoint.pt", "report.png", "memory.png", "report.html", "report.j
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
-    """A training run with each strategy, all with the same model and batches; their steps are interleaved.
+    """A training run per strategy, all with the same model and batches; their steps are interleaved.
 
-    one_process: whether rank 0 also trains alone on the batch of all ranks. Raises ValueError for a value out of range.
+    one_process: rank 0 also trains alone on the batch of all ranks. Raises ValueError for a value out of range.
     """
 
     task: Task
@@ -38,6 +38,5 @@ class JobConfig:
                 raise ValueError(f"{ONE_PROCESS!r}: must name a strategy to compare it with")
 
     def training(self) -> dict[str, Any]:
-        """Return how models are trained, for JSON; batch_size: per rank."""
         names = ("batch_size", "lr_schedule", "warmup_steps", "amp", "compile", "seed")
         return {"steps": self.steps, **{name: getattr(self.step, name) for name in names}}

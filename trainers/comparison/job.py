@@ -33,20 +33,20 @@ STATE_PER_GRADIENT = 4  # parameter, gradient and AdamW's two moments, which a s
 
 @dataclass(slots=True, eq=False)
 class StrategyRun:
-    """The training of a model with one strategy, and its record on this rank."""
+    """The training with one strategy, and this rank's record of it."""
 
     name: str
     train_step: TrainStep
     notes: RankNotes = field(default_factory=RankNotes)
 
     def take(self, step: int) -> None:
-        """Take a step. Raises CollectiveError as `TrainStep.run` does, and DivergedError on all ranks."""
+        """Take a step. Raises CollectiveError like `TrainStep.run`, and DivergedError on all ranks."""
         result = self.train_step.run(step)
         require_finite(result.trouble, f"training step {step}, strategy {self.name}")
         self.notes.results.append(result)
 
     def finish(self) -> None:
-        """Measure the memory after the last step, and leave the same parameters on all ranks; collective."""
+        """Measure the memory, and make the parameters equal on all ranks; collective."""
         with self.train_step.naming_step(len(self.notes.results) - 1):
             self.notes.memory = measure_memory(self.train_step)
             self.train_step.finish()
@@ -54,7 +54,6 @@ class StrategyRun:
         self.notes.fingerprint = fingerprint(self.train_step.model, buffers=False)
 
     def gradients(self) -> list[torch.Tensor | None]:
-        """Return the gradients of the last step, by parameter."""
         return [parameter.grad for parameter in self.train_step.model.model.parameters()]
 
 
@@ -80,9 +79,9 @@ class OneProcess(StrategyRun):
 
 
 def run_job(config: JobConfig, group: dist.ProcessGroup, progress: Progress) -> JobResult:
-    """Do the whole job on every rank of `group`; collective.
+    """Run the whole comparison on every rank of `group`; collective.
 
-    The checkpoint is of the run of `ring`, or else of the first. Raises CollectiveError when a peer fails, and
+    The checkpoint is of `ring`, or else of the first strategy. Raises CollectiveError when a peer fails, and
     DivergedError on all ranks when a loss is not finite.
     """
     progress.begin("making the models")
@@ -111,7 +110,7 @@ def run_job(config: JobConfig, group: dist.ProcessGroup, progress: Progress) -> 
 
 
 def start_runs(config: JobConfig, group: dist.ProcessGroup) -> list[StrategyRun]:
-    """Return a run for each strategy, that of one process first, all with the same initial weights."""
+    """Return a run per strategy, one process first, all with the same initial weights."""
     runs: list[StrategyRun] = [OneProcess(config, group)] if config.one_process else []
     for name in config.strategies:
         step = replace(config.step, strategy=name)
@@ -126,10 +125,7 @@ def take_turns(
     probe_once: Callable[..., Measurements],
     progress: Progress,
 ) -> list[Measurements]:
-    """Probe, record and train, interleaved: a slow minute of the machine then affects all alike.
-
-    Returns the measurements of each turn of probes.
-    """
+    """Probe, record and train, interleaved, so that a slow minute affects all alike; return the probes."""
     measured = [probe_once(on_progress=partial(progress.advance_to, phase="probing"))]
     progress.begin("recording and training", recorded.num_steps + config.steps * len(runs))
     for step in range(config.steps):
@@ -145,7 +141,7 @@ def take_turns(
 
 
 def take_step(runs: Sequence[StrategyRun], step: int, on_step: Callable[[str], object] = lambda _: None) -> None:
-    """Take a step with every strategy, so that all meet the same noise; call `on_step` with its name after each."""
+    """Take a step with every strategy, so that all meet the same noise; call `on_step` with each name."""
     first = step % len(runs)  # so that no strategy always follows the same one
     for run in (*runs[first:], *runs[:first]):
         run.take(step)
@@ -155,7 +151,7 @@ def take_step(runs: Sequence[StrategyRun], step: int, on_step: Callable[[str], o
 
 
 def _compare_gradients(one: StrategyRun, runs: Sequence[StrategyRun]) -> None:
-    """Store the distance of each strategy's gradients from those of one process, if it leaves their mean."""
+    """Store how far each strategy's mean gradients are from one process, if it leaves the mean."""
     expected = one.gradients()
     largest = max(float(gradient.abs().max()) for gradient in expected if gradient is not None)
     for run in runs:
@@ -166,7 +162,7 @@ def _compare_gradients(one: StrategyRun, runs: Sequence[StrategyRun]) -> None:
 
 
 def describe_steps(runs: Sequence[StrategyRun], done: int, num_steps: int) -> str:
-    """Return a line about the last step: the range of the losses, and that of the times on this rank."""
+    """Describe the last step: the range of the losses, and of the times on this rank."""
     last = {run.name: run.notes.results[-1] for run in runs}
     losses = _range({name: result.loss for name, result in last.items()}, "{:.4g}".format)
     times = _range({name: result.moments.step_s for name, result in last.items()}, format_milliseconds)
@@ -180,7 +176,7 @@ def _range(values: Mapping[str, float], shown: Callable[[float], str]) -> str:
 
 
 def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tuple[Network, float]:
-    """Return the network, and the pace of computing and communicating at once (`pace_together`) on rank 0's host."""
+    """Return rank 0's network, and its pace of computing and communicating at once (`pace_together`)."""
     places = RankHosts.from_measurements(measurements)
     assert places is not None  # of our own probes
     pace = pace_together(measurements.provenance["cores"] or 1, places.physical_hosts.count(0))

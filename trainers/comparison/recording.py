@@ -1,4 +1,4 @@
-"""`RecordedRuns`: real steps of each strategy, recorded on a group that sends nothing, and predictions from these."""
+"""`RecordedRuns`: record each strategy's steps on a group that sends nothing, and predict from them."""
 
 import dataclasses
 import math
@@ -37,7 +37,7 @@ UNSYNCHRONISED = "none"  # the strategy of whose steps the profile is made
 class RecordedStep(NamedTuple):
     """A step that a rank recorded.
 
-    moments: those of `StepMoments`, each as the index of the first event after it; the first is 0.
+    moments: the moments of `StepMoments`, as indices of the first event after each; the first is 0.
     """
 
     step: TracedStep
@@ -45,9 +45,9 @@ class RecordedStep(NamedTuple):
 
     @classmethod
     def cut_from(cls, step: TracedStep, computed_s: Sequence[float]) -> Self:
-        """Split the computations of a step at its moments, and leave out events before the first and after the last.
+        """Split a step's computations at its moments; drop events before the first and after the last moment.
 
-        computed_s: the seconds computed before each moment, in ascending order.
+        computed_s: seconds computed before each moment, ascending.
         """
         events: list[TraceEvent] = []
         moments: list[int] = []
@@ -66,7 +66,7 @@ class RecordedStep(NamedTuple):
         return cls(replace(step, events=tuple(events[begin:end])), tuple(moment - begin for moment in moments))
 
     def parts(self) -> list[tuple[Sequence[TraceEvent], list[int]]]:
-        """Return the events up to each call at which a rank waits for the others, and those after the last call.
+        """Split the events after each call at which a rank waits for the others.
 
         Each part comes with its moments, as indices of its events.
         """
@@ -86,7 +86,7 @@ class RecordedStep(NamedTuple):
 
 
 def together(ranks: Sequence[RecordedStep], typical: int) -> RecordedStep:
-    """Return the step as the ranks take it together, in which ranks wait only for messages.
+    """Combine the steps of all ranks into one, in which ranks wait only for messages.
 
     Up to each call the slowest rank counts, after the last call the rank `typical`.
     """
@@ -109,8 +109,7 @@ def predict_steps(
 ) -> StepPrediction:
     """Return the medians over the steps.
 
-    ranks: the steps of each rank, computed at the same time. pace: as in `simulate_step`. period: steps per
-    communication.
+    ranks: each rank's steps. pace: as in `simulate_step`. period: steps per communication.
     """
     steps, calling = [], 0
     for number, of_ranks in enumerate(zip(*ranks, strict=True)):
@@ -126,14 +125,14 @@ def predict_steps(
 
 
 class RankProfile(NamedTuple):
-    """The profile of one rank. steps_s: the time of each step there."""
+    """The profile of one rank. steps_s: the time of each step."""
 
     profile: StepProfile
     steps_s: list[float]
 
 
 def profile_of(model: nn.Module, steps: Sequence[tuple[StepMoments, Sequence[float]]]) -> RankProfile:
-    """Return the medians over steps in which no gradient is sent, each with `GradientClock.before_last_s` after it."""
+    """Return the medians over steps without communication, each with its `GradientClock.before_last_s`."""
     backward_s = statistics.median(moments.backward_s + moments.sync_s for moments, _ in steps)
     noted_s = ([moments.backward_s - before_s for before_s in before_last_s] for moments, before_last_s in steps)
     # The median of one may come after the median of the whole, by the spread of the steps.
@@ -154,7 +153,7 @@ def profile_of(model: nn.Module, steps: Sequence[tuple[StepMoments, Sequence[flo
 def common_profile(ranks: Sequence[RankProfile], overlaps: bool) -> StepProfile:
     """Return rank 0's profile, stretched to the slowest rank's steps.
 
-    overlaps: whether a host has a core to spare for sending; otherwise every gradient counts as ready at the end.
+    overlaps: whether a host has a core to spare for sending; otherwise gradients are ready at the end.
     """
     slowest_s = statistics.median(max(steps) for steps in zip(*(rank.steps_s for rank in ranks), strict=True))
     first = ranks[0].profile
@@ -170,7 +169,7 @@ def common_profile(ranks: Sequence[RankProfile], overlaps: bool) -> StepProfile:
 
 
 class RankRecording(NamedTuple):
-    """The steps of one rank and the memory it held after them, by strategy; the profile of UNSYNCHRONISED."""
+    """One rank's steps, and its memory after them, by strategy; the profile of UNSYNCHRONISED."""
 
     steps: dict[str, list[RecordedStep]]
     memory: dict[str, Memory]
@@ -178,13 +177,13 @@ class RankRecording(NamedTuple):
 
 
 def num_recorded(name: str, steps: int) -> int:
-    """Return the number of recorded steps of a strategy: whole periods, but not more than are trained."""
+    """Return a strategy's number of recorded steps: STEPS rounded up to whole periods, at most max(STEPS, steps)."""
     period = steps_between_averages(name)
     return min(-(-STEPS // period) * period, max(STEPS, steps))
 
 
 class _RecordedRun:
-    """A strategy whose steps are recorded on this rank. times: for the profile, of UNSYNCHRONISED only."""
+    """A strategy whose steps this rank records. times: for the profile, of UNSYNCHRONISED only."""
 
     def __init__(self, config: JobConfig, name: str, group: Any, recorder: Recorder) -> None:
         self.name = name
@@ -198,7 +197,7 @@ class _RecordedRun:
                 _gather_initial(weights, recorder)
 
     def take(self, step: int, recorder: Recorder) -> StepResult:
-        """Take a step, and record it unless it is for warming up."""
+        """Take a step; record it after the warm-up."""
         recorder.end_step()  # discards events since the last step
         result = self.train_step.run(step)
         computed_s = [recorder.computed_s(moment_s) for moment_s in result.moments]
@@ -213,8 +212,8 @@ class _RecordedRun:
 def _gather_initial(weights: ShardedWeights, recorder: Recorder) -> None:
     """Let `weights.gather` restore the initial parameters, in time that is not recorded.
 
-    A group that sends nothing leaves this rank's share in the places of all others. Gradients then become subnormal
-    numbers, which are slow: zero1 was predicted a fifth too long on 2 ranks.
+    A group that sends nothing leaves this rank's share in all other places. Gradients then become subnormal, and slow
+    (zero1 on 2 ranks: predicted a fifth too long).
     """
     gather, initial = weights.gather, weights.home.vector.clone()
 
@@ -227,11 +226,11 @@ def _gather_initial(weights: ShardedWeights, recorder: Recorder) -> None:
 
 
 class RecordedRuns:
-    """A run of each strategy on groups that send nothing, whose steps are recorded after a warm-up.
+    """Runs of each strategy on groups that send nothing; steps are recorded after a warm-up.
 
     num_steps: of all runs, with the warm-up. ranks: the recordings of all ranks, after `gather`.
 
-    The constructor, `take_until` and `gather` are collective: all ranks compute at once, as in training.
+    The constructor, `take_until` and `gather` are collective: all ranks compute at once.
     """
 
     def __init__(self, config: JobConfig, group: dist.ProcessGroup) -> None:
@@ -256,7 +255,7 @@ class RecordedRuns:
                 dist.destroy_process_group(made)
 
     def take_until(self, share: float, on_step: Callable[[str], object] = lambda _: None) -> None:
-        """Take rounds of steps, after the warm-up, until this share of the recorded ones is taken.
+        """Take the warm-up, then this share of the recorded rounds.
 
         Raises CollectiveError if a peer fails, and DivergedError on all ranks if a loss is not finite.
         """
@@ -275,7 +274,6 @@ class RecordedRuns:
         require_finite_losses(self._group, result.loss, f"recording step {self._round}, strategy {run.name}")
 
     def gather(self) -> None:
-        """Exchange the recordings of all ranks."""
         profile = next(profile_of(run.train_step.model.model, run.times) for run in self._runs if run.times)
         with self._sending_nothing():  # a forward pass may be collective
             memory = {run.name: measure_memory(run.train_step) for run in self._runs}
@@ -283,7 +281,7 @@ class RecordedRuns:
         self.ranks = gather_objects(own, self._group, "gathering recorded steps failed")
 
     def predict(self, names: Sequence[str], network: Network, pace: float) -> dict[str, StepPrediction]:
-        """Return the predicted times of these strategies on a network. pace: as in `simulate_step`."""
+        """Return the predicted times of strategies on a network. pace: as in `simulate_step`."""
         groups = [calls_of(group, len(self.ranks), network) for group in self._groups]
         return {
             name: predict_steps([rank.steps[name] for rank in self.ranks], groups, pace, steps_between_averages(name))
@@ -291,7 +289,7 @@ class RecordedRuns:
         }
 
     def memory(self, names: Sequence[str]) -> dict[str, Memory]:
-        """Return the memory of the rank that holds most after its steps, by strategy."""
+        """Return, by strategy, the memory of the rank that holds most."""
         return {name: max((rank.memory[name] for rank in self.ranks), key=lambda held: held.total) for name in names}
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The report of the strategy comparison: predictions and measurements of each strategy, and the files made of them."""
+"""The report of the strategy comparison: predictions, measurements, and the files made of them."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ LAST_LOSSES = 10  # the final loss is the mean over as many steps; a single batc
 
 
 class Column(NamedTuple):
-    """A column of a table: its heading in two lines, and the attribute of a row that it shows."""
+    """A table column: its heading in two lines, and the row's attribute that it shows."""
 
     heading: str
     unit: str
@@ -46,7 +46,6 @@ class Column(NamedTuple):
     scale: float = 1.0
 
     def cell(self, row: object) -> str:
-        """Return the text of a cell; "-" for None."""
         value = attrgetter(self.attribute)(row)
         return "-" if value is None else format(value * self.scale if self.form else value, self.form)
 
@@ -81,9 +80,9 @@ COMPARED = (
 
 
 class StepPrediction(NamedTuple):
-    """sync_s: from the last gradient on, with gathering parameters.
+    """Mean times over a period.
 
-    step_s: the whole step. Both are means over a period.
+    sync_s: from the last gradient on, with gathering parameters. step_s: the whole step.
     """
 
     sync_s: float
@@ -95,7 +94,7 @@ class RankNotes:
     """One rank's record of a strategy.
 
     fingerprint, memory: after the last step. gradient_difference: of the first step from one process, relative to the
-    largest gradient; None if not known.
+    largest gradient.
     """
 
     results: list[StepResult] = field(default_factory=list)
@@ -105,7 +104,6 @@ class RankNotes:
 
     @property
     def losses(self) -> list[float]:
-        """The loss of each step."""
         return [result.loss for result in self.results]
 
 
@@ -118,7 +116,7 @@ def make_report(
     predicted: tuple[Mapping[str, StepPrediction], Mapping[str, Memory]],
     notes: Mapping[str, Sequence[RankNotes]],
 ) -> JobReport:
-    """Return the report. profile: of a step without synchronisation. notes: of every rank, by strategy."""
+    """Return the report. profile: without synchronisation. notes: by strategy and rank."""
     num_samples = config.step.batches(config.task, 0, measurements.num_ranks).num_samples(0)
     tokens = num_samples * getattr(config.task, "tokens_per_sample", 0)
     times, memory = predicted
@@ -137,10 +135,7 @@ def make_report(
 def summarise(
     name: str, predicted: StepPrediction, predicted_memory: Memory, ranks: Sequence[RankNotes], tokens: int
 ) -> StrategyResult:
-    """Return one strategy's row of the report, from every rank's notes.
-
-    tokens: of a step of all ranks; 0 if there are none.
-    """
+    """Return one strategy's row from every rank's notes. tokens: of a step of all ranks, or 0."""
     losses, period = ranks[0].losses, steps_between_averages(name)
     steps = _counted(ranks)
     # The last rank to finish its backward pass waits for nobody: its time is the synchronisation alone.
@@ -171,18 +166,18 @@ def summarise(
 
 
 def _counted(ranks: Sequence[RankNotes]) -> list[tuple[StepMoments, ...]]:
-    """Return the steps that count, without the first ones, each as all ranks took it."""
+    """Return the steps after the warm-up, with the moments of all ranks."""
     steps = list(zip(*([result.moments for result in rank.results] for rank in ranks), strict=True))
     return steps[min(MAX_WARM_UP_STEPS, len(steps) // 2) :]
 
 
 def _steps_s(steps: Sequence[Sequence[StepMoments]], period: int) -> list[float]:
-    """Return the time of each step, the mean over the ranks: a rank that begins early waits longer."""
+    """Return each step's mean time over the ranks: a rank that begins early waits longer."""
     return over_periods([statistics.mean(moments.step_s for moments in step) for step in steps], period)
 
 
 def over_periods(times_s: Sequence[float], period: int) -> list[float]:
-    """Return each step's time, or its mean over a period of `period` steps, with the rest in the last period."""
+    """Return each step's mean time over `period` steps; the last period includes the rest."""
     num_periods = max(len(times_s) // period, 1)
     means = [statistics.mean(times_s[index * period : (index + 1) * period]) for index in range(num_periods)]
     return [means[min(index // period, num_periods - 1)] for index in range(len(times_s))]
@@ -191,7 +186,7 @@ def over_periods(times_s: Sequence[float], period: int) -> list[float]:
 def compare_with_one(
     one: RankNotes, notes: Mapping[str, Sequence[RankNotes]], provenance: Mapping[str, Any]
 ) -> TrainingComparison:
-    """Return the comparison of one process with each strategy. notes: of every rank, by strategy."""
+    """Compare one process with each strategy. notes: by strategy and rank."""
     first, *others = (_run(name, ranks) for name, ranks in {ONE_PROCESS: [one], **notes}.items())
     rows = []
     for run in (first, *others):
@@ -221,7 +216,7 @@ class _MemoryRow(NamedTuple):
 
 
 def format_report(report: JobReport, comparison: TrainingComparison | None = None) -> str:
-    """Return the table of strategies, that of their memory, the comparison with one process, and footnotes."""
+    """Return the tables of strategies and memory, the comparison with one process, and footnotes."""
     memory = [
         _MemoryRow(result.strategy, Memory(**result.predicted_memory_bytes), Memory(**result.memory_bytes))
         for result in report.strategies
@@ -264,24 +259,23 @@ def _footnotes(report: JobReport, comparison: object) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """The result of the strategy comparison on rank 0. comparison: with one process, if it was asked for."""
+    """The strategy comparison's result on rank 0. comparison: with one process, if requested."""
 
     report: JobReport
     comparison: TrainingComparison | None
     checkpoint: Checkpoint | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return report and comparison for JSON."""
         report = self.report.as_dict()
         return {**report, "comparison": self.comparison.as_dict()} if self.comparison else report
 
     def verdict(self) -> Verdict:
-        """Return the verdict, as `ringsim report` finds it in the files of the job; takes some seconds."""
+        """Return the verdict, as `ringsim report` finds it in the job's files; takes some seconds."""
         comparisons = {COMPARISON: self.comparison} if self.comparison else {}
         return judge(RunDirectory("", jobs={RESULTS[-1]: self.report}, comparisons=comparisons))
 
     def save(self, verdict: Verdict, output: Path, style: str | None) -> list[Path]:
-        """Write the results to the directory `output`, report.json last; return the files. Raises OSError."""
+        """Write the results to `output`, report.json last; return the files. Raises OSError."""
         from ringsim.report.plots.style import save_figure  # noqa: PLC0415  matplotlib, on rank 0 alone
         from trainers.comparison.report_plot import draw_memory, draw_report  # noqa: PLC0415
 
@@ -302,5 +296,5 @@ class JobResult:
 
 
 def busy_lines(verdict: Verdict) -> list[str]:
-    """Return a line if the probes lie too far apart for the predictions, none otherwise."""
+    """Return a warning for each subject whose probes lie too far apart for predictions."""
     return [line for subject in verdict.subjects if (line := busy_warning(subject.measurements, subject.fit))]

@@ -1,4 +1,4 @@
-"""The report of the strategy comparison as pictures: predicted and measured times, losses, and memory per rank."""
+"""Plots of the strategy comparison: predicted and measured times, losses, and memory per rank."""
 
 from collections.abc import Sequence
 
@@ -15,9 +15,9 @@ _MEMORY_HEIGHT, _ROW = 1.6, 0.35  # of the picture of memory
 
 
 def draw_report(job: JobReport, comparison: TrainingComparison | None = None) -> Figure:
-    """Draw the times on the left, on a logarithmic axis, and the losses on the right.
+    """Draw the times on a logarithmic axis (left), and the losses (right).
 
-    Losses of strategies that train exactly, and of one process in `comparison`, should be one line.
+    Losses of exact strategies, and of one process in `comparison`, should coincide.
     """
     figure = new_figure(*_SIZE, layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -36,7 +36,7 @@ def draw_report(job: JobReport, comparison: TrainingComparison | None = None) ->
 
 
 def draw_memory(job: JobReport) -> Figure:
-    """Draw a row per strategy: on the left the bytes that a rank keeps between steps, on the right its step."""
+    """Draw a row per strategy: the bytes that a rank keeps between steps (left), and its step (right)."""
     figure = new_figure(_SIZE[0], _MEMORY_HEIGHT + _ROW * len(job.strategies), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     _draw_kept_bytes(left, job.strategies)
@@ -48,7 +48,7 @@ def draw_memory(job: JobReport) -> Figure:
 
 
 def _draw_kept_bytes(axes: Axes, results: Sequence[StrategyResult]) -> None:
-    """Stack the kinds; activations, which are the same with all strategies, are left out."""
+    """Stack the kinds of memory; activations are the same with all strategies, and left out."""
     hues = palette()
     kinds = {"parameters": hues.blue, "gradients": hues.sky, "optimizer": hues.orange, "vectors": hues.grey}
     ends = [0.0] * len(results)

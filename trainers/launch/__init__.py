@@ -1,1 +1,1 @@
-"""Starting ranks, and finding out which rank this process is. Importing this loads no torch."""
+"""Start ranks, and find this process's rank. Importing this loads no torch."""

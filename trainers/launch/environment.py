@@ -1,4 +1,4 @@
-"""`distributed_environment`: this process's rank, node and device, set by torchrun, srun or neither; loads no torch."""
+"""`distributed_environment`: this process's rank, node and device, under torchrun, srun or neither; loads no torch."""
 
 import os
 import re
@@ -18,7 +18,7 @@ MEETING_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 class DistributedEnvironment:
     """One rank of a launch.
 
-    ranks_per_node: of this node; nodes may differ. device: "cpu", or "cuda:" and the local rank.
+    ranks_per_node: on this node; nodes may differ. device: "cpu", or "cuda:" and the local rank.
     """
 
     rank: int
@@ -32,7 +32,7 @@ class DistributedEnvironment:
 def distributed_environment() -> DistributedEnvironment:
     """Return this rank from the variables of torchrun or srun, or one process without them; loads torch.
 
-    Raises ValueError if variables are missing or contradict each other, or there are more ranks than GPUs.
+    Raises ValueError for missing or contradictory variables, and for more ranks than GPUs.
     """
     environment = read_environment(os.environ)
     import torch  # noqa: PLC0415
@@ -49,7 +49,7 @@ def distributed_environment() -> DistributedEnvironment:
 
 
 def read_environment(environment: Mapping[str, str]) -> DistributedEnvironment:
-    """Return this rank without its device, and without loading torch."""
+    """Return this rank without its device; loads no torch."""
     started = [*RANK_VARIABLES, *(() if environment.get("SLURM_JOB_ID") else MEETING_VARIABLES)]
     if said := [name for name in started if environment.get(name)]:
         return _by_torchrun(environment, said[0])
@@ -126,9 +126,9 @@ def tasks_by_node(text: str) -> list[int]:
 
 
 def slurm_meeting_point(environment: Mapping[str, str], one_node: bool = False) -> tuple[str, int]:
-    """Return the address and port of rank 0, the same on all ranks; MASTER_ADDR and MASTER_PORT take precedence.
+    """Return rank 0's address and port, the same on all ranks; MASTER_ADDR and MASTER_PORT take precedence.
 
-    The port follows from the numbers of job and step. one_node: whether loopback suffices. Raises ValueError.
+    The port follows from the job and step numbers. one_node: whether loopback suffices. Raises ValueError.
     """
     address = environment.get("MASTER_ADDR") or ("127.0.0.1" if one_node else first_node(environment))
     if port := environment.get("MASTER_PORT"):
@@ -141,7 +141,7 @@ def slurm_meeting_point(environment: Mapping[str, str], one_node: bool = False) 
 
 
 def checked_port(text: str) -> int:
-    """Return the port of this text. Raises ValueError."""
+    """Return the text as a port. Raises ValueError."""
     port = whole_number(text) or 0
     if not 0 < port < 65536:
         raise ValueError(f"MASTER_PORT={text}: must be a port, from 1 to 65535")

@@ -1,6 +1,6 @@
-"""`init_process_group`: the group of all ranks, and where they meet, under torchrun, srun or as one process.
+"""`init_process_group`: the group of all ranks and their rendezvous, under torchrun, srun or as one process.
 
-Ranks on one host listen on loopback, where other hosts cannot connect. Importing this loads no torch.
+Ranks on one host listen on loopback. Importing this loads no torch.
 """
 
 import errno
@@ -25,11 +25,11 @@ POLL_S = 0.01
 
 
 def init_process_group(environment: DistributedEnvironment, timeout_s: float) -> "dist.ProcessGroup":
-    """Make the process group of all ranks, on Gloo, and for tensors on a GPU on NCCL.
+    """Make the process group of all ranks, on Gloo for CPU tensors and on NCCL for GPU tensors.
 
-    timeout_s: how long to wait for other ranks, now and later.
+    timeout_s: maximum wait for other ranks, now and later.
 
-    Raises ValueError if the environment has no meeting point, and ConnectionError if the ranks do not meet.
+    Raises ValueError if there is no meeting point, and ConnectionError if the ranks do not meet.
     """
     if not timeout_s > 0:
         raise ValueError(f"a timeout of {timeout_s} s: must be greater than 0")
@@ -76,7 +76,7 @@ def _set_meeting_point(environment: DistributedEnvironment, one_node: bool) -> N
 
 
 def _store(environment: DistributedEnvironment, timeout: timedelta, alone: bool, on_one_host: bool) -> "Store | None":
-    """Return the store in which the ranks meet; None for torch's own at MASTER_ADDR and MASTER_PORT."""
+    """Return the ranks' store; None for torch's own at MASTER_ADDR and MASTER_PORT."""
     import torch.distributed as dist  # noqa: PLC0415
 
     if alone:  # one process has no need of a port
@@ -104,11 +104,11 @@ def _not_joined(environment: DistributedEnvironment, timeout_s: float, error: Ex
 def attempt_store(store: "Store", rank: int, num_ranks: int, timeout_s: float) -> "Store":
     """Return a part of torchrun's store that only the ranks of this attempt know; collective.
 
-    With --max-restarts torchrun keeps one store for all attempts, in which a restarted rank could find the address of
-    one that has died. The number of restarts differs between nodes, so it cannot name an attempt.
+    With --max-restarts torchrun keeps one store for all attempts, in which a restarted rank could find a dead rank's
+    address. The number of restarts differs between nodes, and cannot name an attempt.
 
-    Each rank therefore writes a random name, and rank 0 answers with the name of the attempt until the living rank has
-    confirmed it. Raises RuntimeError, as torch does, if others do not come in time.
+    Each rank writes a random name. Rank 0 answers with the attempt's name until the living rank confirms it. Raises
+    RuntimeError on a timeout.
     """
     from torch.distributed.distributed_c10d import PrefixStore  # noqa: PLC0415
 
@@ -132,9 +132,7 @@ def attempt_store(store: "Store", rank: int, num_ranks: int, timeout_s: float) -
 
 
 def loopback_store(port: int, timeout: timedelta) -> "TCPStore":
-    """Make a store that listens on loopback, where torch's own listens on all interfaces.
-
-    Raises OSError if it is in use.
+    """Make a store that listens only on loopback, unlike torch's. Raises OSError if the port is in use.
 
     port: 0 lets the system choose.
     """
@@ -149,7 +147,7 @@ def loopback_store(port: int, timeout: timedelta) -> "TCPStore":
 
 
 def stay_on_loopback(environment: Mapping[str, str]) -> bool:
-    """Return whether loopback suffices for the ranks of one node, which may be in different containers."""
+    """Return whether loopback suffices for one node's ranks, which may be in different containers."""
     by_agent = bool(environment.get("TORCHELASTIC_RUN_ID")) or not environment.get("RANK")  # torchrun; srun, or alone
     return by_agent or is_loopback(environment.get("MASTER_ADDR", ""))
 
@@ -164,7 +162,7 @@ def keep_gloo_on_loopback() -> None:
 def check_reachable(environment: Mapping[str, str]) -> None:
     """Raise ValueError if Gloo would listen where other nodes cannot connect.
 
-    Unless an interface is named, Gloo uses the address of the host's name, which Debian's /etc/hosts has as 127.0.1.1.
+    By default Gloo uses the address of the host's name: 127.0.1.1 in Debian's /etc/hosts.
     """
     if environment.get("GLOO_SOCKET_IFNAME") or is_loopback(environment["MASTER_ADDR"]):
         return  # all "nodes" on one host, which has been asked for

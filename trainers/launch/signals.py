@@ -1,24 +1,11 @@
-"""The signals and the end of a run: Ctrl-C ends it at once; SIGTERM and SIGUSR1 stop it after the step.
+"""Signals and the end of a run: Ctrl-C ends it at once; SIGTERM and SIGUSR1 stop it after the step.
 
-                     Ctrl-C              SIGTERM                    SIGUSR1
-trainers --ranks N   ends, code 130 [1]  stops, code 143 [2]        stops, code 138 [2]
-torchrun             ends, code 1 [3]    stops, code 1 [3]          stops, code 1, if torchrun handles it [4]
-srun, one process    ends, code 130 [5]  stops, code 143            stops, code 138
+docs/training.md (Stopping for a signal) has the rules and the exit codes. With --ranks only the starting process gets
+Ctrl-C, and kills the ranks. srun requires Ctrl-C twice within a second. torchrun sends SIGTERM to all ranks when one
+has failed; a rank that has lost a peer first names the failed rank.
 
-"ends": at once, and the command that resumes is printed. "stops": all ranks, whichever gets the signal, after the same
-step and with a checkpoint.
-[1] The ranks do not get Ctrl-C; the starting process kills them.
-[2] The starting process passes the signal on to its ranks.
-[3] torchrun passes the signal on, and always has exit code 1.
-[4] With --signals-to-handle; otherwise SIGUSR1 ends torchrun alone. A rank that gets it stops in any case.
-[5] srun itself requires Ctrl-C twice within a second.
-
-SIGHUP is as Ctrl-C. Before the first step and after the last one SIGTERM ends a process at once, with the same exit
-code, and SIGUSR1 waits for the first step. torchrun sends SIGTERM to all ranks as soon as one has failed; a rank that
-has lost a peer first says who failed.
-
-`ringsim.console.spawn` handles the signals of the starting process, `StopRequest` SIGTERM and SIGUSR1 in the ranks, and
-`delay_termination` SIGTERM in a rank of torchrun. Importing this loads no torch.
+`ringsim.console.spawn` handles signals in the starting process, `StopRequest` SIGTERM and SIGUSR1 in the ranks,
+`delay_termination` SIGTERM under torchrun. Importing this loads no torch.
 """
 
 import os
@@ -40,7 +27,7 @@ POLL_S = 0.02
 
 
 class StopRequest:
-    """The first signal that has asked this rank to stop: SIGUSR1 in `noting`, SIGTERM in `heeding`.
+    """The first signal that asks this rank to stop: SIGUSR1 in `noting`, SIGTERM in `heeding`.
 
     number: of the signal, or 0. heeded: whether SIGTERM is noted now.
     """
@@ -51,14 +38,14 @@ class StopRequest:
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Note SIGUSR1 in the block, also an earlier one, as `spawn` starts a rank with the signal blocked."""
+        """Note SIGUSR1 in the block, also an earlier one, because `spawn` starts a rank with the signal blocked."""
         with handling([signal.SIGUSR1], self._take):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
             yield
 
     @contextmanager
     def heeding(self) -> Iterator[None]:
-        """Note SIGTERM in the block, in which the program reads `number` after each step, instead of ending at once."""
+        """Note SIGTERM in the block instead of ending; the program reads `number` after each step."""
         with handling([signal.SIGTERM], self._take):
             self.heeded = True
             try:
@@ -75,12 +62,12 @@ def delay_termination(
     say_ended: Callable[[], None] = lambda: None,
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> None:
-    """From now on let SIGTERM end this process at once, or, while `is_failing()`, after at most GRACE_S.
+    """Let SIGTERM end this process at once, or, while `is_failing()`, after at most GRACE_S.
 
-    torchrun ends the other ranks at once after one has died; they need a little longer to find out which.
+    torchrun ends the other ranks as soon as one has died; they need longer to find out which.
 
-    say_ended: called in another thread if SIGTERM ends the process while nothing is failing.
-    is_stopping: while true and nothing is failing, the main thread itself ends the process.
+    say_ended: called in another thread if SIGTERM ends the process without a failure.
+    is_stopping: while true without a failure, the main thread itself ends the process.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -107,7 +94,7 @@ def delay_termination(
 def say_failures_before_the_end(
     say_interrupted: Callable[[], None] = lambda: None, is_stopping: Callable[[], bool] = lambda: False
 ) -> None:
-    """Let this rank print that a peer failed, or that the run was interrupted, before torchrun ends it.
+    """Let this rank print a peer's failure, or the interruption, before torchrun ends it.
 
     is_stopping: as in `delay_termination`.
     """
@@ -118,7 +105,7 @@ def say_failures_before_the_end(
 
 
 def end_together(message: str, code: int, group: "dist.ProcessGroup") -> int:
-    """Let rank 0 print a message that all ranks have, before any of them ends and torchrun ends the rest."""
+    """Let rank 0 print the common message, before a rank ends and torchrun ends the rest."""
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 

@@ -1,1 +1,1 @@
-"""The training loop: `Trainer` takes the steps of a run, and `TrainStep` is what a step does."""
+"""The training loop: `Trainer` takes all steps of a run, `TrainStep` takes one step."""

@@ -1,4 +1,4 @@
-"""`StepConfig` and `TrainConfig`: how a model is trained, and on which samples; loads no torch."""
+"""`StepConfig` and `TrainConfig`: the settings of training, and its batches; loads no torch."""
 
 import math
 import os
@@ -27,16 +27,16 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """The samples of a batch that one rank computes a loss on.
+    """The samples of a batch for which one rank computes a loss; never empty.
 
-    indices: never empty. weight: factor of their mean loss before the backward pass.
+    weight: factor of their mean loss before the backward pass.
     """
 
     indices: Indices
     weight: float
 
     def split(self, parts: int) -> "list[Share]":
-        """Return at most `parts` shares whose weighted losses add up to this one's. Raises ValueError below 1."""
+        """Split into at most `parts` shares with the same total weighted loss. Raises ValueError below 1."""
         if parts < 1:
             raise ValueError(f"parts {parts}: must be at least 1")
         count = len(self.indices)
@@ -47,10 +47,9 @@ class Share:
 class Batches:
     """The batches of a training run, and one rank's share of each.
 
-    A batch follows from seed and step alone, so that a run can resume with another number of ranks. Every epoch has
-    each sample exactly once; its last batch may be smaller.
-
-    Raises ValueError for fewer samples than ranks, in all or in a batch.
+    A batch depends only on seed and step, so that a run can resume with another number of ranks. Every epoch has each
+    sample exactly once; its last batch may be smaller. Raises ValueError for fewer samples than ranks, in all or in a
+    batch.
     """
 
     def __init__(self, num_samples: int, global_batch_size: int, seed: int, rank: int, num_ranks: int) -> None:
@@ -68,10 +67,10 @@ class Batches:
         self._order: Indices = np.empty(0, dtype=np.int64)
 
     def share(self, step: int) -> Share:
-        """Return this rank's share of the batch of `step`, which counts from 0 through all epochs.
+        """Return this rank's share of the batch of `step`, counted from 0 through all epochs.
 
-        The mean over all ranks of weight * (mean loss over own samples) is the mean loss of the batch. A rank without a
-        sample gets one with weight 0, so that all ranks call the same collectives.
+        The mean over all ranks of weight * (mean loss over own samples) is the batch's mean loss. A rank without
+        samples gets one of weight 0, so that all ranks call the same collectives.
         """
         batch = self._batch(step)
         bounds = partition(len(batch), self._num_ranks)
@@ -81,7 +80,7 @@ class Batches:
         return Share(own, len(own) * self._num_ranks / len(batch))
 
     def num_samples(self, step: int) -> int:
-        """Return the number of samples in the batch of `step`, of all ranks together."""
+        """Return the samples of all ranks in the batch of `step`."""
         before = step % self.batches_per_epoch * self.global_batch_size
         return min(self.global_batch_size, self._num_samples - before)
 
@@ -99,7 +98,7 @@ class Batches:
 
 
 def describe_batch(global_batch_size: int, num_ranks: int) -> str:
-    """Return the size of a batch as it is printed: "batch 8 per rank, 32 in all".
+    """Return the printed size of a batch: "batch 8 per rank, 32 in all".
 
     >>> describe_batch(32, 3)
     'batch 10 or 11 per rank, 32 in all'
@@ -110,9 +109,9 @@ def describe_batch(global_batch_size: int, num_ranks: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RateSchedule:
-    """A linear warm-up, then the whole rate, or a decay to 0 along half a cosine (Loshchilov and Hutter 2017, eq. 5).
+    """A linear warm-up, then a constant rate or half a cosine down to 0 (Loshchilov and Hutter 2017, eq. 5).
 
-    Raises ValueError for a warm-up that is not shorter than the run.
+    Raises ValueError if the warm-up is not shorter than the run.
     """
 
     name: str = "constant"
@@ -126,11 +125,10 @@ class RateSchedule:
 
     @property
     def is_constant(self) -> bool:
-        """Whether every step has the whole rate."""
         return self.name == "constant" and not self.warmup_steps
 
     def factor(self, step: int) -> float:
-        """Return the factor of the learning rate in `step`, which counts from 0.
+        """Return the factor of the learning rate in `step`, counted from 0.
 
         >>> [RateSchedule("cosine", warmup_steps=2, num_steps=6).factor(step) for step in (0, 1, 2, 4)]
         [0.5, 1.0, 1.0, 0.5]
@@ -147,9 +145,9 @@ class RateSchedule:
 class StepConfig:
     """The settings of a training step.
 
-    batch_size: samples per rank; None: the task's `global_batch_size`, shared among the ranks.
-    accumulate: number of micro-batches. clip_norm: maximum global norm of the gradients; None: no clipping.
-    broadcast: start from rank 0's weights, instead of checking that all ranks have the same.
+    batch_size: samples per rank; None: the task's `global_batch_size`, divided among the ranks.
+    accumulate: number of micro-batches. clip_norm: maximum global norm of the gradients.
+    broadcast: start from rank 0's weights; otherwise all ranks must have the same.
     on_nan: action when a loss is not finite. amp: autocast dtype of the forward pass.
 
     Raises ValueError for a value out of range, and if torch.compile would find no compiler.
@@ -187,19 +185,16 @@ class StepConfig:
             require_compiler()
 
     def global_batch_size(self, task: Task, num_ranks: int) -> int:
-        """Return the samples per step of all ranks together."""
         return task.global_batch_size if self.batch_size is None else self.batch_size * num_ranks
 
     def batches(self, task: Task, rank: int, num_ranks: int) -> Batches:
-        """Return the samples of each step. Raises ValueError."""
         return Batches(task.num_samples, self.global_batch_size(task, num_ranks), self.seed, rank, num_ranks)
 
     def schedule(self, num_steps: int) -> RateSchedule:
-        """Return the schedule of the learning rate. num_steps: of the whole run. Raises ValueError."""
         return RateSchedule(self.lr_schedule, self.warmup_steps, num_steps)
 
     def identity(self, task: Task, num_ranks: int, num_steps: int) -> dict[str, Any]:
-        """Return all settings that determine the result of a run, for its checkpoints. num_steps: of the whole run."""
+        """Return all settings that determine the result of a run, for its checkpoints."""
         fields = ("accumulate", "clip_norm", "lr_schedule", "warmup_steps", "amp", "compile")
         training = {
             "strategy": self.strategy,
@@ -217,9 +212,9 @@ class TrainConfig(StepConfig):
     """The settings of a training run. Paths may be given as text.
 
     epochs: None: the task's default. steps: maximum number of steps.
-    save_every: steps between two checkpoints, or epochs: "1epoch". keep: number of checkpoints to keep.
-    log_every, eval_every: steps between two lines of the log, and two evaluations on held-out data by rank 0; 0: never.
-    check_every: steps between two checks for drift; 0: never; None: CHECK_EVERY, or never with the strategy "none".
+    save_every: steps between checkpoints, or epochs: "1epoch". keep: number of checkpoints.
+    log_every, eval_every: steps between lines of the log, and between evaluations by rank 0; 0: never.
+    check_every: steps between checks for drift; 0: never; None: CHECK_EVERY, or never with the strategy "none".
     profile: file for a timeline of some steps.
 
     Raises ValueError for a value out of range.
@@ -252,27 +247,24 @@ class TrainConfig(StepConfig):
 
     @property
     def drift_every(self) -> int:
-        """Steps between two checks for drift; 0: never."""
+        """Steps between checks for drift; 0: never."""
         if self.check_every is not None:
             return self.check_every
         return 0 if self.strategy == "none" else CHECK_EVERY
 
     def steps_between_saves(self, batches_per_epoch: int) -> int:
-        """Return the steps between two checkpoints."""
         count, in_epochs = self._saves()
         return count * batches_per_epoch if in_epochs else count
 
     def writes_line(self, done: int, num_steps: int) -> bool:
-        """Return whether the log has a line after `done` steps."""
         is_due = self.log_every > 0 and (done % self.log_every == 0 or done == num_steps)
         return is_due or self.evaluates(done)
 
     def evaluates(self, done: int) -> bool:
-        """Return whether the model is evaluated after `done` steps."""
         return self.eval_every > 0 and done % self.eval_every == 0
 
     def _saves(self) -> tuple[int, bool]:
-        """Return the number of steps between two checkpoints, or that of epochs and True."""
+        """Return the number between checkpoints, and whether it counts epochs instead of steps."""
         match = re.fullmatch(r"(-?[0-9]+) ?(epochs?)?", str(self.save_every), re.ASCII)
         if match is None:
             raise ValueError(
@@ -281,13 +273,13 @@ class TrainConfig(StepConfig):
         return int(match[1]), match[2] is not None
 
     def num_steps(self, epochs: int, batches_per_epoch: int) -> int:
-        """Return the steps of the whole run. epochs: those of the task."""
+        """Return the steps of the whole run. epochs: the task's default."""
         steps_of_epochs = (self.epochs or epochs) * batches_per_epoch
         return steps_of_epochs if self.steps is None else min(self.steps, steps_of_epochs)
 
 
 def require_compiler() -> None:
-    """Raise ValueError with what to install if torch.compile would find no C++ compiler or no Python.h."""
+    """Raise ValueError, with advice, if torch.compile would find no C++ compiler or no Python.h."""
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(compiler) is None:
         raise ValueError(
@@ -300,7 +292,7 @@ def require_compiler() -> None:
 
 
 class ScheduledRates:
-    """Sets the learning rates of an optimizer; made before a checkpoint is loaded. Raises ValueError if it has none."""
+    """Sets an optimizer's learning rates; made before a checkpoint is loaded. Raises ValueError without rates."""
 
     def __init__(self, groups: Sequence[dict[str, Any]], schedule: RateSchedule) -> None:
         self._schedule = schedule
@@ -310,7 +302,6 @@ class ScheduledRates:
         self._whole = [] if schedule.is_constant else [group["lr"] * 1 for group in groups]
 
     def set(self, groups: Sequence[dict[str, Any]], step: int) -> None:
-        """Set the rates of these groups for `step`."""
         factor = self._schedule.factor(step)
         for group, whole in zip(groups, self._whole, strict=False):  # there are none if it is constant
             group["lr"] = whole * factor

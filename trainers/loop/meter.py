@@ -1,4 +1,4 @@
-"""Measurements of a run: times and losses (`Meter`), memory, and a time line of some steps."""
+"""Measurements of a run: times and losses (`Meter`), memory, and a profiler trace of some steps."""
 
 import resource
 import sys
@@ -31,7 +31,7 @@ STATUS = Path("/proc/self/status")  # of Linux
 
 
 def describe_line(line: Mapping[str, Any], num_steps: int) -> str:
-    """Return the printed form of a line of the log. num_steps: of the whole run.
+    """Format a line of the log. num_steps: of the whole run.
 
     >>> line = {"step": 20, "loss": 2.5, "tokens_per_s": 51200.0, "step_s": 0.01, "sync_share": 0.25}
     >>> describe_line(line | {"peak_memory_bytes": 2**28, "time_left_s": 61.0}, 100)
@@ -54,7 +54,7 @@ def describe_line(line: Mapping[str, Any], num_steps: int) -> str:
 
 
 def describe_evaluation(step: int, num_steps: int, figures: Mapping[str, float | None]) -> str:
-    """Return the printed line of an evaluation.
+    """Format the printed line of an evaluation.
 
     >>> describe_evaluation(20, 100, {"loss": 2.25, "accuracy": 0.5})
     'step 20/100: held-out data: loss 2.2500, accuracy 0.5000'
@@ -79,10 +79,9 @@ def peak_memory_bytes() -> int:
 
 
 class Meter:
-    """Times and losses of one rank; a line of the log has the mean over all ranks.
+    """Times and losses of one rank; a line of the log has the means over all ranks.
 
-    tokens_per_sample: 0 where samples have none. makes_lines: whether `line` is ever called.
-    losses: of the steps since the last line.
+    tokens_per_sample: 0 if samples have no tokens. makes_lines: whether `line` is ever called.
     skipped, skipped_now, skipped_in_a_row: steps in the whole run, since the last line, and since the last step taken.
     """
 
@@ -96,13 +95,13 @@ class Meter:
         self.restart()
 
     def restart(self) -> None:
-        """Restart the clock: the time since the last step belongs to no step."""
+        """Restart the clock, ignoring the time since the last step."""
         self._begin_s = time.perf_counter()
         self._steps = self._samples = 0
         self._communication_s = 0.0
 
     def add(self, result: StepResult, num_samples: int) -> None:
-        """Count a step. num_samples: of all ranks together."""
+        """Count a step. num_samples: of all ranks."""
         self._steps += 1
         self._samples += num_samples
         self._communication_s += result.moments.communication_s
@@ -117,9 +116,9 @@ class Meter:
             self.skipped_in_a_row = 0
 
     def line(self) -> dict[str, Any]:
-        """Return the figures of the steps since the last call, and restart the clock; collective.
+        """Return the figures since the last call, and restart the clock; collective.
 
-        loss: None if all steps were skipped. peak_memory_bytes: of the rank that has needed most.
+        loss: None if all steps were skipped. peak_memory_bytes: the maximum over the ranks.
         """
         with naming_failures(f"rank {self._group.rank()}: gathering the metrics failed"):
             own = [self._communication_s, time.perf_counter() - self._begin_s, peak_memory_bytes()]
@@ -137,7 +136,7 @@ class Meter:
         return line
 
     def brief(self) -> str:
-        """Return the last loss, the rate and the share of communication in 40 characters."""
+        """Return loss, rate and communication share in 40 characters."""
         elapsed_s = max(time.perf_counter() - self._begin_s, 1e-9)
         loss = "no loss yet" if self.last_loss is None else f"loss {self.last_loss:.4g}"
         name, count = list(self._counts().items())[-1]  # tokens where samples have any
@@ -148,19 +147,17 @@ class Meter:
         return counts | {"tokens": self._samples * self._tokens_per_sample} if self._tokens_per_sample else counts
 
     def notes(self) -> dict[str, Any]:
-        """Return the state for a checkpoint, without times."""
         return {name: getattr(self, name) for name in NOTES} | {"losses": list(self.losses)}
 
     def set_notes(self, notes: dict[str, Any]) -> None:
-        """Resume from a result of `notes`."""
         for name in NOTES:
             setattr(self, name, list(notes[name]) if name == "losses" else notes[name])
 
 
 def held_bytes(train_step: TrainStep) -> dict[str, int]:
-    """Return the bytes of each kind (see `Memory`) that this rank holds after a step, before its gradients are cleared.
+    """Return this rank's bytes of each kind (see `Memory`) after a step, before its gradients are cleared.
 
-    The buckets of DDP, which cannot be reached, are those that DDP reports.
+    DDP's buckets are not accessible, and count as DDP reports them.
     """
     strategy, optimizer = train_step.model.strategy, train_step.optimizer
     stepped = parameters_of(optimizer)
@@ -176,7 +173,7 @@ def held_bytes(train_step: TrainStep) -> dict[str, int]:
 
 
 def new_bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
-    """Return the bytes of the storages that are not in `seen`, and add them there."""
+    """Return the bytes of storages not yet in `seen`, and add these."""
     held = (tensor for tensor in tensors if not isinstance(tensor, Withheld))
     own = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in held)
     storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in own)}
@@ -189,7 +186,7 @@ _NOT_KEPT = (torch.optim.Optimizer, dist.ProcessGroup)  # their tensors are coun
 
 
 def kept_tensors(value: Any, visited: set[int]) -> Iterator[torch.Tensor]:
-    """Yield the tensors in an object at any depth; not of modules and optimizers. visited: ids of visited objects."""
+    """Yield the tensors nested in an object, without modules and optimizers. visited: ids of objects."""
     if id(value) in visited:
         return
     visited.add(id(value))
@@ -211,8 +208,8 @@ def _bucket_bytes(strategy: Strategy) -> int:
 class Memory(NamedTuple):
     """Bytes of tensors that a rank holds after the optimizer's step; each storage counts once, where it first fits.
 
-    parameters, gradients: with marks and padding. optimizer: its state, except for scalars. vectors: other tensors of
-    the strategy. activations: saved by autograd in a forward pass, without parameters.
+    parameters, gradients: with marks and padding. optimizer: without scalars. vectors: other tensors of the strategy.
+    activations: saved by autograd in a forward pass, without parameters.
     """
 
     parameters: int
@@ -223,17 +220,16 @@ class Memory(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The sum of all kinds."""
         return sum(self)
 
 
 def measure_memory(train_step: TrainStep) -> Memory:
-    """Measure after a step, before its gradients are cleared; collective, as a forward pass may be."""
+    """Measure after a step, before its gradients are cleared; collective."""
     return Memory(**held_bytes(train_step), activations=activation_bytes(train_step))
 
 
 def activation_bytes(train_step: TrainStep) -> int:
-    """Return the bytes that autograd saves in the forward pass of a share, without parameters; collective."""
+    """Return the bytes that autograd saves in a forward pass, without parameters; collective."""
     share, *_ = train_step.batches.share(0).split(train_step.config.accumulate)
     seen: set[int] = set()
     saved: list[torch.Tensor] = []  # kept, so that no storage comes to lie where another was
@@ -249,7 +245,7 @@ def activation_bytes(train_step: TrainStep) -> int:
 
 
 class ProfilerTrace:
-    """A trace of STEPS steps after WARM_UP_STEPS others, or fewer in a short run; none if `path` is None."""
+    """A trace of STEPS steps after WARM_UP_STEPS others, or fewer in a short run."""
 
     def __init__(self, path: Path | None, first: int, end: int) -> None:
         self._path = path
@@ -259,7 +255,6 @@ class ProfilerTrace:
 
     @contextmanager
     def recording(self, step: int) -> Iterator[None]:
-        """Record the block, if the trace has that step."""
         if self._path is not None and step == self._begin:
             activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
             # Otherwise transfers in the thread of the collectives would be missing.
@@ -275,11 +270,10 @@ class ProfilerTrace:
                 self._profile.stop()
 
     def is_over(self, step: int) -> bool:
-        """Return whether that step was the last one of the trace."""
         return self._profile is not None and step == self._last
 
     def save(self) -> None:
-        """Write the trace, whole or not at all. Raises OSError if it cannot be written."""
+        """Write the trace, whole or not at all. Raises OSError."""
         assert self._path is not None
         with tempfile.TemporaryDirectory() as folder:
             whole = Path(folder) / "trace.json"

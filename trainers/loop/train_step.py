@@ -1,8 +1,6 @@
-"""`TrainStep`: a task's model on one rank, with its strategy and optimizer, and the training steps it takes.
+"""`TrainStep`: a task's model on one rank, with its strategy and optimizer, and its training steps.
 
-A step is the batch, the forward pass, `exchange_losses`, the backward pass with the synchronisation of the gradients,
-and the optimizer; each part is timed. By `exchange_losses` all ranks know all losses, and whether one has to stop,
-before any gradient is averaged.
+A step consists of batch, forward pass, `exchange_losses`, backward pass with gradient synchronisation, and optimizer.
 """
 
 import math
@@ -31,7 +29,7 @@ CANNOT_GO_ON = 1  # in place of a signal's number; SIGHUP, whose number this is,
 
 
 class StoppedError(RuntimeError):
-    """A rank cannot go on, and all ranks stop at the same step."""
+    """A rank cannot continue, and all ranks stop at the same step."""
 
 
 class DivergedError(ArithmeticError):
@@ -46,24 +44,23 @@ class RankLosses(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """The loss of the whole batch, the same bits on all ranks."""
+        """The loss of the whole batch, bit-identical on all ranks."""
         return math.fsum(self.losses) / len(self.losses)
 
     @property
     def trouble(self) -> str:
-        """The ranks whose loss is infinite or not a number; "" if there is none."""
+        """The ranks whose loss is not finite, or ""."""
         return ", ".join(
             f"the loss of rank {rank} is {loss}" for rank, loss in enumerate(self.losses) if not math.isfinite(loss)
         )
 
 
 def exchange_losses(group: dist.ProcessGroup, loss: float, asked: int = 0) -> RankLosses:
-    """Exchange the losses of all ranks, and whether one has to stop; collective.
+    """Exchange the losses of all ranks, and requests to stop; collective.
 
-    All ranks must know of a bad loss before the backward pass, which averages gradients while others are still being
-    computed.
+    All ranks must know of a bad loss before the backward pass, which averages gradients while computing others.
 
-    asked: number of the signal that asks this rank to stop after the step, or 0. With CANNOT_GO_ON every rank raises
+    asked: number of the signal that asks this rank to stop after the step, or 0; CANNOT_GO_ON: every rank raises
     StoppedError.
     """
     with naming_failures("exchanging the losses failed"):
@@ -74,13 +71,13 @@ def exchange_losses(group: dist.ProcessGroup, loss: float, asked: int = 0) -> Ra
 
 
 def require_finite(trouble: str, place: str, advice: str = "") -> None:
-    """Raise DivergedError if there is trouble. place: the step, for the message. advice: the end of the message."""
+    """Raise DivergedError if there is trouble. place: the step. advice: end of the message."""
     if trouble:
         raise DivergedError(f"{place}: {trouble}; a smaller `learning_rate` may help{advice}")
 
 
 def require_finite_losses(group: dist.ProcessGroup, loss: float, place: str) -> None:
-    """Raise DivergedError on every rank if the loss of one is not finite; collective. place: the step."""
+    """Raise DivergedError on every rank if a rank's loss is not finite; collective. place: the step."""
     with naming_failures(f"rank {group.rank()}: {place}"):
         trouble = exchange_losses(group, loss).trouble
     require_finite(trouble, place)
@@ -96,10 +93,10 @@ def gather_numbers(own: Sequence[float], group: dist.ProcessGroup) -> Tensor:
 
 
 class StepMoments(NamedTuple):
-    """The limits of the parts of a step on this rank, in this order, in seconds of `time.perf_counter`.
+    """The boundaries of a step's parts on this rank, in order, in seconds of `time.perf_counter`.
 
-    params_begin_s, params_end_s: of gathering or averaging parameters in the optimizer's step; without that, both are
-    the beginning of that step.
+    params_begin_s, params_end_s: of gathering or averaging parameters in the optimizer's step; otherwise
+    backward_end_s.
     """
 
     begin_s: float
@@ -113,42 +110,41 @@ class StepMoments(NamedTuple):
 
     @property
     def forward_s(self) -> float:
-        """The seconds of batches, forward passes, and backward passes that only accumulate."""
+        """Seconds of batches, forward passes, and backward passes that only accumulate."""
         return self.forward_end_s - self.begin_s
 
     @property
     def loss_sync_s(self) -> float:
-        """The seconds of exchanging the losses, with waiting for the slowest rank."""
+        """Seconds of the loss exchange, including the wait for the slowest rank."""
         return self.losses_end_s - self.forward_end_s
 
     @property
     def backward_s(self) -> float:
-        """The seconds of the synchronised backward pass, until this rank's last gradient is ready."""
+        """Seconds of the synchronised backward pass, until this rank's last gradient is ready."""
         return self.gradients_s - self.losses_end_s
 
     @property
     def sync_s(self) -> float:
-        """The seconds from then until the gradients are synchronised, and of gathering parameters."""
+        """Seconds from the last gradient to the synchronised gradients, and of gathering parameters."""
         return self.backward_end_s - self.gradients_s + self.params_end_s - self.params_begin_s
 
     @property
     def communication_s(self) -> float:
-        """The seconds of exposed communication, with waiting for others."""
+        """Seconds of exposed communication, including the wait for other ranks."""
         return self.loss_sync_s + self.sync_s
 
     @property
     def step_s(self) -> float:
-        """The seconds of the whole step."""
         return self.end_s - self.begin_s
 
     @property
     def optimizer_s(self) -> float:
-        """The seconds of the optimizer's step without gathering parameters."""
+        """Seconds of the optimizer's step without gathering parameters."""
         return self.end_s - self.backward_end_s - (self.params_end_s - self.params_begin_s)
 
 
 class StepResult(NamedTuple):
-    """A step that was taken, or skipped; then all moments after the exchange of losses are the same.
+    """A taken or skipped step; in a skipped step all moments after the loss exchange are equal.
 
     loss: of the whole batch. trouble: why the step was skipped, or "". asked: number of a signal to stop, or 0.
     """
@@ -160,12 +156,10 @@ class StepResult(NamedTuple):
 
 
 class TrainStep:
-    """A model, its strategy and its optimizer, made on all ranks of `group`; steps of several can be interleaved.
+    """A model, its strategy and its optimizer on all ranks of `group`; several objects may alternate their steps.
 
-    num_steps: of the whole run.
-
-    Raises ValueError on every rank if the ranks' models differ and `config.broadcast` is not set, and for batches that
-    leave a rank without a sample.
+    num_steps: of the whole run. Raises ValueError on every rank if the ranks' models differ without `config.broadcast`,
+    and for batches that leave a rank without a sample.
     """
 
     def __init__(
@@ -189,7 +183,7 @@ class TrainStep:
         seed_apart(config.seed, 0, group.rank())
 
     def run(self, step: int, asked: int = 0) -> StepResult:
-        """Train on this rank's share of that step's batch, or skip it on all ranks if a loss is not finite; collective.
+        """Train on this rank's share of a batch; all ranks skip it if a loss is not finite; collective.
 
         asked: see `exchange_losses`. Raises CollectiveError, with rank, step and strategy, when a peer fails.
         """
@@ -223,10 +217,7 @@ class TrainStep:
         return StepResult(losses.mean, "", moments, losses.asked)
 
     def gradient_norm(self) -> float:
-        """Return the global norm of the last step's gradients before clipping; collective.
-
-        The step must not have been skipped.
-        """
+        """Return the norm of the last step's gradients before clipping; collective. The step must not be skipped."""
         norm = self._norm_before_clipping
         if norm is None:
             with naming_failures("taking the norm of the gradients failed"):
@@ -234,13 +225,13 @@ class TrainStep:
         return norm.item()
 
     def finish(self) -> None:
-        """Leave the same parameters on all ranks after the last step; collective."""
+        """Make the parameters equal on all ranks; collective."""
         with span("average the parameters"), naming_failures("averaging the parameters failed"):
             self.model.sync_parameters()
 
     @contextmanager
     def naming_step(self, step: int) -> Iterator[None]:
-        """Add rank, step, strategy, and the rank that failed first, to a CollectiveError in the block."""
+        """Add rank, step, strategy and the first failed rank to a CollectiveError in the block."""
         try:
             yield
         except CollectiveError as error:
@@ -249,20 +240,14 @@ class TrainStep:
             raise error.during(place) from error
 
     def settle(self) -> None:
-        """Bring DDP to its state after a step, before a checkpoint is loaded.
-
-        After its first backward pass DDP rebuilds its buckets, and sums depend on an element's place in its bucket.
-        """
+        """Make a backward pass before a checkpoint is loaded: DDP then rebuilds its buckets, on which sums depend."""
         if isinstance(self.model.strategy, Ddp):
             _, last = self._forward(self.batches.share(0))
             self._backward(last)
             self.optimizer.zero_grad()
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Load the states of model, optimizer and strategy; collective.
-
-        Raises ValueError or torch's errors if they do not fit.
-        """
+        """Load all states; collective. Raises ValueError or torch's errors if they do not fit."""
         self.model.load_state_dict(checkpoint.model_state)
         self.optimizer.load_state_dict(checkpoint.optimizer_state)
         self.model.strategy.load_state_dict(checkpoint.strategy_states)
@@ -271,7 +256,7 @@ class TrainStep:
                 raise ValueError(f"its optimizer has other options: {', '.join(differing)}")
 
     def _forward(self, share: Share) -> tuple[float, Tensor]:
-        """Take the part of a step before gradients are averaged; return this rank's loss and the last part's."""
+        """Run a step until gradients are averaged; return this rank's loss and the last micro-batch's."""
         self.optimizer.zero_grad()
         *held, last = share.split(self.config.accumulate)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -285,7 +270,7 @@ class TrainStep:
         return (total + loss.detach()).item(), loss
 
     def loss(self, share: Share) -> Tensor:
-        """Return the loss of this share of a batch; collective where the model has buffers to send."""
+        """Return the loss of a share; collective if the model has buffers to broadcast."""
         with span("batch"):
             batch = on_device(self.task.batch(share.indices), self.device)
         with span("forward"), naming_failures("the forward pass failed") if self._names_forward else nullcontext():
@@ -301,7 +286,7 @@ class TrainStep:
 
 
 class GradientClock:
-    """Notes, in every backward pass, when each parameter's gradient has been accumulated."""
+    """Records, in every backward pass, when each parameter's gradient has been accumulated."""
 
     def __init__(self, model: nn.Module) -> None:
         self._ready_s: dict[int, float] = {}
@@ -313,14 +298,14 @@ class GradientClock:
         self._ready_s[index] = time.perf_counter()
 
     def last_s(self, unknown: float = 0.0) -> float:
-        """Return when the last gradient was ready; `unknown` if none was noted, as FSDP replaces the parameters."""
+        """Return when the last gradient was ready; `unknown` with FSDP, which replaces the parameters."""
         return max(self._ready_s.values(), default=unknown)
 
     def before_last_s(self) -> list[float]:
-        """Return for each parameter the seconds from its gradient to the last one."""
+        """Return for each parameter the seconds from its gradient to the last gradient."""
         return [self.last_s() - self._ready_s[index] for index in range(len(self._parameters))]
 
 
 def on_device(batch: Any, device: str) -> Any:
-    """Return the batch with each tensor in it on the device, also those in tuples, lists and dicts."""
+    """Move all tensors in a batch to the device, also in tuples, lists and dicts."""
     return tree_map_only(Tensor, lambda tensor: tensor.to(device), batch)

@@ -1,4 +1,4 @@
-"""`Trainer`: a task trained with one strategy, on one rank of a group, from the start or from a checkpoint."""
+"""`Trainer`: train a task with one strategy, on one rank of a group."""
 
 import math
 import os
@@ -42,10 +42,9 @@ class Trainer:
 
     Task and config determine the result, even if training is interrupted and resumed.
 
-    say: called on rank 0 with each message for the user.
+    say: called on rank 0 with messages for the user.
 
-    Raises ValueError on every rank for settings that contradict each other, and for an output directory or checkpoint
-    that cannot be used.
+    Raises ValueError on every rank for contradictory settings, and for an unusable output directory or checkpoint.
 
     >>> from pathlib import Path
     >>> from trainers import TrainConfig, Trainer, distributed_environment, init_process_group, load_task
@@ -91,7 +90,7 @@ class Trainer:
             raise
 
     def _resume(self) -> Mark | None:
-        """Load the newest checkpoint that fits on every rank, if there is one; return its mark of the log."""
+        """Load the newest checkpoint that fits on every rank, if any; return its mark of the log."""
         for path, checkpoint in usable_checkpoints(self.manager.folder, self.identity, self.group, self._say):
             if checkpoint.step > self.num_steps:
                 done, asked = checkpoint.step, self.num_steps
@@ -117,7 +116,7 @@ class Trainer:
         return mark
 
     def _load(self, checkpoint: Checkpoint) -> str:
-        """Load the checkpoint on this rank; return why it does not fit, perhaps on this rank alone, or ""."""
+        """Load the checkpoint; return why it does not fit this rank, or ""."""
         rank, notes = self.group.rank(), checkpoint.notes
         try:
             if checkpoint.step > notes["skipped"]:
@@ -139,10 +138,10 @@ class Trainer:
     ) -> None:
         """Take all remaining steps; collective.
 
-        after_step: called after each step with a few words on its progress.
-        say_line: called on rank 0 with printed lines of the log, at most one a second, and the last.
-        asked: returns the number of a signal that asks this rank to stop, or 0. All ranks then stop after the same
-        step, with a checkpoint; `stopped_by` is the signal, `num_done` the number of steps.
+        after_step: called with a short text on the progress.
+        say_line: called on rank 0 with lines of the log, at most one a second, and the last.
+        asked: returns the number of a signal to stop, or 0. All ranks then stop after the same step, with a checkpoint;
+        `stopped_by` is the signal, `num_done` the number of steps.
 
         Raises CollectiveError when a peer fails; and on all ranks DivergedError, DriftError, or StoppedError if rank 0
         cannot write.
@@ -230,7 +229,7 @@ class Trainer:
         self.meter.restart()
 
     def _evaluate(self) -> dict[str, float | None]:
-        """Return the figures, on rank 0; collective. Model and random number generators do not change."""
+        """Return the figures on rank 0; collective. Model and random generators do not change."""
         figures: dict[str, float | None] = {}
         with naming_failures("gathering the parameters failed"):
             self.train_step.model.unshard()
@@ -265,7 +264,7 @@ class Trainer:
             self.manager.save(checkpoint, self.config.keep)
 
     def _of_every_rank(self, state: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the states of all ranks, on rank 0; [] on the others; collective."""
+        """Return the states of all ranks on rank 0, [] on the others; collective."""
         states: list[Any] | None = [None] * self.group.size() if self.group.rank() == 0 else None
         with naming_failures("gathering the states of the ranks failed"):
             dist.gather_object(state, states, group=self.group, group_dst=0)
@@ -277,7 +276,7 @@ def _silent(_: str) -> None:
 
 
 def _restarted() -> str:
-    """Return a warning if the job was started before, as its checkpoints may be on another node, or ""."""
+    """Return a warning if the job was restarted, perhaps on another node than its checkpoints, or ""."""
     for name in RESTART_COUNTS:
         if (count := os.environ.get(name, "0")) != "0":
             return (

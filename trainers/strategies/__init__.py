@@ -1,6 +1,6 @@
-"""Ways to make the gradients of all ranks their mean: the table of strategies. Importing this loads no torch.
+"""The table of the strategies of gradient synchronisation. Importing it loads no torch.
 
-Read the modules in this order: plain, bucketed, ddp, zero, zero3, fsdp, local_sgd, power_sgd.
+Reading order: plain, bucketed, ddp, zero, zero3, fsdp, local_sgd, power_sgd.
 
 >>> from trainers import STRATEGIES
 >>> list(STRATEGIES)[:5]
@@ -27,7 +27,7 @@ MakeStrategy = Callable[["nn.Module", "dist.ProcessGroup"], "Strategy"]
 
 
 class Number(NamedTuple):
-    """The number after a slash. keyword: the argument of the strategy."""
+    """The number after a slash. keyword: the strategy's argument."""
 
     keyword: str
     meaning: str
@@ -42,15 +42,14 @@ RANK = Number("rank", "the rank of the products that are sent, a whole number", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyInfo:
-    """A row of the table, which makes the strategy of a model and a group.
+    """A row of the table; calling it makes the strategy for a model and a group.
 
-    sync: the class or function that makes it, as MODULE.NAME in this package.
-    wire: the dtype on the wire; None: that of the gradients. backend: of a new process group; None: the given group.
-    number: the number that may follow the name.
-    is_exact: trains as one process with the whole batch does, except for rounding.
+    sync: the class or function, as MODULE.NAME in this package.
+    wire: dtype on the wire; None: the gradients'. backend: of a new process group; None: the given group.
+    is_exact: equals training in one process with the whole batch, except for rounding.
     leaves_mean: each parameter's `grad` becomes the mean over all ranks.
     saves_vectors: the optimizer's state is saved as vectors, not by parameter.
-    keeps_state: each rank has its own state, which checkpoints hold.
+    keeps_state: checkpoints hold a state of each rank.
     """
 
     sync: str
@@ -63,7 +62,7 @@ class StrategyInfo:
     keeps_state: bool = False
 
     def __call__(self, model: "nn.Module", group: "dist.ProcessGroup", **options: Any) -> "Strategy":
-        """Make the strategy; collective. options: the number, by its keyword."""
+        """Make the strategy; collective. options: the number, by keyword."""
         module, _, sync = self.sync.partition(".")
         make: Callable[..., Strategy] = getattr(import_module(f"trainers.strategies.{module}"), sync)
         if self.wire:
@@ -102,18 +101,18 @@ STRATEGIES = {
 
 
 def strategy_info(name: str) -> StrategyInfo:
-    """Return the row of a strategy, whose name may have a number. Raises ValueError for a wrong name."""
+    """Return a strategy's row; the name may have a number. Raises ValueError for a wrong name."""
     return STRATEGIES[parse_strategy(name)[0]]
 
 
 def make_strategy(name: str) -> MakeStrategy:
-    """Return the function that makes a strategy such as "ddp/4". Raises ValueError for a wrong name."""
+    """Return a function that makes a strategy such as "ddp/4". Raises ValueError for a wrong name."""
     plain, options = parse_strategy(name)
     return partial(STRATEGIES[plain], **options)
 
 
 def parse_strategy(name: str) -> tuple[str, dict[str, Any]]:
-    """Return the name without its number, and the number by its keyword. Raises ValueError if one is wrong.
+    """Return the plain name, and the number by keyword. Raises ValueError for a wrong name or number.
 
     >>> parse_strategy("ddp/4")
     ('ddp', {'bucket_cap_mb': 4.0})
@@ -137,6 +136,6 @@ def parse_strategy(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def steps_between_averages(name: str) -> int:
-    """Return the steps from one average of the parameters to the next; 1 if ranks communicate in every step."""
+    """Return the steps between averages of the parameters; 1 if ranks communicate in every step."""
     plain, number = parse_strategy(name)
     return int(number.get(EVERY.keyword, EVERY.example)) if STRATEGIES[plain].number is EVERY else 1

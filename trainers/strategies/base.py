@@ -1,4 +1,4 @@
-"""`Strategy`: how the gradients of all ranks become their mean, and what else of a training step it may change."""
+"""`Strategy`: average the gradients of all ranks, and change other parts of a training step."""
 
 import time
 import weakref
@@ -18,16 +18,15 @@ MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 class ShardingError(RuntimeError):
-    """A model is used in a way with which its ranks would train apart, or otherwise than asked."""
+    """A use of the model that makes its ranks diverge, or train otherwise than asked."""
 
 
 class Strategy:
-    """A strategy as `DataParallel` uses it; overriding `synchronise` is enough.
+    """The interface of strategies to `DataParallel`, which describes methods of the same name. Override `synchronise`.
 
-    module: the model, or a wrapper of it. parameters: the trained ones.
-    param_sync: begin and end of gathering or averaging parameters in the optimizer's last step, in seconds of
-    `time.perf_counter`; None if the strategy does neither.
-    stand_ins: parameters that replace those of the model at times.
+    module: the model, or its wrapper. parameters: the trained ones.
+    param_sync: begin and end of gathering or averaging parameters in the last step, in seconds of `time.perf_counter`.
+    stand_ins: parameters that temporarily replace the model's.
     """
 
     param_sync: tuple[float, float] | None = None
@@ -39,90 +38,86 @@ class Strategy:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
 
     def synchronise(self) -> None:
-        """Make every gradient the mean over all ranks, whatever backward passes have left there."""
+        """Make every gradient the mean over all ranks, after any backward passes."""
 
     def on_forward(self) -> None:
-        """Discard, at the beginning of a forward pass, the remains of a failed backward pass."""
+        """Discard the remains of a failed backward pass, before a forward pass."""
 
     def on_grad(self, index: int) -> None:
-        """Note the gradient of `parameters[index]` in a backward pass that is to be synchronised."""
+        """Handle the gradient of `parameters[index]` in a synchronised backward pass."""
 
     def on_backward_end(self) -> None:
-        """Make every gradient the mean over all ranks, at the end of such a backward pass."""
+        """Make every gradient the mean over all ranks, after a synchronised backward pass."""
         self.synchronise()
 
     def set_sync(self, is_synced: bool) -> None:
-        """Set whether gradients are synchronised at the end of the next backward passes."""
+        """Set whether the next backward passes synchronise gradients."""
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:
-        """Run forward passes through the function that `compile_module` returns for the plain model."""
         compiled: Any = compile_module(self.module)
         self.module = compiled
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        """Return the optimizer that `make` builds for the parameters which this rank updates."""
         return make(self.parameters)
 
     def zero_grad(self) -> None:
-        """Clear gradients that are stored elsewhere than in `parameter.grad`, if there are any."""
+        """Clear gradients that are stored outside `parameter.grad`."""
 
     def held_gradients(self) -> list[torch.Tensor]:
-        """Return the gradients that this rank holds, except for those of the optimizer's parameters."""
+        """Return this rank's gradients, except for the optimizer's parameters."""
         return [p.grad for p in self.parameters if p.grad is not None]
 
     def gradient_norm(self) -> torch.Tensor:
-        """Return the global norm of the synchronised gradients, also after the optimizer's step; collective."""
+        """Return the gradients' global norm, also after the optimizer's step; collective."""
         return nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Scale the synchronised gradients down to a global norm of at most `max_norm`; return the norm before."""
         return nn.utils.clip_grad_norm_(self.parameters, max_norm)
 
     @property
     def parameters_agree(self) -> bool:
-        """Whether all ranks should hold the same parameters and buffers now."""
+        """Whether all ranks should hold equal parameters and buffers now."""
         return True
 
     def sync_parameters(self) -> None:
-        """Leave the same, whole parameters on every rank; collective."""
         self.unshard()
 
     def unshard(self) -> None:
-        """Have whole parameters at the model until the next forward pass with gradients, or step; collective."""
+        """Gather whole parameters until the next step or forward pass with gradients; collective."""
 
     def state_of(self, model: nn.Module, *arguments: Any, **keywords: Any) -> Any:
-        """Return the state of the plain model, with whole tensors; where ranks have shares, a copy, and collective."""
+        """Return the plain model's state with whole tensors; with sharded parameters collective."""
         return model.state_dict(*arguments, **keywords)
 
     def load_into(self, model: nn.Module, state_dict: Mapping[str, Any], strict: bool) -> Any:
-        """Load the result of `state_of` into the plain model; collective where ranks have shares."""
+        """Load a result of `state_of` into the plain model; collective with sharded parameters."""
         return model.load_state_dict(state_dict, strict)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that only this rank has; {} on all ranks if there is none."""
+        """Return the state that only this rank has; {} on all ranks if none."""
         return {}
 
     def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
-        """Resume from the results of `state_dict`. states: of every rank."""
+        """Resume from every rank's result of `state_dict`."""
 
 
 class OwnOptimizer(Strategy):
-    """A strategy that takes part in the steps of its optimizer; no other optimizer may step the model."""
+    """A strategy that takes part in its optimizer's steps; no other optimizer may step the model."""
 
     name: str
     _is_stepping = False
 
     def before_stepping(self) -> None:
-        """Prepare for a step."""
+        """Prepare a step."""
 
     def check_gradients(self) -> None:
-        """Raise ShardingError unless the optimizer has the gradients that it must step with."""
+        """Raise ShardingError unless the gradients for the step are there."""
 
     def after_stepping(self) -> None:
-        """Communicate what the step has changed."""
+        """Communicate the step's changes."""
 
     def watch(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """Let the strategy take part in the steps of `optimizer`."""
+        """Call the strategy before and after each step of `optimizer`."""
         # Not by hooks: a class whose step calls that of its base may have them called twice, on some ranks only.
         plain_step = optimizer.step
 
@@ -151,7 +146,7 @@ class OwnOptimizer(Strategy):
         return optimizer
 
     def refuse_others(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Raise ShardingError, as long as this lives, when another optimizer of these parameters steps."""
+        """Raise ShardingError, while this strategy lives, when another optimizer steps these parameters."""
         watched, this = WeakTensorKeyDictionary(dict.fromkeys(parameters)), weakref.ref(self)
 
         def refuse(optimizer: torch.optim.Optimizer, *_: object) -> None:
@@ -175,7 +170,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 def all_alike(own: torch.Tensor, group: dist.ProcessGroup) -> bool:
     """Return whether all ranks have the same vector; collective.
 
-    By a collective of ours: torch 2.13 aborts if the interpreter ends while Gloo's thread frees tensors of torch's.
+    Not a collective of torch 2.13, which aborts if the interpreter ends while Gloo's thread frees torch's tensors.
     """
     everywhere = own.new_empty(group.size() * len(own))
     collectives.all_gather_into_tensor(everywhere, own, group)

@@ -1,4 +1,4 @@
-"""Buckets of gradients, each all-reduced by our ring as soon as it is full, during the backward pass."""
+"""Buckets of gradients, which our ring all-reduces during the backward pass."""
 
 from collections.abc import Sequence
 
@@ -15,10 +15,9 @@ from trainers.strategies.flat_vector import FlatGradients, described
 class InBuckets(Strategy):
     """A strategy that sends buckets of gradients during the backward pass.
 
-    Buckets are filled in the reverse order of the layers. All ranks send them in the same order, whichever is full
-    first.
+    All ranks send the buckets in the reverse order of the layers, whichever is full first.
 
-    max_under_way: maximum number of buckets that travel at once; None: any number.
+    max_under_way: maximum number of buckets in flight; None: unlimited.
     """
 
     max_under_way: int | None = None
@@ -26,7 +25,7 @@ class InBuckets(Strategy):
     def fill(self, bucket_cap_mb: float | None) -> list[list[nn.Parameter]]:
         """Return the parameters of each bucket.
 
-        bucket_cap_mb: size in MiB at which a bucket is closed; None: 1 for the first, 25 for the others, as in DDP.
+        bucket_cap_mb: size in MiB that closes a bucket; None: 1 for the first, 25 for the others, as in DDP.
         """
         order = range(len(self.parameters) - 1, -1, -1)
         self._buckets: Sequence[Sequence[int]]
@@ -41,7 +40,7 @@ class InBuckets(Strategy):
         raise NotImplementedError
 
     def finish(self, number: int) -> None:
-        """Unpack a bucket that has been sent."""
+        """Unpack a sent bucket."""
         raise NotImplementedError
 
     def on_forward(self) -> None:
@@ -85,7 +84,7 @@ class InBuckets(Strategy):
 class Bucketed(InBuckets):
     """The principle of torch's DistributedDataParallel.
 
-    wire: the dtype on the wire, such as torch.bfloat16; sums keep the dtype of the gradients.
+    wire: dtype on the wire, such as torch.bfloat16; sums keep the gradients' dtype.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel, and its buckets on our ring: by a communication hook, or by our backend."""
+"""torch's DistributedDataParallel, also on our ring by communication hook or by backend."""
 
 import uuid
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from trainers.strategies.plain import Ring
 
 
 class Ddp(Strategy):
-    """The reference: buckets of gradients, all-reduced during the backward pass.
+    """The reference: torch's DDP, which all-reduces buckets during the backward pass.
 
-    bucket_cap_mb: DDP's own option, in MiB; None: its default.
+    bucket_cap_mb: DDP's option, in MiB; None: DDP's default.
     """
 
     wrap: type[DistributedDataParallel] = DistributedDataParallel
@@ -38,7 +38,7 @@ class Ddp(Strategy):
         return optimizer
 
     def _rebuild_buckets(self) -> None:
-        """Raise RuntimeError, as DDP's next forward pass would, if a bucket still waits for a gradient."""
+        """Raise RuntimeError, like DDP's next forward pass, if a bucket still waits for a gradient."""
         self.module.reducer._rebuild_buckets()
 
     def on_forward(self) -> None:
@@ -61,7 +61,7 @@ class Ddp(Strategy):
 
 
 class DdpInPlace(Ddp):
-    """DDP whose buckets lie in memory that our collectives can share."""
+    """DDP with buckets in memory that our collectives can share."""
 
     wrap = collectives.DistributedDataParallel
     module: collectives.DistributedDataParallel
@@ -72,7 +72,7 @@ class DdpInPlace(Ddp):
 
 
 class DdpHook(DdpInPlace):
-    """DDP whose communication hook passes each bucket to our ring. wire: the dtype on the wire."""
+    """DDP with a communication hook that passes each bucket to our ring. wire: dtype on the wire."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class DdpHook(DdpInPlace):
 
 
 def group_on_ring(group: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Return the group if it is of our backend, else a new one of the same ranks that is; collective."""
+    """Return the group, or a new group of its ranks if its backend is not ours; collective."""
     if dist.get_backend(group) == "ring":
         return group
     timeout = group._get_backend(torch.device("cpu")).options._timeout

@@ -1,4 +1,4 @@
-"""Parameters that travel together, by dtype or by layer; `FlatVector`: many tensors in one vector."""
+"""Parameters grouped by dtype or by layer; `FlatVector`: many tensors in one vector."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
@@ -14,7 +14,7 @@ _Tensor = TypeVar("_Tensor", bound=torch.Tensor)
 
 
 def by_dtype(tensors: Iterable[_Tensor]) -> list[list[_Tensor]]:
-    """Return the tensors of each dtype, in the order in which they appear."""
+    """Group the tensors by dtype, in order of first appearance."""
     groups: dict[torch.dtype, list[_Tensor]] = {}
     for tensor in tensors:
         groups.setdefault(tensor.dtype, []).append(tensor)
@@ -22,7 +22,7 @@ def by_dtype(tensors: Iterable[_Tensor]) -> list[list[_Tensor]]:
 
 
 def described(parameters: Sequence[nn.Parameter], ready_s: Sequence[float] | None = None) -> list[Parameter]:
-    """Return each parameter's number, size, dtype and device. ready_s: when each gradient is ready; None: 0."""
+    """Describe parameters by number, size, dtype and device. ready_s: when gradients are ready; None: 0."""
     times_s = [0.0] * len(parameters) if ready_s is None else ready_s
     return [
         Parameter(str(index), p.numel(), time_s, str(p.dtype).removeprefix("torch."), str(p.device))
@@ -44,7 +44,7 @@ class LayerParts(NamedTuple):
 def layers_of(model: nn.Module) -> list[LayerParts]:
     """Return the members of every ModuleList, ModuleDict and Sequential, then the model with the other parameters.
 
-    Members of members are no layers. A parameter that several layers share belongs to the model.
+    Layers are not nested. A parameter that several layers share belongs to the model.
     """
     layers = list(dict.fromkeys(_repeated(model)))
     inside = {part for layer in layers for part in layer.modules()}
@@ -68,10 +68,10 @@ def _repeated(module: nn.Module) -> Iterator[nn.Module]:
 
 
 class FlatVector:
-    """Room for tensors of one dtype and device, one after the other, and for `spare` more elements behind them.
+    """A vector for tensors of one dtype and device, with `spare` more elements at its end.
 
-    vector: (num_elements + spare + padding,), zeros behind the elements; its length is a multiple of `multiple_of`.
-    views: the part of each tensor, in its shape. group: its ranks may share the memory (see `collectives.empty`).
+    vector: (num_elements + spare + padding,), a multiple of `multiple_of`; initially zero after num_elements.
+    views: each tensor's part, in its shape. group: its ranks may share the memory (see `collectives.empty`).
     """
 
     def __init__(
@@ -96,9 +96,9 @@ class FlatVector:
 
 
 class FlatGradients(FlatVector):
-    """The gradients of some parameters, and behind them a mark for each: not 0 where some rank has a gradient.
+    """Gradients of several parameters, and a mark for each: nonzero if some rank has the gradient.
 
-    Without the marks a parameter that no rank has used would get zeros, to which an optimizer would apply weight decay.
+    Without marks, parameters that no rank has used would get zeros, and weight decay.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class FlatGradients(FlatVector):
 
     @torch.no_grad()
     def pack(self) -> torch.Tensor:
-        """Move every gradient here, or zeros if there is none; return the vector."""
+        """Move the gradients here, zeros for missing ones; return the vector."""
         self._absent.clear()
         self.spare.fill_(1)
         for index, (parameter, view) in enumerate(zip(self._parameters, self.views, strict=True)):
@@ -124,7 +124,7 @@ class FlatGradients(FlatVector):
         return self.vector
 
     def unpack(self) -> None:
-        """After the reduction, give parameters without a gradient that of the other ranks, if there is one."""
+        """After the reduction, set gradients that only other ranks have."""
         for index in self._absent:
             if self.spare[index].item() != 0:
                 self._parameters[index].grad = self.views[index]
@@ -133,12 +133,12 @@ class FlatGradients(FlatVector):
 def flat_gradients(
     parameters: Sequence[nn.Parameter], multiple_of: int = 1, group: dist.ProcessGroup | None = None
 ) -> list[FlatGradients]:
-    """Return `FlatGradients` for each dtype, in the order in which they appear."""
+    """Return one `FlatGradients` per dtype."""
     return [FlatGradients(some, multiple_of, group) for some in by_dtype(parameters)]
 
 
 def copy_saved(tensors: Sequence[torch.Tensor], saved: Sequence[torch.Tensor]) -> None:
-    """Copy saved tensors into these. Raises ValueError for another number or shape, which torch might broadcast."""
+    """Copy saved tensors. Raises ValueError for another number or shape, which torch might broadcast."""
     for tensor, value in zip(tensors, saved, strict=True):
         if tensor.shape != value.shape:
             raise ValueError(f"a saved tensor has shape {tuple(value.shape)}: must have shape {tuple(tensor.shape)}")

@@ -1,4 +1,4 @@
-"""torch's FSDP2 (`fully_shard`), on torch's backend or ours: the idea of `zero3` in torch's implementation."""
+"""torch's FSDP2 (`fully_shard`), on torch's backend or ours; the idea of `zero3`."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -27,12 +27,12 @@ from trainers.strategies.sharded import (
 
 
 def gathered_rows(value: Any) -> Any:
-    """Return a copy with the rows of all ranks, collective; a value that is no DTensor is returned as it is."""
+    """Return a DTensor's copy with all ranks' rows, collective; return other values unchanged."""
     return value.full_tensor().detach().clone() if isinstance(value, DTensor) else value
 
 
 def rows_like(value: Any, parameter: torch.Tensor | None) -> Any:
-    """Return this rank's rows of a tensor of the parameter's shape; another value is returned as it is."""
+    """Return this rank's rows of a tensor of the parameter's shape; return other values unchanged."""
     if not isinstance(parameter, DTensor) or not torch.is_tensor(value) or value.shape != parameter.shape:
         return value
     # All ranks have read the same, so nothing need be sent.
@@ -42,8 +42,7 @@ def rows_like(value: Any, parameter: torch.Tensor | None) -> Any:
 class Fsdp(Sharded):
     """`fully_shard` for each layer of `layers_of`, and for the whole model.
 
-    The optimizer steps a rank's rows of DTensors. After `unshard` the whole parameters are there, and changes to them
-    count.
+    The optimizer steps a rank's rows of DTensors. Changes to the whole parameters after `unshard` are kept.
 
     Raises ValueError for a layer of several dtypes, which `fully_shard` does not support.
     """
@@ -82,7 +81,6 @@ class Fsdp(Sharded):
         _extend_zero_grad(model, self._forget)
 
     def _shard(self, parts: Sequence[LayerParts]) -> None:
-        """Have FSDP2 shard the parameters of each part, and no others."""
         device = self.parameters[0].device.type
         # DTensor treats meshes of the same ranks and names as one, even if the group of the first is destroyed.
         mesh = DeviceMesh.from_group(self.group, device, mesh_dim_names=(self.group.group_name,))
@@ -95,16 +93,16 @@ class Fsdp(Sharded):
         assert all(isinstance(p, DTensor) for p in self.parameters)
 
     def _set_prefetch(self) -> None:
-        """Set which layer is gathered ahead in a backward pass.
+        """Set the layer to prefetch in a backward pass.
 
-        FSDP's default, the order of the last forward passes, differs on a rank that has evaluated the model alone.
+        FSDP's default, the order of the last forward passes, differs on a rank that evaluated alone.
         """
         for before, module in zip([self._root, *self._layers], self._layers, strict=False):
             module.set_modules_to_backward_prefetch([before])
         self._root.set_modules_to_backward_prefetch(self._layers[-1:] or [self._root])
 
     def _storages(self) -> list[int]:
-        """Return the identities of the parameters' storages, even while these are empty; an assignment changes them."""
+        """Return the identities of storages, even of empty ones; an assignment changes them."""
         return [p.untyped_storage()._cdata for p in (*self.parameters, *self.stand_ins)]
 
     def on_forward(self) -> None:
@@ -120,7 +118,7 @@ class Fsdp(Sharded):
         return self._root._get_fsdp_state()._state_ctx
 
     def on_backward_end(self) -> None:
-        """Raise ShardingError for hooks that FSDP has not called; it has synchronised the gradients already."""
+        """Raise ShardingError for hooks that FSDP has not called; gradients are already synchronised."""
         if any(parameter._backward_hooks for parameter in self.parameters):
             raise ShardingError(
                 f"{self.name} does not call the hooks of Tensor.register_hook on parameters: use "
@@ -128,7 +126,7 @@ class Fsdp(Sharded):
             )
 
     def synchronise(self) -> None:
-        """Raise ShardingError if gradients are not synchronised: FSDP synchronises in backward passes only."""
+        """Raise ShardingError for unsynchronised gradients: FSDP synchronises only in backward passes."""
         failed = self._iteration().post_backward_final_callback_queued and backward_pass() < 0
         if failed or any(own_gradient(whole) is not None for whole in self.stand_ins):
             raise ShardingError(
@@ -163,7 +161,7 @@ class Fsdp(Sharded):
                 self._shown.append((rows, whole))
 
     def _hide_gradients(self) -> None:
-        """Remove withheld gradients, and forget those that the program has set to None at whole parameters."""
+        """Remove withheld gradients; forget gradients that the program has set to None."""
         for rows, whole in self._shown:
             if whole.grad is None:
                 rows.grad = None
@@ -189,7 +187,7 @@ class Fsdp(Sharded):
 
     @torch.no_grad()
     def _keep_written(self) -> None:
-        """Copy changes of the whole parameters to this rank's rows before they are freed."""
+        """Copy changes of whole parameters to this rank's rows."""
         for rows, whole, version in zip(self.parameters, self.stand_ins, self._versions, strict=True):
             if whole.untyped_storage().size() >= whole.nbytes:
                 rows.copy_(rows_like(whole, rows))
@@ -205,7 +203,7 @@ class Fsdp(Sharded):
         self._forget()
 
     def _forget(self, stepped: set[int] | None = None) -> None:
-        """Forget the gradients of failed passes and those within `no_sync`. stepped: ids of parameters; None: all."""
+        """Forget gradients of failed passes and of `no_sync`. stepped: ids of parameters; None: all."""
         for rows, whole in zip(self.parameters, self.stand_ins, strict=True):
             if stepped is None or id(rows) in stepped:
                 whole.grad = None
@@ -225,11 +223,9 @@ class Fsdp(Sharded):
         return super().load_into(model, parts, strict)
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:  # noqa: ARG002
-        """Raise ValueError, as `zero3` does."""
         raise ValueError(f"{self.name}: its passes cannot be compiled; use ddp or zero2")
 
     def share_gradients(self) -> list[torch.Tensor]:
-        """Return the rows that this rank has of the gradients."""
         gradients: list[Any] = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         return [gradient.to_local() for gradient in gradients]
 
@@ -245,7 +241,7 @@ def _extend_zero_grad(owner: nn.Module | torch.optim.Optimizer, forget: Callable
 
 
 def _keep_hidden(module: Any, _: object, output: object) -> None:
-    """Gather a layer's parameters again if no tensor of its output tells when its backward pass begins."""
+    """Gather a layer's parameters again if no tensor of its output marks the beginning of its backward pass."""
     shown = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in tree_leaves(output))
     if torch.is_grad_enabled() and not shown and backward_pass() < 0:
         module.unshard()

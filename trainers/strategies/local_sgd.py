@@ -1,4 +1,4 @@
-"""Local SGD and DiLoCo: each rank takes its own steps, and every few steps the parameters are averaged."""
+"""Local SGD and DiLoCo: ranks step independently, and average their parameters every few steps."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,16 +15,16 @@ from trainers.strategies.flat_vector import FlatVector, by_dtype, copy_saved
 
 
 class OuterMomentum(NamedTuple):
-    """The outer optimizer of DiLoCo: SGD with Nesterov momentum. The defaults are those of the paper, section 3."""
+    """DiLoCo's outer optimizer: SGD with Nesterov momentum. Defaults: the paper, section 3."""
 
     learning_rate: float = 0.7
     momentum: float = 0.9
 
 
 class Average:
-    """The parameters of one dtype, and the state of the outer optimizer.
+    """The parameters of one dtype, and the outer optimizer's state.
 
-    state: "start", the parameters after the last average, and "velocity", (num_elements,) each; {} without one.
+    state: {}, or "start", the parameters after the last average, and "velocity", (num_elements,) each.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], outer: OuterMomentum | None) -> None:
@@ -35,12 +35,11 @@ class Average:
         self.state = {name: torch.zeros_like(self._flat.vector) for name in ("start", "velocity") if outer}
 
     def begin(self) -> None:
-        """Store the parameters before the ranks' own first step."""
         if self._outer:
             self.state["start"].copy_(self._packed())
 
     def take(self, group: dist.ProcessGroup) -> None:
-        """Average the parameters in place; the gradient of an outer optimizer is `start` minus the average."""
+        """Average the parameters in place; the outer optimizer's gradient is `start` minus the average."""
         average = self._packed()
         collectives.all_reduce(average, dist.ReduceOp.AVG, group)
         if self._outer:
@@ -57,9 +56,9 @@ class Average:
 
 
 class LocalSgd(OwnOptimizer):
-    """No gradient is sent: after `every` steps with its own gradients, each rank gets the mean of all parameters.
+    """Send no gradients; average all parameters after every `every` local steps.
 
-    outer: step from the last average towards the new one, as DiLoCo does; None: take the new average itself.
+    outer: steps from the last average towards the new one, as in DiLoCo; None: take the new average.
 
     Sources: Stich 2019, "Local SGD Converges Fast and Communicates Little", algorithm 1; Douillard et al. 2023,
     "DiLoCo: Distributed Low-Communication Training of Language Models", algorithm 1.
@@ -81,7 +80,7 @@ class LocalSgd(OwnOptimizer):
         return self._taken == 0
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        """Make the optimizer, whose steps are counted. Raises ValueError for a second one."""
+        """Make the optimizer and count its steps. Raises ValueError for a second optimizer."""
         if self._optimizer is not None:
             raise ValueError(
                 f"{self.name}: model.optimizer(...) has already made an optimizer, and supports only one; make one "
@@ -113,7 +112,7 @@ class LocalSgd(OwnOptimizer):
             self._taken = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this rank's state; only rank 0 has the outer momentum, which is the same on all ranks."""
+        """Return this rank's state; rank 0 adds the outer momentum, equal on all ranks."""
         assert self._optimizer is not None
         return {
             "model": self.module.state_dict(),
@@ -147,9 +146,9 @@ diloco = partial(LocalSgd, outer=OuterMomentum())
 
 @torch.no_grad()
 def _unscale(optimizer: torch.optim.Optimizer) -> None:
-    """Unscale gradients, or remove them if one is infinite, as `torch.amp.GradScaler` leaves it to an optimizer.
+    """Unscale gradients, or remove them if one is infinite: `torch.amp.GradScaler` leaves this to the optimizer.
 
-    A rank steps with its own gradients, and therefore has its own scale.
+    Each rank has its own gradients, and therefore its own scale.
     """
     scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
     if found_inf is None:

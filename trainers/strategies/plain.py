@@ -1,4 +1,4 @@
-"""The plain strategies: no message, one for each parameter, and one for all parameters."""
+"""The plain strategies: no message, one per parameter, or one for all parameters."""
 
 import torch
 import torch.distributed as dist
@@ -10,13 +10,13 @@ from trainers.strategies.flat_vector import FlatGradients, flat_gradients
 
 
 class NoSync(Strategy):
-    """A baseline: the ranks' losses and parameters drift apart from the first step on."""
+    """A baseline without communication: losses and parameters of the ranks diverge."""
 
 
 class AllReduce(Strategy):
-    """One all-reduce for each parameter: simple, and slow, since every small message pays the latency of a ring.
+    """One all-reduce per parameter: simple but slow, because every small message pays the ring's latency.
 
-    A rank without a gradient must send zeros, or all others hang; the ranks therefore first exchange who has one.
+    Ranks first exchange which gradients exist: a rank without one must send zeros, or the others hang.
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
@@ -41,7 +41,7 @@ class AllReduce(Strategy):
 
 
 class Flat(Strategy):
-    """One large message in place of many small ones; but none leaves before the last gradient is there."""
+    """One large message instead of many small ones, sent when the last gradient is ready."""
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
         super().__init__(model, group)
@@ -61,7 +61,7 @@ class Flat(Strategy):
 
 
 class Ring(Flat):
-    """`Flat`, executed from the very schedule that predicts it, on gradients that stay where they are."""
+    """`Flat` on our ring: executes the schedule that also predicts it, on gradients in place."""
 
     def _new_vectors(self) -> list[FlatGradients]:
         return flat_gradients(self.parameters, group=self.group)
@@ -76,7 +76,7 @@ ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
 
 class ReduceScatterAllGather(Strategy):
-    """The two halves of an all-reduce as separate calls; between them a rank could step its own share (`zero1`)."""
+    """The two halves of an all-reduce as separate calls; `zero1` steps its own share between them."""
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
         super().__init__(model, group)

@@ -1,4 +1,4 @@
-"""PowerSGD: gradients are sent as products of two thin matrices, and the error is added to the next gradients."""
+"""PowerSGD: send gradients as products of two thin matrices, and add the error to the next gradients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ SEED = 0  # of the first right factors, which must be the same on all ranks
 class LowRank:
     """One gradient as a matrix (rows, columns), approximated by left @ right.T; `error` is the rest.
 
-    left: (rows, rank), right: (columns, rank), parts of the vectors that are sent; right is kept for the next step.
+    left: (rows, rank), right: (columns, rank), views of the sent vectors; `right` is kept for the next step.
     """
 
     def __init__(self, parameter: nn.Parameter, left: torch.Tensor, right: torch.Tensor) -> None:
@@ -26,19 +26,19 @@ class LowRank:
         self.error = torch.zeros(len(left), len(right), dtype=parameter.dtype, device=parameter.device)
 
     def find_left(self) -> None:
-        """Add the gradient to the error, which from here on is the matrix to send."""
+        """Add the gradient to `error`, the matrix to send, and compute the left factor."""
         if self._parameter.grad is not None:
             self.error.add_(self._parameter.grad.reshape(self.error.shape))
         torch.mm(self.error, self._right, out=self._left)
 
     def find_right(self) -> None:
-        """Make the columns of the mean left factors orthonormal, and the right factors from these."""
+        """Orthonormalise the columns of the mean left factor, and compute the right factor."""
         precise = self._left if self._left.dtype == torch.float64 else self._left.float()  # there is no QR of bfloat16
         self._left.copy_(torch.linalg.qr(precise).Q)
         torch.mm(self.error.T, self._left, out=self._right)
 
     def multiply(self) -> None:
-        """Multiply the mean factors: the product is the gradient, and the rest stays in `error`."""
+        """Set the gradient to the product of the mean factors; the rest stays in `error`."""
         gradient = self._parameter.grad
         if gradient is None or not gradient.is_contiguous():
             gradient = self._parameter.grad = torch.empty_like(self._parameter, memory_format=torch.contiguous_format)
@@ -46,10 +46,9 @@ class LowRank:
 
 
 class LowRankGradients:
-    """The gradients of one dtype, in two vectors that are all-reduced one after the other.
+    """The gradients of one dtype in two vectors, all-reduced one after the other.
 
-    lefts: the left factors, the gradients that are sent whole, and a mark for each parameter. rights: the right
-    factors.
+    lefts: left factors, uncompressed gradients, and a mark per parameter. rights: right factors.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], rank: int) -> None:
@@ -67,7 +66,7 @@ class LowRankGradients:
         self.rights.vector.copy_(torch.randn(len(self.rights.vector), generator=generator))
 
     def pack(self) -> torch.Tensor:
-        """Fill `lefts`."""
+        """Fill and return `lefts`."""
         for mark, parameter in zip(self.lefts.spare, self._order, strict=True):
             mark.fill_(float(parameter.grad is not None))
         for matrix in self.matrices:
@@ -80,7 +79,7 @@ class LowRankGradients:
         return self.lefts.vector
 
     def pack_rights(self) -> torch.Tensor:
-        """When `lefts` is the mean of all ranks, unpack the whole gradients in it, and fill `rights`."""
+        """Unpack the uncompressed gradients of the averaged `lefts`; fill and return `rights`."""
         used = [mark != 0 for mark in self.lefts.spare.tolist()]  # by some rank
         self._used = [matrix for matrix, is_used in zip(self.matrices, used, strict=False) if is_used]
         whole = [*zip(self._order, self.lefts.views, used, strict=True)][len(self.matrices) :]
@@ -92,16 +91,13 @@ class LowRankGradients:
         return self.rights.vector
 
     def unpack(self) -> None:
-        """When `rights` is the mean of all ranks, set the gradient of every matrix."""
+        """Set the gradient of every matrix from the averaged `rights`."""
         for matrix in self._used:
             matrix.multiply()
 
 
 def _is_worth_it(parameter: nn.Parameter, rank: int) -> bool:
-    """Return whether two factors are smaller than the gradient as a matrix, whose rows are the first dimension.
-
-    Never for float16, in which factors may overflow.
-    """
+    """Return whether the factors are smaller than the gradient; False for float16, in which factors may overflow."""
     if parameter.dim() < 2 or not parameter.is_floating_point() or parameter.dtype == torch.float16:
         return False
     rows, elements = len(parameter), parameter.numel()
@@ -109,12 +105,12 @@ def _is_worth_it(parameter: nn.Parameter, rank: int) -> bool:
 
 
 class PowerSgd(Strategy):
-    """Two all-reduces of rank * (rows + columns) numbers per matrix in place of one of rows * columns.
+    """Two all-reduces of rank * (rows + columns) numbers per matrix instead of one of rows * columns.
 
-    Each rank sends the product of its gradient with a thin matrix; all make the mean orthonormal, and multiply their
-    own gradients with it. A rank's approximation error is added to its next gradient.
+    Each rank sends the product of its gradient and a thin matrix. All ranks orthonormalise the mean, and multiply their
+    own gradients by it. A rank adds its approximation error to its next gradient.
 
-    All ranks must have the same kind of processor, because each multiplies the factors.
+    All ranks need the same kind of processor, because each multiplies the factors.
 
     Source: Vogels et al. 2019, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization",
     algorithms 1 and 2.
@@ -133,7 +129,7 @@ class PowerSgd(Strategy):
             gradients.unpack()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the errors; only rank 0 has the right factors, which are the same on all ranks."""
+        """Return the errors; rank 0 adds the right factors, equal on all ranks."""
         return {"errors": self._errors(), "rights": self._rights() if self.group.rank() == 0 else []}
 
     def _errors(self) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""`Sharded`: strategies in which each rank steps shares of the parameters, and the tensors that stand for shares."""
+"""`Sharded`: strategies whose ranks step shares of the parameters, and tensors for shares."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -29,9 +29,9 @@ MapState = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of a share, a
 
 
 class Sharded(OwnOptimizer):
-    """A rank steps shares of the parameters, and has the mean gradients of these alone.
+    """A strategy whose ranks step shares of the parameters, and have the mean gradients of only these.
 
-    The user's optimizer is made for the shares; its state is saved and loaded as that of whole parameters.
+    The optimizer's state is saved and loaded as the state of whole parameters.
     """
 
     share_gradients: Callable[[], list[torch.Tensor]]  # of this rank, after a synchronisation
@@ -39,10 +39,10 @@ class Sharded(OwnOptimizer):
     def watch_sharded(
         self, optimizer: torch.optim.Optimizer, gather: MapState, own_part: MapState
     ) -> torch.optim.Optimizer:
-        """Watch the steps, and save and load the state whole.
+        """Watch the optimizer's steps; save and load its state whole.
 
-        gather: given a share and a tensor of its state, returns that of all ranks; collective. own_part: its inverse.
-        Both raise ValueError for a tensor that cannot be sharded.
+        gather: maps a share and a tensor of its state to all ranks' state; collective. own_part: the inverse. Both
+        raise ValueError for a tensor that cannot be sharded.
         """
         optimizer.register_state_dict_post_hook(partial(_map_state, gather))
         optimizer.register_load_state_dict_pre_hook(partial(_map_state, own_part))
@@ -63,7 +63,7 @@ class Sharded(OwnOptimizer):
 
 
 def _map_state(change: MapState, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Apply `change` to every tensor of an optimizer's state, but not to counts of steps."""
+    """Apply `change` to the tensors of an optimizer's state, except for step counts."""
     stepped = parameters_of(optimizer)
     state: dict[int, dict[str, Any]] = {}
     for index, values in state_dict["state"].items():
@@ -80,7 +80,7 @@ def _map_state(change: MapState, optimizer: torch.optim.Optimizer, state_dict: d
 def check_shardable(
     make: MakeOptimizer, parameters: Sequence[nn.Parameter], shares: Sequence[nn.Parameter], name: str
 ) -> None:
-    """Raise ValueError if an optimizer of shares would train otherwise than one of the model's parameters."""
+    """Raise ValueError if an optimizer of shares would train differently from one of whole parameters."""
     for given in (parameters, shares):
         optimizer = make(list(given))
         kind = type(optimizer).__name__
@@ -102,7 +102,7 @@ def check_shardable(
 def require_exactly(
     optimizer: torch.optim.Optimizer, given: Sequence[nn.Parameter], name: str, error: type[Exception]
 ) -> None:
-    """Raise the error unless the optimizer steps exactly these parameters. name: that of the strategy."""
+    """Raise `error` unless the optimizer steps exactly these parameters. name: the strategy's."""
     if {*map(id, parameters_of(optimizer))} != {*map(id, given)}:
         kind = type(optimizer).__name__
         raise error(
@@ -113,7 +113,7 @@ def require_exactly(
 
 
 def _is_elementwise(make: MakeOptimizer, num_dims: set[int]) -> bool:
-    """Return whether two halves, stepped as vectors, change as the whole does in parameters of these dimensions."""
+    """Return whether two halves, stepped as vectors, change like a whole of these dimensions."""
     shapes = [(8,), *((2, 4) if num == 2 else (2, 2, 2, *[1] * (num - 3)) for num in num_dims - {0, 1})]
     with torch.random.fork_rng(devices=[]):
         try:
@@ -127,7 +127,7 @@ def _is_elementwise(make: MakeOptimizer, num_dims: set[int]) -> bool:
 
 
 def _changes(make: MakeOptimizer, numbers: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return the change of a parameter of that shape in three steps, flattened. numbers: values and gradients."""
+    """Return a parameter's change after three steps, flattened. numbers: values and gradients."""
     torch.manual_seed(0)
     parameter = nn.Parameter(numbers[0].reshape(shape).clone())
     optimizer = make([parameter])
@@ -138,17 +138,15 @@ def _changes(make: MakeOptimizer, numbers: torch.Tensor, shape: tuple[int, ...])
 
 
 class ShareGradient(torch.Tensor):
-    """A rank's share of a gradient: a norm is that of all shares, and GradScaler sees infinities of any rank.
+    """A rank's share of a gradient: norms cover all shares, and GradScaler sees infinities of any rank.
 
-    torch's `clip_grad_norm_` and GradScaler therefore work as in one process, and are collective. All other functions
-    see this rank's share alone.
+    torch's `clip_grad_norm_` and GradScaler therefore work as in one process, and are collective.
     """
 
     group: dist.ProcessGroup
 
     @classmethod
     def of(cls, part: torch.Tensor, group: dist.ProcessGroup) -> Self:
-        """Return `part` as a share, in the same memory."""
         share = part.as_subclass(cls)
         share.group = group
         return share
@@ -157,7 +155,7 @@ class ShareGradient(torch.Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Compute `func` of the plain tensors, and combine norms and infinities of all ranks."""
+        """Compute `func` of the plain tensors; combine norms and infinities of all ranks."""
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
@@ -201,10 +199,10 @@ _VALUES = ("data", "T", "mT", "H", "mH", "real", "imag")  # properties that are 
 class Withheld(torch.Tensor):
     """A tensor whose values are elsewhere: reading or changing them raises ShardingError.
 
-    With None in place of a gradient, torch's `clip_grad_norm_` would silently skip it. In autograd's C++ code, which is
-    not asked, the values are nan.
+    With a gradient of None, torch's `clip_grad_norm_` would silently skip the parameter. autograd's C++ code is not
+    intercepted, and reads nan.
 
-    bring_back: a function that brings the values, called only within a backward pass, which all ranks take alike.
+    bring_back: fetches the values; called only within a backward pass, which all ranks take alike.
     """
 
     message = (
@@ -222,7 +220,7 @@ class Withheld(torch.Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Compute `func` if it needs no values, or if they can be brought."""
+        """Compute `func` if it needs no values, or after fetching them."""
         is_property = type(func).__name__ == "method-wrapper"
         is_read = is_property and func.__name__ == "__get__" and func.__self__.__name__ in _VALUES
         if func.__name__ in _ALLOWED or (is_property and not is_read):
@@ -235,20 +233,20 @@ class Withheld(torch.Tensor):
 
 
 class WithheldParameter(Withheld, nn.Parameter):
-    """A parameter without values; a parameter has this class for a time, as with UninitializedParameter."""
+    """A parameter without values, temporarily, like UninitializedParameter."""
 
 
 def without_values(like: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """Return a tensor of that shape with the dtype and device of `like`, in the memory of one element."""
+    """Return a tensor of that shape, with dtype and device of `like`, in the memory of one element."""
     return torch.full((), torch.nan, dtype=like.dtype, device=like.device).expand(shape)
 
 
 def own_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
-    """Return the gradient of the parameter itself; None if it has been reduced, or there is none."""
+    """Return the parameter's own gradient; None if it is reduced or missing."""
     return None if isinstance(parameter.grad, Withheld) else parameter.grad
 
 
 def clear_withheld(parameter: torch.Tensor) -> None:
-    """Remove what stands for a reduced gradient, before a gradient is accumulated there."""
+    """Remove the placeholder of a reduced gradient, before a gradient is accumulated."""
     if isinstance(parameter.grad, Withheld):
         parameter.grad = None

@@ -1,4 +1,4 @@
-"""ZeRO stages 1 and 2: each rank steps a share of the parameters; in stage 2 it keeps that share of the gradients."""
+"""ZeRO stages 1 and 2: each rank steps a share of the parameters; stage 2 also shards the gradients."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -31,10 +31,9 @@ FORGOTTEN = (
 
 
 class ShardedWeights:
-    """Parameters of one dtype, moved into one vector, of which each rank has an equal share.
+    """Parameters of one dtype in one vector (`home`), of which each rank owns an equal share.
 
-    home: the vector. share: this rank's part of it. share_gradient: its mean gradient. gradients: where gradients lie
-    before they are reduced, if `keeps_gradients`.
+    share_gradient: the share's mean gradient. gradients: the vector of unreduced gradients, if `keeps_gradients`.
     """
 
     def __init__(
@@ -58,24 +57,23 @@ class ShardedWeights:
         self._shown_gradient = ShareGradient.of(self.share_gradient, group)
 
     def vector(self, lends: bool = False) -> FlatVector:
-        """Return a new vector for all parameters. lends: ranks may share its memory, since it is kept."""
+        """Return a new vector for all parameters. lends: ranks may share its memory."""
         shapes = [parameter.shape for parameter in self.parameters]
         group = self.group if lends else None
         return FlatVector(shapes, self.parameters[0], multiple_of=self.group.size(), group=group)
 
     def own_share(self, vector: torch.Tensor) -> torch.Tensor:
-        """Return this rank's share of a vector of all parameters."""
         return vector.view(self.group.size(), -1)[self.group.rank()]
 
     @property
     def are_home(self) -> bool:
-        """Whether the parameters lie in their vector, in its dtype."""
+        """Whether all parameters lie in `home`, in its dtype."""
         pairs = zip(self.parameters, self.home.views, strict=True)
         return all(p.data_ptr() == view.data_ptr() and p.dtype == view.dtype for p, view in pairs)
 
     @torch.no_grad()
     def reduce(self, async_op: bool = False) -> dist.Work | None:
-        """Reduce-scatter the gradients, zeros where there is none, and withhold them; `finish` follows."""
+        """Reduce-scatter the gradients, with zeros for missing ones, and withhold them; `finish` follows."""
         flat = self.gradients or self.vector()
         for parameter, view in zip(self.parameters, flat.views, strict=True):
             gradient = own_gradient(parameter)
@@ -85,17 +83,14 @@ class ShardedWeights:
         return collectives.reduce_scatter_tensor(self._part, flat.vector, dist.ReduceOp.AVG, self.group, async_op)
 
     def finish(self) -> None:
-        """Add the mean, when it has arrived, to those of earlier backward passes since `zero_grad`."""
+        """Add the arrived mean to the means of earlier backward passes since `zero_grad`."""
         if self._part is not self.share_gradient:
             self.share_gradient.add_(self._part)
         self._part = self.share_gradient
         self.share.grad = self._shown_gradient
 
     def before_accumulating(self, parameter: nn.Parameter, _: torch.Tensor) -> None:
-        """Make room for a gradient before it is accumulated.
-
-        If the gradients of all parameters have been set to None, that of the share is forgotten.
-        """
+        """Prepare the accumulation of a gradient; forget the share's if all parameters' gradients are None."""
         if parameter.grad is None and self.share.grad is not None:
             if any(other.grad is not None for other in self.parameters):
                 raise ShardingError(FORGOTTEN)
@@ -103,18 +98,17 @@ class ShardedWeights:
         clear_withheld(parameter)
 
     def gather(self) -> None:
-        """All-gather the shares into the parameters."""
         collectives.all_gather_into_tensor(self.home.vector, self.share.detach(), self.group)
 
     def whole(self, part: torch.Tensor) -> torch.Tensor:
-        """Return the parts of all ranks, (share,) each, one after the other and without padding: (num_elements,)."""
+        """All-gather the parts, (share,) each, and return them without padding: (num_elements,)."""
         _require_shape(part, self.share.shape)
         gathered = part.new_empty(self.group.size() * len(part))
         collectives.all_gather_into_tensor(gathered, part.contiguous(), self.group)
         return gathered[: self.num_elements].clone()
 
     def own_of_whole(self, whole: torch.Tensor) -> torch.Tensor:
-        """Return this rank's share of a result of `whole`, which may be of another number of ranks."""
+        """Return this rank's share of a result of `whole`, perhaps from another number of ranks."""
         _require_shape(whole, torch.Size([self.num_elements]))
         padded = whole.new_zeros(self.group.size() * len(self.share))
         padded[: self.num_elements] = whole
@@ -122,7 +116,7 @@ class ShardedWeights:
 
 
 def _require_shape(tensor: torch.Tensor, shape: torch.Size) -> None:
-    """Refuse a tensor of another shape, which would be that of one rank alone."""
+    """Raise ValueError for a tensor of another shape, which belongs to one rank alone."""
     if tensor.shape != shape:
         raise ValueError(f"has shape {tuple(tensor.shape)}: only state with the shape of the parameter can be sharded")
 
@@ -130,9 +124,8 @@ def _require_shape(tensor: torch.Tensor, shape: torch.Size) -> None:
 class Zero1(Sharded):
     """Reduce-scatter the gradients, step the own share, all-gather the parameters: the bytes of an all-reduce.
 
-    The parameters lie in one vector for each dtype, of which the optimizer sees this rank's share as a single
-    parameter. It must therefore work element by element, with the same options for all parameters; others are refused.
-    A missing gradient counts as zeros.
+    The parameters lie in one vector per dtype. The optimizer sees this rank's share as a single parameter. Optimizers
+    must work element by element, with the same options for all parameters. A missing gradient counts as zeros.
 
     Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 5.1.
     """
@@ -149,7 +142,6 @@ class Zero1(Sharded):
                 parameter.register_hook(partial(weights.before_accumulating, parameter))
 
     def cut(self) -> Sequence[ShardedWeights]:
-        """Move all parameters into vectors."""
         return [ShardedWeights(some, self.group, keeps_gradients=True) for some in by_dtype(self.parameters)]
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
@@ -167,7 +159,6 @@ class Zero1(Sharded):
         return optimizer  # type: ignore[no-any-return]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of shares and parameters."""
         for weights in self.weights:
             weights.share.grad = None
         for parameter in self.parameters:
@@ -210,11 +201,9 @@ class Zero1(Sharded):
 
 
 class Zero2(InBuckets, Zero1):
-    """`Zero1` with a reduce-scatter for each bucket during the backward pass; its gradients are freed at once.
+    """`Zero1` with a reduce-scatter per bucket during the backward pass, which frees the bucket's gradients at once.
 
-    The optimizer's state has one vector for each bucket.
-
-    Source: as `Zero1`, 5.2.
+    The optimizer's state has one vector per bucket. Source: as `Zero1`, 5.2.
     """
 
     name = "zero2"

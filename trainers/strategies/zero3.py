@@ -1,4 +1,4 @@
-"""ZeRO stage 3: each rank also keeps its share of the parameters only; fully sharded data parallelism."""
+"""ZeRO stage 3: each rank keeps only its share of the parameters; fully sharded data parallelism."""
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +22,9 @@ _outer_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 class LayerWeights(ShardedWeights):
-    """The parameters of one dtype that the forward pass of a module needs; in between a rank keeps its share alone.
+    """The parameters of one dtype for a module's forward pass; between passes a rank keeps only its share.
 
-    stays: they stay from a forward pass to the end of its backward pass. missing: those whose gradients are still to
-    come.
+    stays: whole until the end of the backward pass. missing: parameters without a gradient yet.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class LayerWeights(ShardedWeights):
 
     @torch.no_grad()
     def release(self, hold: bool) -> None:
-        """Keep the share alone, with changes to the parameters. hold: keep the values, which a graph may read."""
+        """Keep only the share, with changes to the parameters. hold: keep the values, which a graph may read."""
         if not self.are_home:
             raise ShardingError(MOVED)
         self.share.copy_(self.own_share(self.home.vector))
@@ -66,9 +65,8 @@ class LayerWeights(ShardedWeights):
 class Zero3(Zero1):
     """`Zero1` whose ranks all-gather a layer's parameters before its forward and its backward pass, and then free them.
 
-    Autograd saves for the backward pass where to find a parameter: whatever reads it gathers its layer. When all
-    gradients of a layer are there, and another layer begins, they are reduce-scattered. Nothing is gathered ahead.
-    Ranks must use the same layers, which they compare at the end of a backward pass.
+    Autograd saves a parameter's place instead of its values; reading it gathers the layer. A layer's gradients are
+    reduce-scattered when all are ready and another layer begins. There is no prefetch. Ranks must use the same layers.
 
     Source: as `Zero1`, 5.3.
     """
@@ -123,7 +121,7 @@ class Zero3(Zero1):
             self._forget(hold=self._kept_since is not None and _next_sequence_nr() > self._kept_since)
 
     def _forget(self, hold: bool = False) -> None:
-        """Free what `unshard` or a pass that failed has left. hold: as in `LayerWeights.release`."""
+        """Free parameters left by `unshard` or a failed pass. hold: as in `LayerWeights.release`."""
         self._kept_since = None
         self._end_backward(hold)
         self._over.clear()
@@ -175,7 +173,7 @@ class Zero3(Zero1):
         return partial(self._load, layer, self._num_steps, tensor.size(), tensor.stride(), tensor.storage_offset())
 
     def _load(self, layer: LayerWeights, num_steps: int, *place: Any) -> torch.Tensor:
-        """Return a view of the gathered vector. num_steps: steps of the optimizer before the forward pass."""
+        """Return a view of the gathered vector. num_steps: optimizer steps before the forward pass."""
         if num_steps != self._num_steps:
             raise ShardingError(
                 "a backward pass belongs to a forward pass from before the last optimizer.step(), which has changed "
@@ -186,7 +184,7 @@ class Zero3(Zero1):
         return view.clone() if torch.is_grad_enabled() else view  # the graph of gradients reads it later
 
     def _arrived(self, layer: LayerWeights, parameter: nn.Parameter) -> None:
-        """Note a gradient that the backward pass has made; a pass may contain others, as with checkpoints."""
+        """Note a gradient; a backward pass may contain others, as with checkpoints."""
         self._reduced.discard(layer)
         layer.missing.discard(parameter)
         if not layer.missing:
@@ -194,7 +192,7 @@ class Zero3(Zero1):
             self._over.append(layer)
 
     def _settle(self) -> None:
-        """Free the parameters of the layers whose backward pass is over, and reduce their gradients."""
+        """Free the parameters of layers whose backward pass is over, and reduce their gradients."""
         over, self._over = self._over, []
         for layer in over:
             if not layer.stays:
@@ -213,7 +211,7 @@ class Zero3(Zero1):
         self._forget()
 
     def _compare_gathered(self) -> None:
-        """Raise ShardingError if ranks gathered different layers; of the same size, they would be mixed unnoticed."""
+        """Raise ShardingError if ranks gathered different layers; layers of one size would be mixed unnoticed."""
         own = torch.tensor([self._gathered], device=self.parameters[0].device)
         self._gathered = 0
         if not all_alike(own, self.group):
@@ -232,7 +230,7 @@ class Zero3(Zero1):
         torch.autograd.graph.increment_version(self.parameters)
 
     def after_stepping(self) -> None:
-        """Gather nothing: a forward pass gathers the parameters that it needs."""
+        """Gather nothing: forward passes gather their parameters."""
 
     def unshard(self) -> None:
         for layer in self._layers:
@@ -252,19 +250,19 @@ class Zero3(Zero1):
         return super().load_into(model, state_dict, strict)
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:  # noqa: ARG002
-        """Raise ValueError: parameters come and go within a pass, which a compiled one does not expect."""
+        """Raise ValueError: a compiled pass does not expect parameters to come and go."""
         raise ValueError("zero3: its passes cannot be compiled; use zero1 or zero2")
 
 
 def _unchanged(tensor: torch.Tensor, version: int) -> torch.Tensor:
-    """Return a saved tensor. Raises RuntimeError if it has changed, which autograd does not check under hooks."""
+    """Return a saved tensor. Raises RuntimeError if it has changed, which autograd ignores under hooks."""
     if tensor._version != version:
         raise RuntimeError("a tensor that the backward pass needs has been modified by an in-place operation")
     return tensor
 
 
 def _surround(module: nn.Module, enter: Callable[[], None], leave: Callable[[], None]) -> None:
-    """Call `enter` before, and `leave` after, a forward pass of the module and the hooks of others."""
+    """Call `enter` before and `leave` after a module's forward pass, outside the hooks of others."""
     last: list[RemovableHandle] = []
 
     def after(called: nn.Module, *_: object) -> None:

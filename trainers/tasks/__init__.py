@@ -1,4 +1,4 @@
-"""The tasks that can be trained. Making one checks its options, and loads no torch (unless a user's does)."""
+"""The tasks to train. Making a built-in task checks its options without loading torch."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,10 +16,10 @@ TASK_NAMES = tuple(TASKS)
 
 
 def load_task(name: str, seed: int, **options: Any) -> Task:
-    """Return the task called `name`, one of TASK_NAMES or a user's own, `MODULE:FUNCTION`.
+    """Return the task called `name`: one of TASK_NAMES, or a user's own, `MODULE:FUNCTION`.
 
-    The user's function is called with seed=seed and the options. Raises ValueError, in one line, for wrong arguments
-    and data that cannot be read.
+    A user's function is called with seed=seed and the options. Raises ValueError, in one line, for wrong arguments and
+    unreadable data.
     """
     check_seed(seed)
     if ":" in name:
@@ -36,10 +36,7 @@ def load_task(name: str, seed: int, **options: Any) -> Task:
 
 
 def require_option(name: str, option: str, others: Iterable[str] = ()) -> None:
-    """Raise ValueError if the task called `name` is ours and has no such option.
-
-    others: other options, such as --strategy, that may have been meant.
-    """
+    """Raise ValueError if a built-in task lacks this option. others: options to suggest, such as --strategy."""
     task = TASKS.get(name)
     if task is not None and option not in task.options:
         known = [f"`{known}`" for known in task.options]

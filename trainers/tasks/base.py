@@ -1,7 +1,4 @@
-"""`Task`: what is trained, on which data, with which loss; `ModelConfig`: the shape of the transformer.
-
-Bad values are refused here, before torch is loaded.
-"""
+"""`Task`: the model, data and loss to train; `ModelConfig`: the shape of the transformer. Loads no torch."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,14 +22,14 @@ Tokens = npt.NDArray[np.uint8] | npt.NDArray[np.int64]
 
 
 class Task(Protocol):
-    """A model with its data and its optimizer; an object with all these parts is a Task, whatever its class.
+    """The protocol of a task: a model with its data and its optimizer.
 
-    Every rank makes its own, the same for the same seed. Values may be plain attributes.
+    Every rank makes an equal task from the seed. Plain attributes may implement the properties.
     """
 
     @property
     def name(self) -> str:
-        """The name, for reports and messages."""
+        """The name in reports and messages."""
 
     @property
     def num_samples(self) -> int:
@@ -40,14 +37,14 @@ class Task(Protocol):
 
     @property
     def global_batch_size(self) -> int:
-        """The default number of samples per step, of all ranks together."""
+        """The default number of samples per step over all ranks."""
 
     @property
     def epochs(self) -> int:
         """The default number of epochs."""
 
     def model(self) -> "nn.Module":
-        """Return a new model on the CPU, its weights drawn from torch's global generator."""
+        """Return a new model on the CPU, with weights from torch's global generator."""
 
     def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
         """Return an optimizer of these parameters, which may be some of the model's."""
@@ -56,20 +53,20 @@ class Task(Protocol):
         """Return these training samples: CPU tensors, or a tuple, list or dict of them."""
 
     def loss(self, model: Callable[..., Any], batch: Any) -> "Tensor":
-        """Return the mean loss over the samples of the batch, which is on the model's device."""
+        """Return the mean loss over the batch, which is on the model's device."""
 
     def evaluate(self, model: "nn.Module") -> dict[str, float]:
-        """Return figures on held-out data, by name; called in eval mode and without gradients, on any device."""
+        """Return figures on held-out data, by name; called in eval mode without gradients, on any device."""
 
     def show(self, model: "nn.Module") -> str:
-        """Return a text about the trained model for the user, or ""; called as `evaluate` is."""
+        """Return a text about the trained model, or ""; called like `evaluate`."""
 
     def config(self) -> Config:
-        """Return all settings that determine the training; a run resumes only with the same ones."""
+        """Return all settings that determine the training; a run resumes only with equal settings."""
 
 
 class SeededTask:
-    """The parts that our own tasks have in common. optimizer_name: of the class in torch.optim."""
+    """The common parts of built-in tasks. optimizer_name: a class in torch.optim."""
 
     name: str
     options: tuple[str, ...] = ("learning_rate",)
@@ -95,20 +92,20 @@ class SeededTask:
 
 
 def evaluate(task: Task, model: "nn.Module") -> dict[str, float | None]:
-    """Return the task's figures on held-out data; None for one that is not finite."""
+    """Return the task's figures on held-out data; None replaces values that are not finite."""
     with evaluating(model):
         figures = task.evaluate(model)
     return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
 
 def format_figures(figures: Mapping[str, float | None]) -> str:
-    """Format figures on held-out data; nan for one that is not finite."""
+    """Format figures on held-out data; None becomes nan."""
     return ", ".join(f"{name} {'nan' if value is None else f'{value:.4f}'}" for name, value in figures.items())
 
 
 @contextmanager
 def evaluating(model: "nn.Module") -> "Iterator[torch.device]":
-    """Have `model` in eval mode, without gradients, for the block; gives the device of the model."""
+    """Put `model` into eval mode without gradients for the block; yield the model's device."""
     import torch
 
     modes = [(module, module.training) for module in model.modules()]
@@ -125,9 +122,8 @@ def evaluating(model: "nn.Module") -> "Iterator[torch.device]":
 class ModelConfig:
     """The shape of a `TinyTransformer`.
 
-    d_model: width; d_ff: width inside an MLP; sequence_length: maximum number of tokens.
-
-    Raises ValueError for a size that is too small or does not fit the others.
+    d_model: width; d_ff: width inside an MLP; sequence_length: maximum number of tokens. Raises ValueError for sizes
+    that are too small or inconsistent.
     """
 
     vocabulary: int = 256
@@ -155,18 +151,18 @@ class ModelConfig:
 
 
 def flag(name: str) -> str:
-    """Return the command-line option of a parameter, such as --learning-rate for learning_rate."""
+    """Return the command-line option of a parameter: --learning-rate for learning_rate."""
     return f"--{name.replace('_', '-')}"
 
 
 def check_seed(seed: int) -> None:
-    """Raise ValueError for a seed that torch or NumPy would refuse."""
+    """Raise ValueError for a seed that torch or NumPy refuses."""
     if not 0 <= seed < 2**63:
         raise ValueError(f"`seed` {seed}: must be at least 0 and less than 2**63")
 
 
 def require_at_least(minimum: int, **options: int | None) -> None:
-    """Raise ValueError, with the option's name, for a value below `minimum`; None is an option that was not given."""
+    """Raise ValueError, naming the option, for a value below `minimum`; None means not given."""
     for name, value in options.items():
         if value is not None and value < minimum:
             raise ValueError(f"`{name}` {value}: must be at least {minimum}")

@@ -1,4 +1,4 @@
-"""Tasks whose model tells classes apart: `Mlp`, `Wine`, and `Docstrings`, which sorts text by package."""
+"""Classification tasks: `Mlp`, `Wine`, and `Docstrings`, which sorts text by package."""
 
 import ast
 import hashlib
@@ -39,21 +39,19 @@ class Examples(NamedTuple):
     labels: npt.NDArray[np.int64]
 
     def chosen(self, which: npt.NDArray[np.int64] | slice) -> "Examples":
-        """Return the examples at these places."""
         return Examples(self.inputs[which], self.labels[which])
 
     def tensors(self) -> "tuple[Tensor, Tensor]":
-        """Return both in the same memory."""
+        """Return both as tensors in the same memory."""
         import torch
 
         return torch.from_numpy(self.inputs), torch.from_numpy(self.labels)
 
 
 class Classifier(SeededTask):
-    """A task that minimises the cross entropy of classes; a batch is a tuple of the model's inputs and the labels."""
+    """A task with a cross-entropy loss; a batch is a tuple of the model's inputs and the labels."""
 
     def held_out(self) -> "tuple[Tensor, ...]":
-        """Return the test data as a batch."""
         raise NotImplementedError
 
     def loss(self, model: Callable[..., Any], batch: "tuple[Tensor, ...]") -> "Tensor":
@@ -63,7 +61,7 @@ class Classifier(SeededTask):
         return functional.cross_entropy(model(*inputs), labels)
 
     def evaluate(self, model: "nn.Module") -> dict[str, float]:
-        """Return the mean cross entropy in nats, and the accuracy, on the test data."""
+        """Return the mean cross entropy in nats and the accuracy on the test data."""
         from torch.nn import functional
 
         with evaluating(model) as device:
@@ -92,7 +90,6 @@ class Perceptron(Classifier):
         return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
     def batch(self, indices: npt.NDArray[np.int64]) -> "tuple[Tensor, ...]":
-        """Return inputs and labels."""
         return self.train.chosen(indices).tensors()
 
     def held_out(self) -> "tuple[Tensor, ...]":
@@ -100,7 +97,7 @@ class Perceptron(Classifier):
 
 
 class Mlp(Perceptron):
-    """Ten classes of two overlapping clusters each, on opposite sides of the origin, so that no linear model works."""
+    """Ten classes of two overlapping clusters on opposite sides of the origin, which no linear model separates."""
 
     name = "mlp"
     global_batch_size = 64
@@ -114,7 +111,7 @@ class Mlp(Perceptron):
 
 
 def draw_examples(seed: int, num_features: int, num_classes: int) -> tuple[Examples, Examples]:
-    """Return training and test data."""
+    """Draw training and test data."""
     rng = np.random.default_rng(seed)
     directions = rng.standard_normal((num_classes, num_features), dtype=np.float32)
     lengths: npt.NDArray[np.float32] = np.linalg.norm(directions, axis=1, keepdims=True)
@@ -151,7 +148,7 @@ def _load() -> Examples:
 
 
 def split(examples: Examples, seed: int) -> tuple[Examples, Examples]:
-    """Return training and test data, NUM_TEST_WINES of them, chosen by `seed`.
+    """Return training data and NUM_TEST_WINES test examples, chosen by `seed`.
 
     Features have mean 0 and deviation 1 over the training data.
     """
@@ -163,10 +160,9 @@ def split(examples: Examples, seed: int) -> tuple[Examples, Examples]:
 
 
 class Padded(NamedTuple):
-    """Docstrings of uneven lengths in one tensor.
+    """Docstrings of different lengths in one tensor.
 
-    words: (batch, longest) int64, 0 after the end of each. mask: the same shape, True where there is a word.
-    labels: (batch,) int64, indices of PACKAGES.
+    words: (batch, longest) int64, padded with 0. mask: same shape, True for words. labels: (batch,) int64.
     """
 
     words: "Tensor"
@@ -175,9 +171,9 @@ class Padded(NamedTuple):
 
 
 class Docstrings(Classifier):
-    """From a docstring of the standard library to its package; batches are padded, and the model gets a mask.
+    """Classification of the standard library's docstrings by package, with padded batches and a mask.
 
-    Raises ValueError if Python has no source of its library.
+    Raises ValueError if the source of the library is not installed.
     """
 
     name = "docstrings"
@@ -233,13 +229,13 @@ def _of_definitions(node: Definition) -> Iterator[str]:
 
 
 def word_numbers(text: str) -> Words:
-    """Return the first words of a text as numbers from 1, (at most MAX_WORDS,), the same in every process."""
+    """Hash the first words of a text to numbers from 1, (at most MAX_WORDS,), the same in every process."""
     words = WORD.findall(text.lower())[:MAX_WORDS]
     return np.array([1 + zlib.crc32(word.encode()) % (VOCABULARY - 1) for word in words], dtype=np.int64)
 
 
 def pad(rows: Sequence[Words]) -> Words:
-    """Return the rows with zeros after the end of each, (len(rows), longest)."""
+    """Pad the rows with zeros to the longest: (len(rows), longest)."""
     padded = np.zeros((len(rows), max(len(row) for row in rows)), dtype=np.int64)
     for place, row in zip(padded, rows, strict=True):
         place[: len(row)] = row

@@ -1,7 +1,4 @@
-"""`LanguageModel`: a tiny transformer that learns to predict the next byte of a text.
-
-Data is loaded and checked with NumPy alone, so that a bad option is reported before torch is loaded.
-"""
+"""`LanguageModel`: a tiny transformer that predicts the next byte of a text; checks data before torch is loaded."""
 
 import hashlib
 import math
@@ -28,17 +25,14 @@ SHOWN_BYTES = 200
 
 
 def english_text() -> bytes:
-    """Return the help pages that every Python brings with it, some 466,000 bytes; versions differ a little."""
+    """Return Python's help pages, some 466,000 bytes; versions differ a little."""
     return "\n".join(topics[name] for name in sorted(topics)).encode()
 
 
 def read_tokens(source: str, config: ModelConfig, seed: int) -> Tokens:
-    """Return tokens, shape (num_tokens,).
+    """Return tokens, (num_tokens,). Raises ValueError for an unreadable source or too small a vocabulary.
 
-    source: "topics", `english_text`; "random", drawn uniformly; otherwise the path of a file, whose bytes are the
-    tokens.
-
-    Raises ValueError if the source cannot be read or its bytes do not fit the vocabulary.
+    source: "topics": `english_text`; "random": uniformly drawn; otherwise a file whose bytes are the tokens.
     """
     if source == "random":
         return np.random.default_rng(seed).integers(config.vocabulary, size=NUM_RANDOM_TOKENS)
@@ -49,12 +43,9 @@ def read_tokens(source: str, config: ModelConfig, seed: int) -> Tokens:
 
 
 class LanguageModel(SeededTask):
-    """Trained on windows of a text that do not overlap, and evaluated on its last tenth.
+    """Training on non-overlapping windows of a text, and evaluation on its last tenth.
 
-    A sample is a window of sequence_length tokens and the one after them. data: see `read_tokens`. sizes: see
-    `ModelConfig`.
-
-    Raises ValueError for sizes or data that do not fit.
+    Samples have sequence_length + 1 tokens. Raises ValueError for bad sizes (`ModelConfig`) or data (`read_tokens`).
     """
 
     name = "lm"
@@ -84,7 +75,7 @@ class LanguageModel(SeededTask):
         return TinyTransformer(self.model_config)
 
     def batch(self, indices: npt.NDArray[np.int64]) -> "Tensor":
-        """Windows, (len(indices), sequence_length + 1) int64; neighbours share the token between them."""
+        """Return windows, (len(indices), sequence_length + 1) int64; neighbours share one token."""
         import torch
 
         length = self.model_config.sequence_length
@@ -108,7 +99,6 @@ class LanguageModel(SeededTask):
         return {"loss": loss, "bits_per_byte": loss / math.log(2)} if self.is_text else {"loss": loss}
 
     def show(self, model: "nn.Module") -> str:
-        """Return the end of the text and its continuation by the model; "" for random tokens."""
         from trainers.tasks.model import continue_text
 
         if not self.is_text:
@@ -128,6 +118,6 @@ class LanguageModel(SeededTask):
 
 
 def printable(text: bytes) -> str:
-    """Return bytes as printable text; bytes that are no text are replaced."""
+    """Decode bytes as text; replace invalid bytes and unprintable characters."""
     shown = text.decode(errors="replace")
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in shown)

@@ -14,7 +14,7 @@ TEMPERATURE = 0.8  # a little below 1: fewer slips into what the model itself fi
 
 
 class TinyTransformer(nn.Module):
-    """A causal transformer with pre-norm blocks, whose weights are drawn from torch's global generator."""
+    """A causal transformer with pre-norm blocks and weights from torch's global generator."""
 
     positions: Tensor
 
@@ -31,9 +31,9 @@ class TinyTransformer(nn.Module):
         self.head = _linear(config.d_model, config.vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits of the token after each position, (batch, sequence, vocabulary).
+        """Return the logits of each next token, (batch, sequence, vocabulary).
 
-        tokens: (batch, sequence) int64, each below the vocabulary. Raises ValueError for a sequence that is too long.
+        tokens: (batch, sequence) int64, below the vocabulary. Raises ValueError for a sequence that is too long.
         """
         length = tokens.shape[1]
         if length > self.sequence_length:
@@ -44,7 +44,7 @@ class TinyTransformer(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention between positions, and an MLP on each position alone; both add to the stream."""
+    """Attention between positions, then an MLP on each position; both add to the stream."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -58,14 +58,14 @@ class Block(nn.Module):
         )
 
     def forward(self, stream: Tensor) -> Tensor:
-        """Return the new stream. stream: (batch, sequence, d_model)."""
+        """Return the new stream, (batch, sequence, d_model)."""
         stream = stream + self.attention(self.attention_norm(stream))
         added: Tensor = stream + self.mlp(self.mlp_norm(stream))
         return added
 
 
 class CausalSelfAttention(nn.Module):
-    """Causal attention with several heads."""
+    """Causal multi-head attention."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class CausalSelfAttention(nn.Module):
         self.output = _linear(config.d_model, config.d_model, std=_branch_std(config))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a tensor of the shape of x: (batch, sequence, d_model)."""
+        """Return a tensor of the shape of x, (batch, sequence, d_model)."""
         batch, sequence, d_model = x.shape
         # (batch, sequence, 3 * d_model) -> three of (batch, heads, sequence, d_model / heads)
         split = self.query_key_value(x).view(batch, sequence, 3, self.heads, d_model // self.heads)
@@ -85,10 +85,10 @@ class CausalSelfAttention(nn.Module):
 
 
 def sinusoids(num_positions: int, d_model: int) -> Tensor:
-    """Return positional encodings, (num_positions, d_model), with d_model even.
+    """Return positional encodings, (num_positions, d_model); d_model is even.
 
-    Sines in the even columns, cosines in the odd ones, with wavelengths from 2 pi to nearly 10,000 * 2 pi positions
-    (Vaswani et al. 2017, section 3.5).
+    Even columns are sines, odd columns cosines, with wavelengths from 2 pi to nearly 10,000 * 2 pi positions (Vaswani
+    et al. 2017, section 3.5).
     """
     position = torch.arange(num_positions).unsqueeze(1)
     frequency = torch.exp(torch.arange(0, d_model, 2) * (-math.log(10_000.0) / d_model))
@@ -97,16 +97,16 @@ def sinusoids(num_positions: int, d_model: int) -> Tensor:
 
 
 def next_token_loss(model: Callable[[Tensor], Tensor], windows: Tensor) -> Tensor:
-    """Return the mean cross entropy, in nats, of each token given those before it.
+    """Return the mean cross entropy, in nats, of each token given its predecessors.
 
-    model: maps tokens to logits, as `TinyTransformer`. windows: (batch, sequence_length + 1) int64.
+    model: maps tokens to logits, like `TinyTransformer`. windows: (batch, sequence_length + 1) int64.
     """
     logits = model(windows[:, :-1])
     return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
 
 def _linear(num_inputs: int, num_outputs: int, std: float = 0.02) -> nn.Linear:
-    """Return a linear layer with small weights: an untrained model gives every token nearly the same probability."""
+    """Return a linear layer with small weights, so that an untrained model predicts nearly uniformly."""
     layer = nn.Linear(num_inputs, num_outputs)
     nn.init.normal_(layer.weight, std=std)
     nn.init.zeros_(layer.bias)
@@ -114,12 +114,12 @@ def _linear(num_inputs: int, num_outputs: int, std: float = 0.02) -> nn.Linear:
 
 
 def _branch_std(config: ModelConfig) -> float:
-    """Return a smaller deviation for the two layers per block that add to the stream, as in GPT-2."""
+    """Return the smaller deviation of layers that add to the stream, as in GPT-2."""
     return 0.02 / math.sqrt(2 * config.layers)
 
 
 class TextClassifier(nn.Module):
-    """A classifier of texts of uneven lengths; attention and mean leave out the padding."""
+    """A classifier of texts of different lengths; attention and mean ignore the padding."""
 
     def __init__(self, vocabulary: int, num_classes: int) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class TextClassifier(nn.Module):
     def forward(self, words: Tensor, mask: Tensor) -> Tensor:
         """Return the scores, (batch, num_classes).
 
-        words: (batch, longest) int64, below the vocabulary. mask: the same shape, True where there is a word.
+        words: (batch, longest) int64, below the vocabulary. mask: the same shape, True for words.
         """
         stream = self.dropout(self.embedding(words))
         normed = self.norm(stream)
@@ -146,9 +146,9 @@ class TextClassifier(nn.Module):
 def continue_text(
     model: nn.Module, sequence_length: int, prompt: bytes, num_bytes: int, seed: int, temperature: float = TEMPERATURE
 ) -> bytes:
-    """Return the bytes that `model` draws after `prompt`, without using torch's global generator.
+    """Sample `num_bytes` bytes after `prompt`, without torch's global generator.
 
-    sequence_length: maximum number of tokens that the model sees.
+    sequence_length: maximum number of visible tokens.
     """
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.tensor(list(prompt))

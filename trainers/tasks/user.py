@@ -13,7 +13,7 @@ _PARTS = {name: part for name, part in vars(Task).items() if not name.startswith
 
 
 def load_user_task(name: str, seed: int, options: dict[str, Any]) -> Task:
-    """Return the task that the user's function returns, called with seed=seed and the options.
+    """Call the user's function with seed=seed and the options; return its task.
 
     The module may be in the current directory. Raises ValueError, in one line, for any failure.
     """
@@ -58,7 +58,7 @@ def _module(name: str, module_name: str) -> Any:
 
 
 def _has(task: Task, part: str) -> bool:
-    """Return whether the task itself defines a part; a subclass of Task inherits empty ones."""
+    """Return whether the task itself defines a part; a subclass of Task inherits empty parts."""
     if getattr(type(task), part, None) is _PARTS[part]:
         return False
     return hasattr(task, part) if isinstance(_PARTS[part], property) else callable(getattr(task, part, None))
