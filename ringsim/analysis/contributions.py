@@ -1,4 +1,4 @@
-"""The contributions that each rank holds of each chunk, by transfer or after some steps; the phases of a schedule."""
+"""The contributions in each rank's chunks, by transfer or by step, and the phases of a schedule."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ MAX_STATES = 15  # all of an 8-rank all-reduce; odd, so that the state half-way 
 class ContributionStep:
     """One step of a schedule, and the contributions in the receivers' chunks.
 
-    result: how often each rank's contribution is in the chunk after the transfer, (num_transfers, num_ranks).
-    before, after: the number of contributions in the chunk, (num_transfers,).
-    finished: whether the chunk then is what the collective asks for, (num_transfers,).
+    result: count of each rank's contribution in the chunk after the transfer, (num_transfers, num_ranks).
+    before, after: number of contributions in the chunk, (num_transfers,).
+    finished: whether the chunk after the transfer is complete for the collective, (num_transfers,).
     """
 
     index: int
@@ -33,7 +33,7 @@ class ContributionStep:
 
 
 def iterate_contributions(schedule: Schedule) -> Iterator[ContributionStep]:
-    """Yield the steps one after the other, as `replay` carries them out."""
+    """Yield the steps in the order in which `replay` executes them."""
     complete, _ = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)
     contributions = _Contributions(schedule)
     for index, step in run(schedule, contributions):
@@ -43,7 +43,7 @@ def iterate_contributions(schedule: Schedule) -> Iterator[ContributionStep]:
 
 
 class _Contributions:
-    """The state of `run` that counts contributions, and logs what was written."""
+    """State of `run` that counts contributions and logs the written chunks."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._counts = initial_counts(schedule.collective, schedule.num_ranks, schedule.num_chunks)
@@ -69,17 +69,17 @@ class _Contributions:
 
 
 def num_shares(schedule: Schedule) -> int:
-    """Return how many contributions a finished chunk holds: of all ranks, or one where nothing is summed."""
+    """Return the number of contributions in a finished chunk: one per rank, or 1 if the collective adds nothing."""
     return schedule.num_ranks if schedule.collective.reduces else 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkStates:
-    """The contributions that each rank holds of each chunk, state after state.
+    """The contributions that each rank holds of each chunk, after some of the steps.
 
-    states: the steps run so far in each state, (num_states,): all, or MAX_STATES evenly chosen with both ends.
+    states: number of executed steps, (num_states,): all, or MAX_STATES evenly spaced including both ends.
     contributions: counts, (num_states, rank, chunk, contributor).
-    finished: whether a rank holds all that the collective asks of a chunk, (num_states, rank, chunk).
+    finished: whether the rank's chunk is complete for the collective, (num_states, rank, chunk).
     """
 
     num_ranks: int
@@ -108,7 +108,7 @@ class ChunkStates:
 
 
 class SchedulePhase(NamedTuple):
-    """The steps `first` to `last`, with one name."""
+    """The steps `first` to `last`, under one name."""
 
     name: str
     first: int
@@ -118,10 +118,10 @@ class SchedulePhase(NamedTuple):
 def find_phases(
     schedule: Schedule, steps: Sequence[ContributionStep], host_of_rank: Ints | None = None
 ) -> tuple[SchedulePhase, ...]:
-    """Return the phases in their order: steps that add, copy, or do both.
+    """Return the phases in order; the steps of a phase add, copy or do both.
 
-    steps: of `iterate_contributions`.
-    host_of_rank: (num_ranks,), if ranks share hosts; then steps that stay within hosts are their own phase.
+    steps: from `iterate_contributions`.
+    host_of_rank: (num_ranks,), if ranks share hosts; steps within hosts then form their own phases.
     """
     adding, copying = _names(schedule, steps)
     named = []
@@ -134,7 +134,7 @@ def find_phases(
 
 
 def _names(schedule: Schedule, steps: Sequence[ContributionStep]) -> tuple[str, str]:
-    """Return the names of steps that add and that copy, by where the sum of each chunk first appears."""
+    """Return the names of adding and of copying steps, from the ranks on which complete sums first appear."""
     if not schedule.collective.reduces:
         return "reduce", schedule.collective.value.replace("_", "-")
     summed = np.zeros((schedule.num_ranks, schedule.num_chunks), dtype=np.bool_)
@@ -158,7 +158,7 @@ def _where(step: Step, host_of_rank: Ints | None) -> str:
 
 
 def hosts_of_network(network: Network, num_ranks: int) -> tuple[tuple[str, ...], Ints | None]:
-    """Return the names of the hosts and the host of each rank; nothing unless ranks share hosts."""
+    """Return the host names and the host of each rank; empty and None unless ranks share hosts."""
     layout = lay_out(network.spec, num_ranks)
     grouped = 1 < len(np.unique(layout.host_of_rank)) < num_ranks
     return (layout.names, layout.host_of_rank) if grouped else ((), None)

@@ -1,4 +1,4 @@
-"""The algorithms that a network has, their costs and the bounds of these; the rates of nccl-tests.
+"""The algorithms available on a network, their costs with lower bounds, and the rates of nccl-tests.
 
 busbw is algbw times the least number of bytes that a rank sends (nccl-tests, doc/PERFORMANCE.md).
 """
@@ -18,7 +18,7 @@ from ringsim.schedule import Collective, Schedule
 
 
 def candidates(collective: Collective, networks: Iterable[Network]) -> list[str]:
-    """Return the built-in algorithms that at least one of the networks has, see `why_not`.
+    """Return the built-in algorithms that at least one of the networks supports, see `why_not`.
 
     >>> from ringsim import load_network
     >>> "nvls" in candidates(Collective.ALL_REDUCE, [load_network("dgx-a100")])
@@ -30,9 +30,9 @@ def candidates(collective: Collective, networks: Iterable[Network]) -> list[str]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a schedule; bytes as a multiple of the size of the whole tensor.
+    """The cost of a schedule; bytes are relative to the size of the whole tensor.
 
-    sent: by the rank that sends most. sent_bound, steps_bound: the least that any algorithm needs.
+    sent: by the busiest sender. sent_bound, steps_bound: lower bounds for any algorithm.
     """
 
     schedule: Schedule
@@ -67,7 +67,7 @@ def cost_of(schedule: Schedule) -> Cost:
 
 
 def sent_bound(collective: Collective, num_ranks: int) -> float:
-    """Return the bytes that the busiest rank must send at least, over the size of the whole tensor.
+    """Return the least bytes that the busiest rank must send, over the size of the whole tensor.
 
     all_reduce 2(n-1)/n, its halves (n-1)/n (Patarasuk and Yuan 2009); broadcast and reduce 1, as every byte must leave
     the root, or another rank; scatter and all_to_all (n-1)/n, all but a rank's own; gather 1/n, a rank's own.
@@ -78,7 +78,7 @@ def sent_bound(collective: Collective, num_ranks: int) -> float:
 
 
 def steps_bound(num_ranks: int) -> int:
-    """Return the steps, in which each rank sends to one other, until one has heard of all ranks: ceil(log2 n)."""
+    """Return ceil(log2 n): the least steps, of one send per rank, until a rank can depend on all ranks."""
     return (num_ranks - 1).bit_length()
 
 
@@ -88,6 +88,6 @@ def algbw_bytes_per_s(size_bytes: int, time_s: float) -> float | None:
 
 
 def busbw_bytes_per_s(collective: Collective, num_ranks: int, size_bytes: int, time_s: float) -> float | None:
-    """Return algbw times `busbw_factor`; None where algbw is."""
+    """Return algbw times `busbw_factor`; None if algbw is None."""
     algbw = algbw_bytes_per_s(size_bytes, time_s)
     return None if algbw is None else algbw * busbw_factor(collective.value, num_ranks)

@@ -1,7 +1,7 @@
 """`critical_path`: the chain of activities that took as long as the whole run.
 
-Each activity began when the last of those that it waited for ended (see `Dependencies`); that one precedes it on the
-path.
+An activity starts when the last activity on which it depends ends (see `Dependencies`). That activity precedes it on
+the path.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ class Activity(Enum):
 
 
 class Cause(Enum):
-    """The last event that an activity waited for; of simultaneous ones the first in this order."""
+    """The last event for which an activity waited; of simultaneous events, the first in this order."""
 
     ARRIVED = "it arrived"
     READY = "its chunk was written"
@@ -78,15 +78,14 @@ class CriticalPath:
         return spent
 
     def shares(self) -> dict[CostKind, float]:
-        """Return the times as fractions, which add up to 1; all 0 where no time passes."""
+        """Return the times as fractions with sum 1; all 0 if the run takes no time."""
         return {kind: seconds / self.time_s if self.time_s > 0 else 0.0 for kind, seconds in self.seconds().items()}
 
 
 def critical_path(timeline: Timeline, rows: Dependencies, topology: Topology, chunk_bytes: Ints) -> CriticalPath:
-    """Return the path of a run; of transfers that were applied last it ends with the first.
+    """Return the critical path of a run; of several last transfers, the first ends the path.
 
-    rows: what the transfers waited for. chunk_bytes: (num_chunks,).
-
+    rows: the dependencies of the transfers. chunk_bytes: (num_chunks,).
     Raises ValueError if the run never finished.
     """
     if not np.isfinite(timeline.time_s):
@@ -112,7 +111,7 @@ def critical_path(timeline: Timeline, rows: Dependencies, topology: Topology, ch
 
 
 def _spent(begin_s: float, end_s: float, costs: Mapping[CostKind, float]) -> dict[CostKind, float]:
-    """Split the time of an activity into its costs alone and the rest, contention."""
+    """Split the time of an activity into its costs alone, and the rest as contention."""
     spent, rest_s = {}, end_s - begin_s
     for kind, alone_s in costs.items():
         spent[kind] = min(alone_s, rest_s)
@@ -129,7 +128,7 @@ def _times(timeline: Timeline, row: int, activity: Activity) -> tuple[float, flo
 
 
 def _hops(timeline: Timeline, rows: Dependencies) -> Iterator[tuple[int, Activity, Cause]]:
-    """Yield the activities of the path from the last application back to the first activity."""
+    """Yield the activities of the path, from the last application back to the first activity."""
     row, activity = int(np.argmax(timeline.applied_s)) if len(timeline) else NO_ROW, Activity.APPLYING
     while row != NO_ROW:
         before = [known for known in _before(timeline, rows, row, activity) if known[1] != NO_ROW]
@@ -142,7 +141,7 @@ def _hops(timeline: Timeline, rows: Dependencies) -> Iterator[tuple[int, Activit
 def _before(
     timeline: Timeline, rows: Dependencies, row: int, activity: Activity
 ) -> Iterator[tuple[Cause, int, Activity]]:
-    """Yield what an activity may have waited for, in the order of `Cause`; a row may be NO_ROW."""
+    """Yield the possible predecessors of an activity in the order of `Cause`; a row may be NO_ROW."""
     if activity is Activity.TRAVELLING:
         yield Cause.LEFT, row, Activity.SENDING
     elif activity is Activity.SENDING:
@@ -156,7 +155,7 @@ def _before(
 
 
 def _last_to_leave(timeline: Timeline, rows: Dependencies, free: int) -> int:
-    """Return the first row that left last of `free` and its sender's earlier transfers of the chunk; or NO_ROW."""
+    """Return the row that left last of `free` and its sender's earlier transfers of the chunk, or NO_ROW."""
     last = free
     while free != NO_ROW:
         if timeline.sent_s[free] >= timeline.sent_s[last]:

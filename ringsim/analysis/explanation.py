@@ -1,4 +1,4 @@
-"""`Explanation`: where the time of one simulated collective goes, and how busy ranks and links are."""
+"""`Explanation`: the critical path of one simulated collective, and the use of its ranks and links."""
 
 from dataclasses import dataclass
 
@@ -22,11 +22,11 @@ Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indi
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankUsage:
-    """The use that each rank made of the time until `until_s`; each (num_ranks,).
+    """The activities of each rank until `until_s`; columns have the shape (num_ranks,).
 
-    sending_s, applying_s: with at least one transfer on a link, or being added or copied; two at once count once.
-    busy_s: either; waiting_s: neither.
-    last_active_s: the end of its last activity; 0 if there is none.
+    sending_s: with at least one transfer on a link. applying_s: with at least one chunk being added or copied.
+    busy_s: sending or applying. waiting_s: neither. Simultaneous activities count once.
+    last_active_s: end of the last activity; 0 if there is none.
     Activities that never end are not counted.
     """
 
@@ -39,20 +39,20 @@ class RankUsage:
 
     @property
     def busiest(self) -> int:
-        """The first rank of those that are busy for longest."""
+        """The rank that is busy for the longest time; of equals, the first."""
         return int(among_most(self.busy_s).argmax())
 
     @property
     def slowest(self) -> int:
-        """The first rank of those that finish last."""
+        """The rank that finishes last; of equals, the first."""
         return int(among_most(self.last_active_s).argmax())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkUsage:
-    """The utilisation of each link: what it moved over its capacity times the time, 0 to 1, (num_links,).
+    """The utilisation of each link, 0 to 1, (num_links,): bytes moved over capacity times time.
 
-    Links are the resources of the topology, then each pair of ranks whose path uses none and has its own limit.
+    Links are the resources of the topology, followed by each pair of ranks with its own limit and without resources.
     """
 
     resource_names: tuple[str, ...]
@@ -61,13 +61,13 @@ class LinkUsage:
     utilisation: Floats
 
     def name(self, link: int) -> str:
-        """Return the resource's name in the network; of a pair of ranks such as rank3 -> rank4."""
+        """Return the name of the resource in the network; for a pair of ranks, for example, rank3 -> rank4."""
         pair = link - len(self.resource_names)
         return self.resource_names[link] if pair < 0 else f"rank{self.src[pair]} -> rank{self.dst[pair]}"
 
     @property
     def bottleneck(self) -> int | None:
-        """The first link of those that are used most; None if none limits anything."""
+        """The link with the highest utilisation, of equals the first; None if no link limits the run."""
         return int(among_most(self.utilisation).argmax()) if self.utilisation.any() else None
 
 
@@ -89,9 +89,9 @@ def rank_usage(timeline: simulation.Timeline) -> RankUsage:
 
 
 def waiting_times(timeline: simulation.Timeline) -> tuple[Floats, ...]:
-    """Return for each rank the (begin, end) of every time in which it neither sends nor applies, (num_gaps, 2).
+    """Return the waiting times of each rank as (begin, end), (num_gaps, 2): it neither sends nor applies.
 
-    They lie before its last activity, and before one that never ends.
+    Only times before the rank's last activity count, and before an activity that never ends.
     """
     rank = np.concatenate([timeline.src, timeline.dst])
     begin = np.concatenate([timeline.start_s, timeline.apply_s])
@@ -107,9 +107,9 @@ def waiting_times(timeline: simulation.Timeline) -> tuple[Floats, ...]:
 
 
 def pack_rows(lane: Ranks, peer: Ranks, begin_s: Floats, end_s: Floats, num_lanes: int) -> tuple[Ints, Ints]:
-    """Return a row within its lane for each activity, and the number of rows of each lane, at least one.
+    """Assign each activity to a row of its lane; return the rows, and the number of rows of each lane (at least 1).
 
-    Rows are the fewest in which no two overlap. An activity stays in the row of the same peer where it can.
+    The activities of a row do not overlap; rows are as few as possible. An activity prefers the row of its peer.
     lane, peer, begin_s, end_s: (num_activities,).
     """
     rounding = _ROUNDING * float(end_s[np.isfinite(end_s)].max(initial=0.0))
@@ -128,7 +128,7 @@ def pack_rows(lane: Ranks, peer: Ranks, begin_s: Floats, end_s: Floats, num_lane
 
 
 def pack_sends(timeline: simulation.Timeline) -> tuple[Ints, Ints]:
-    """Return the row of each transfer among the sends of its rank, (num_transfers,), and the number of rows by rank."""
+    """Return the row of each transfer among its rank's sends, (num_transfers,), and the number of rows by rank."""
     return pack_rows(timeline.src, timeline.dst, timeline.start_s, timeline.sent_s, timeline.num_ranks)
 
 
@@ -137,7 +137,7 @@ def link_usage(
 ) -> LinkUsage:
     """Return the utilisation of links; messages that never left are not counted. chunk_bytes: (num_chunks,).
 
-    channel: (num_transfers,), for switches that add or copy the messages of a channel.
+    channel: (num_transfers,), needed if switches add or copy the messages of a channel.
     """
     on_channel = channel if channel is not None and topology.switch_of_rank is not None else np.zeros(1, np.int64)
     src, dst, channel, moved = _moved(timeline, chunk_bytes, on_channel.astype(np.int64))
@@ -182,7 +182,7 @@ def _total(intervals: Intervals, num_ranks: int) -> Floats:
 
 
 def _moved(timeline: simulation.Timeline, chunk_bytes: Ints, channel: Ints) -> tuple[Ints, Ints, Ints, Floats]:
-    """Return src, dst, channel and bytes of each connection that is used, (num_connections,) each."""
+    """Return src, dst, channel and bytes of each used connection, (num_connections,) each."""
     left = np.isfinite(timeline.sent_s)
     sizes = np.where(left, chunk_bytes[timeline.chunk], 0)
     num_ranks = timeline.num_ranks
@@ -212,13 +212,13 @@ def _add_up(index: Ranks, amount: Floats | Ints, length: int) -> Floats:
 
 
 def among_most(values: Floats) -> Bools:
-    """Return which values are as large as the largest, but for rounding."""
+    """Return which values equal the largest, except for rounding."""
     return np.asarray(values >= values.max(initial=0.0) * (1 - SAME_USE))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
-    """The parts of a run; `path` is None if it never finishes, and `blocked` if it does."""
+    """The parts of a run; `path` is None if the run never finishes, `blocked` is None if it finishes."""
 
     timeline: simulation.Timeline
     ranks: RankUsage
@@ -236,7 +236,7 @@ class Explanation:
 
 
 def why_not_explained(schedule: Schedule) -> str | None:
-    """Return why `schedule` has too many transfers to examine; None if it has not."""
+    """Return the reason why `schedule` has too many transfers to examine; None if it can be examined."""
     num_transfers = schedule.num_transfers
     if num_transfers > MAX_TRANSFERS:
         return f"{num_transfers:,} transfers: at most {MAX_TRANSFERS:,} are examined one by one"

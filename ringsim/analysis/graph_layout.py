@@ -1,4 +1,4 @@
-"""`GraphLayout`: where ranks, hosts and links lie in a drawing of who sends to whom."""
+"""`GraphLayout`: the positions of ranks, hosts and links in a drawing of the communication graph."""
 
 import math
 from collections import defaultdict
@@ -20,7 +20,7 @@ _TOUCHES, _APART = 0.2, 0.07  # of the distance of the closest ranks: as near a 
 
 
 class GraphShape(Enum):
-    """How the ranks are placed."""
+    """The arrangement of the ranks."""
 
     RING = "ring"  # on a circle, in the order in which the pairs go round or along
     TREE = "tree"
@@ -41,10 +41,10 @@ class HostBox:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphLayout:
-    """Places in a unit square, y downwards.
+    """Positions in a unit square, y downwards.
 
-    places: of the ranks, (num_ranks, 2). pairs: sender and receiver of each pair that is used, (num_pairs, 2).
-    hosts: the boxes, empty unless the shape is HOSTS.
+    places: of the ranks, (num_ranks, 2). pairs: sender and receiver of each used pair, (num_pairs, 2).
+    hosts: empty unless the shape is HOSTS.
     """
 
     shape: GraphShape
@@ -54,14 +54,14 @@ class GraphLayout:
 
     @property
     def bends(self) -> Floats:
-        """The control point of each pair's link, which is a quadratic Bezier curve, (num_pairs, 2)."""
+        """The control point of each pair's link, a quadratic Bezier curve, (num_pairs, 2)."""
         return _bends(self.shape, self.places, self.pairs)
 
 
 def lay_out_graph(schedule: Schedule, host_names: Sequence[str] = (), host_of_rank: Ints | None = None) -> GraphLayout:
-    """Return a layout in which pairs of ranks that send to each other are easy to follow.
+    """Return a layout in which the links between ranks are easy to follow.
 
-    host_of_rank: (num_ranks,), groups ranks if there are several hosts and one of them has several ranks.
+    host_of_rank: (num_ranks,), groups ranks if there are several hosts and at least one has several ranks.
     """
     import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 
@@ -88,13 +88,13 @@ def lay_out_graph(schedule: Schedule, host_names: Sequence[str] = (), host_of_ra
 
 
 def pairs_of(schedule: Schedule) -> Ints:
-    """Return who sends to whom at all, (num_pairs, 2), each pair once."""
+    """Return the pairs of sender and receiver, (num_pairs, 2), each pair once."""
     rows = schedule.steps.relay or schedule.steps.table
     return np.unique(np.column_stack([rows.src, rows.dst]).astype(np.int64), axis=0)
 
 
 def _root(schedule: Schedule) -> int:
-    """Return the rank of the first copy; rank 0, the root of a reduce, if nothing is copied."""
+    """Return the sender of the first copy; without copies rank 0, the root of a reduce."""
     for step in schedule.steps:
         if not step.reduce.all():
             return int(step.src[~step.reduce][0])
@@ -102,13 +102,13 @@ def _root(schedule: Schedule) -> int:
 
 
 def _on_circle(order: Ints) -> Floats:
-    """Clockwise from the top."""
+    """Place the ranks clockwise, from the top."""
     angle = 2 * np.pi * np.argsort(order) / len(order)
     return (0.5 - _MARGIN) * np.column_stack([np.sin(angle), -np.cos(angle)]) + 0.5
 
 
 def _in_hosts(pairs: Ints, names: Sequence[str], host_of_rank: Ints) -> GraphLayout:
-    """Return a box for each host; its ranks go round in two rows, so that a ring in it is a loop."""
+    """Return a box for each host; its ranks form a loop of two rows, so that a ring within the host is a loop."""
     used = np.unique(host_of_rank).tolist()
     num_columns = math.ceil(math.sqrt(len(used)))
     num_rows = math.ceil(len(used) / num_columns)
@@ -125,7 +125,7 @@ def _in_hosts(pairs: Ints, names: Sequence[str], host_of_rank: Ints) -> GraphLay
 
 
 def _round_in_box(count: int, box: HostBox) -> Floats:
-    """Along the upper row to the right, along the lower row back; (count, 2)."""
+    """Place ranks along the upper row to the right and along the lower row back, (count, 2)."""
     num_above = (count + 1) // 2
     slots = np.arange(count)
     above = slots < num_above
@@ -136,14 +136,14 @@ def _round_in_box(count: int, box: HostBox) -> Floats:
 
 
 def _within_margins(places: Floats) -> Floats:
-    """Return the places spread over the unit square within its margins; a single row or column in the middle."""
+    """Stretch the places over the unit square within its margins, and centre a single row or column."""
     low, size = places.min(axis=0), np.ptp(places, axis=0)
     across = np.where(size > 0, (places - low) / np.where(size > 0, size, 1), 0.5)
     return np.asarray(_MARGIN + across * (1 - 2 * _MARGIN))
 
 
 def _bends(shape: GraphShape, places: Floats, pairs: Ints) -> Floats:
-    """Return the control point of each link: arcs in a ring, else lines that bend where they would cross."""
+    """Return the control point of each link: an arc in a ring, else a line that bends where lines would cross."""
     src, dst = pairs.T
     known = {*zip(src.tolist(), dst.tolist(), strict=True)}
     both: Bools = np.array([(pair[1], pair[0]) in known for pair in pairs.tolist()], dtype=np.bool_)

@@ -1,7 +1,6 @@
 """`NetworkBound`: the time that no schedule of a collective can undercut on a network.
 
 The largest of three bounds, for any algorithm:
-
 - *cut*: the data that a set of ranks needs from the others must enter it, over the smallest cut (Zhao et al.,
   ForestColl, 2024). The set is found by max-flow and Newton's method.
 - *total*: a byte reaches all ranks by n - 1 messages, in an all_reduce by 2(n - 1) (one-way gossip, Harary and Schwenk
@@ -33,10 +32,10 @@ MAX_PAIRS = 2**19  # of ranks; those of 724 ranks, which take some seconds
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
-    """Pairs of ranks, a row each; columns have the shape (num_links,).
+    """Pairs of ranks, one per row; columns have the shape (num_links,).
 
-    send_s, receive_s: the overheads of a message. fixed_s: these and its latency.
-    resource: (num_links, width), NONE where the row is shorter. s_per_byte: of each resource, 0 for NONE.
+    send_s, receive_s: overheads of a message. fixed_s: overheads and latency.
+    resource: (num_links, width), NONE where the row is shorter. s_per_byte: per resource, 0 for NONE.
     alone_s_per_byte: of a message without contention.
     names: of the resources. burst_bytes: (num_resources,), that a token bucket lets pass at once.
     """
@@ -57,7 +56,7 @@ class Links:
     def of(cls, topology: Topology) -> Self:
         """Return the links between all pairs of ranks.
 
-        Raises ValueError for more pairs than `MAX_PAIRS`, and for costs that cannot be.
+        Raises ValueError for more than `MAX_PAIRS` pairs, and for impossible costs.
         """
         num_ranks = topology.num_ranks
         if num_ranks * (num_ranks - 1) > MAX_PAIRS:
@@ -85,7 +84,7 @@ class Links:
         return replace(self, src=self.dst, dst=self.src, send_s=self.receive_s, receive_s=self.send_s)
 
     def without_detours(self) -> "Links":
-        """Return the links without routes over several cables between ranks, which the ranks may as well pass on."""
+        """Remove routes over several cables between ranks, as the ranks can forward the data instead."""
         used = self.resource != NONE
         direct = used.sum(axis=1) == 1
         if not direct.any() or direct.all():
@@ -102,14 +101,14 @@ class Links:
         return self.rows(~(is_detour & (at == self.dst)))
 
     def spread(self) -> tuple[Ints, Ints]:
-        """Return how many ranks send and receive over each resource, (num_resources,) each."""
+        """Return the number of sending and of receiving ranks on each resource, (num_resources,) each."""
         of_src, of_dst = (self._uses(end) > 0 for end in (self.src, self.dst))
         return of_src.sum(axis=0), of_dst.sum(axis=0)
 
     def nearness_to_src(self) -> Floats:
-        """Return a number for each resource of each link, (num_links, width), larger nearer to the sender.
+        """Return a number for each resource of each link, (num_links, width); larger is nearer to the sender.
 
-        It is the share of the sender's links that use the resource, less the share of the receiver's.
+        It is the share of the sender's links that use the resource, less the share of the receiver's links.
         """
         shares = []
         for end in (self.src, self.dst):
@@ -118,7 +117,7 @@ class Links:
         return np.where(self.resource == NONE, -np.inf, shares[0] - shares[1])
 
     def _uses(self, end: Ints) -> Ints:
-        """Return the links of each rank per resource, (num_ranks, num_resources). end: `src` or `dst`."""
+        """Return the number of links of each rank on each resource, (num_ranks, num_resources). end: `src` or `dst`."""
         used = self.resource != NONE
         ranks = np.broadcast_to(end[:, None], used.shape)[used]
         size = self.num_ranks, len(self.names)
@@ -126,7 +125,7 @@ class Links:
 
 
 def groups_of_ranks(network: Network, num_ranks: int) -> list[Ints]:
-    """Return the groups of ranks: singly, by hosts, by leaf switches; (num_ranks,) each."""
+    """Return the groupings of ranks: single ranks, by host, by leaf switch; (num_ranks,) each."""
     host = lay_out(network.spec, num_ranks).host_of_rank
     grouped = [np.arange(num_ranks), host]
     if per_leaf := network.spec.switch.hosts_per_leaf:
@@ -136,11 +135,11 @@ def groups_of_ranks(network: Network, num_ranks: int) -> list[Ints]:
 
 @dataclass(frozen=True, slots=True)
 class NetworkBound:
-    """The least seconds that a collective takes on a network, and why.
+    """The shortest possible time of a collective on a network, and its reason.
 
     latency_s, throughput_s: the bound by latencies, and by bandwidths with the shortest latency.
-    ranks: that the data must enter, or leave if `leaves`, if a cut is the bound; else none.
-    resources: the names of those in the cut.
+    ranks: if a cut is the bound, the set that the data must enter, or leave if `leaves`; otherwise empty.
+    resources: names of the cut's resources.
     """
 
     latency_s: float
@@ -154,19 +153,17 @@ class NetworkBound:
         return max(self.latency_s, self.throughput_s)
 
     def excess(self, time_s: float) -> float:
-        """Return the fraction by which a time is above the bound; 0 where both are 0."""
+        """Return the fraction by which a time exceeds the bound; 0 if both are 0."""
         return time_s / self.time_s - 1 if self.time_s > 0 else 0.0 if time_s == 0 else float("inf")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
         return {"time_s": self.time_s, **asdict(self)}
 
 
 def bound_of(collective: Collective, network: Network, num_ranks: int, size_bytes: int) -> NetworkBound | None:
-    """Return the least time of a collective; None unless it is one of `BOUNDED`.
+    """Return the least time of a collective; None for a collective that is not in `BOUNDED`.
 
-    None also for more than `MAX_PAIRS` pairs of ranks.
-
+    The result is also None for more than `MAX_PAIRS` pairs of ranks.
     Raises ValueError if the network has no room for `num_ranks` ranks.
 
         >>> from ringsim import Collective, load_network
@@ -198,7 +195,7 @@ _MIRRORED = {Collective.REDUCE_SCATTER: Collective.ALL_GATHER, Collective.REDUCE
 
 
 def _latency_s(collective: Collective, links: Links) -> float:
-    """Return the largest distance by the latencies and overheads of messages (Floyd 1962)."""
+    """Return the largest distance by latencies and overheads of messages (Floyd 1962)."""
     distance = np.zeros((links.num_ranks, links.num_ranks))
     distance[links.src, links.dst] = links.fixed_s
     for via in range(links.num_ranks):
@@ -235,7 +232,7 @@ def _throughputs(collective: Collective, links: Links, groups: list[Ints], size_
 
 
 def _total(links: Links, group: Ints, num_bytes: float) -> Cut:
-    """Return the bound by `num_bytes` bytes of messages between different groups of ranks."""
+    """Return the bound for `num_bytes` bytes of messages between different groups of ranks."""
     network = FlowNetwork(links.rows(group[links.src] != group[links.dst]), is_passed_on=False)
     for rank in range(links.num_ranks):
         network.add(SOURCE, ("from", rank), np.inf)
@@ -244,7 +241,7 @@ def _total(links: Links, group: Ints, num_bytes: float) -> Cut:
 
 
 def _worst_cut_of_root(links: Links, size_bytes: int) -> Cut:
-    """Return the bound by all data from rank 0 to each other rank."""
+    """Return the bound for all data from rank 0 to each other rank."""
     network = FlowNetwork(links)
     worst = Cut(0.0)
     for target in network.targets(from_root=True):
@@ -254,9 +251,9 @@ def _worst_cut_of_root(links: Links, size_bytes: int) -> Cut:
 
 
 def _worst_cut_of_shares(links: Links, size_bytes: int) -> Cut:
-    """Return the bound by the shares of all other ranks that must enter a set of ranks.
+    """Return the bound for the other ranks' shares that must enter a set of ranks.
 
-    Newton's method: if the time is too short, the smallest cut before some rank gives a set that takes longer.
+    Newton's method: if the time is too short, the smallest cut before some rank gives a set that needs longer.
     """
     network = FlowNetwork(links)
     share = -(-size_bytes // links.num_ranks)  # of some partitions the last shares are smaller
@@ -295,11 +292,9 @@ class FlowCut(NamedTuple):
 class FlowNetwork:
     """The links as a graph for max-flow: a node for each rank, and an edge with its capacity for each resource.
 
-    A path leads through its resources one after the other, from the sender on. The graph lets at least as much flow as
-    the network: a message takes the least of a resource that any takes, and paths between two sets of resources may
-    join in a hub.
-
-    is_passed_on: whether a rank may send what it has received.
+    A path passes its resources in order, starting at the sender. The graph allows at least as much flow as the network:
+    a message uses the least that any message uses of the resource, and paths between two sets of resources may join in
+    a hub. is_passed_on: whether a rank may forward received data.
     """
 
     def __init__(self, links: Links, *, is_passed_on: bool = True) -> None:
@@ -316,7 +311,6 @@ class FlowNetwork:
         self._add_paths()
 
     def add(self, first: Any, second: Any, bytes_per_s: float, resource: int = NONE) -> None:
-        """Add an edge, or its bandwidth to an existing one."""
         if self.graph.has_edge(first, second):
             bytes_per_s += self.graph.edges[first, second]["capacity"]
         self.graph.add_edge(first, second, capacity=bytes_per_s, resource=resource)
@@ -333,7 +327,7 @@ class FlowNetwork:
             self._class_of["in", resource] = self._class_of["out", resource] = counts
 
     def _add_paths(self) -> None:
-        """Join the resources of each path and the ranks at its ends; without resources it is one edge."""
+        """Join the resources of each path and its two ranks; a path without resources is one edge."""
         links = self.links
         order = np.argsort(-links.nearness_to_src(), axis=1, kind="stable")
         resource = np.take_along_axis(links.resource, order, axis=1)
@@ -376,7 +370,7 @@ class FlowNetwork:
                         self.graph.add_edge(*edge, capacity=np.inf, resource=NONE)
 
     def targets(self, *, from_root: bool = False) -> list[int]:
-        """Return the ranks for which a cut is found; if not all, first those that are unlike others."""
+        """Return the ranks for which to find a cut; if not all, ranks with distinct capacities come first."""
         num_ranks = self.links.num_ranks
         most = max(MIN_TARGETS, MAX_FLOW_EDGES // max(self.graph.number_of_edges(), 1))
         first_of: dict[tuple[Any, ...], int] = {}
@@ -394,7 +388,7 @@ class FlowNetwork:
         return float(min(sum(before), 1e300)) if node[0] == "out" else 0.0
 
     def cut(self, source: Any, sink: Any) -> FlowCut:
-        """Return the smallest cut between two nodes; of infinite bandwidth where the flow has no limit."""
+        """Return the smallest cut between two nodes; its bandwidth is infinite if the flow has no limit."""
         try:
             _, (_, behind) = self._networkx.minimum_cut(self.graph, source, sink)
         except self._networkx.NetworkXUnbounded:
@@ -410,7 +404,7 @@ class FlowNetwork:
         return FlowCut(ranks, resource, sum(data["capacity"] for data in edges), burst)
 
     def cut_of_shares(self, target: int, share_bytes_per_s: float = np.inf) -> FlowCut:
-        """Return the smallest cut before a rank if each other rank sends it so much."""
+        """Return the smallest cut before a rank to which each other rank sends at this rate."""
         for rank in range(self.links.num_ranks):
             if rank != target:
                 self.graph.add_edge(SOURCE, ("rank", rank), capacity=share_bytes_per_s, resource=_OF_SOURCE)

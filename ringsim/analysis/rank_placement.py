@@ -1,8 +1,8 @@
 """`find_placement`: a fast assignment of ranks to the places of a schedule, on an uneven network.
 
-A local search: a few ranks change their places, the changed order is simulated, and kept if it is no slower. It begins
-with the given order and with one from nearest rank to nearest rank. If the budget allows for all orders (by default for
-up to 5 ranks), they are simulated and the best one is certain.
+A local search: some ranks change places, the new order is simulated, and it is kept if it is no slower. The search
+starts from the given order and from a chain of nearest ranks. If the budget covers all orders (by default up to 5
+ranks), all are simulated and the result is optimal.
 """
 
 import math
@@ -27,7 +27,7 @@ Ranks = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlacement:
-    """An order of ranks for `permute_ranks`: rank `order[i]` has the place of rank i in the schedule.
+    """An order of ranks for `permute_ranks`: rank `order[i]` takes the place of rank i in the schedule.
 
     time_before_s: of the given order; never less than `time_s`. evaluations: number of simulated orders.
     """
@@ -39,7 +39,7 @@ class RankPlacement:
 
     @property
     def gain(self) -> float:
-        """How many times as fast; 1 if neither ever ends."""
+        """The speed-up over the given order; 1 if neither order ever finishes."""
         same = self.time_before_s == self.time_s
         return 1.0 if same else self.time_before_s / self.time_s if self.time_s else math.inf
 
@@ -55,13 +55,12 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
     runtime: Runtime = RULE,
     on_progress: Callable[[int], object] = lambda _: None,
 ) -> RankPlacement:
-    """Return a fast order of the ranks for this size; the same one for the same seed. The root keeps its place.
+    """Return a fast order of the ranks for this size, deterministic for a seed. The root keeps its place.
 
-    budget: most orders to simulate; by default `default_budget`.
-    seconds: after which the search ends with the best order so far.
-    runtime: as of `predict_time`. on_progress: called with 1 after each simulation.
-
-    Raises ValueError for a budget less than 1, and what `simulate` and `permute_ranks` raise.
+    budget: maximum number of simulated orders; by default `default_budget`.
+    seconds: time limit; the best order so far is returned.
+    runtime: as in `predict_time`. on_progress: called with 1 after each simulation.
+    Raises ValueError for a budget less than 1, and the errors of `simulate` and `permute_ranks`.
 
         >>> from ringsim import find_placement, load_network, ring_all_reduce
         >>> find_placement(ring_all_reduce(4), load_network("gbe"), 2**20).order
@@ -92,7 +91,7 @@ def _orders(
     schedule: Schedule, network: Network, size_bytes: int, times_s: dict[Ranks, float], budget: int,
     rng: np.random.Generator,
 ) -> Iterator[Ranks]:  # fmt: skip
-    """Yield different orders to simulate, the given one first; `times_s` then has the time of each."""
+    """Yield distinct orders to simulate, the given order first; the caller then puts each time into `times_s`."""
     given = tuple(range(schedule.num_ranks))
     yield given
     first = int(schedule.collective.has_root)  # a root stays where it is
@@ -115,7 +114,7 @@ def _orders(
 
 
 def _message_times(network: Network, num_ranks: int, num_bytes: float) -> Floats:
-    """Return the seconds of a message alone, (num_ranks, num_ranks); infinite where something fails."""
+    """Return the seconds of a message alone, (num_ranks, num_ranks); infinite where a resource fails."""
     topology = network.topology(num_ranks)
     src, dst = np.nonzero(~np.eye(num_ranks, dtype=np.bool_))
     paths = topology.paths(src, dst)
@@ -127,7 +126,7 @@ def _message_times(network: Network, num_ranks: int, num_bytes: float) -> Floats
 
 
 def _nearest_neighbours(message_s: Floats) -> Ranks:
-    """Return an order from rank 0 on, always to the rank that is reached soonest; hosts stay together."""
+    """Return an order from rank 0 that always continues with the nearest rank; hosts stay together."""
     order, left = [0], list(range(1, len(message_s)))
     while left:
         nearest = min(left, key=lambda rank: message_s[order[-1], rank])

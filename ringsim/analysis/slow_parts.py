@@ -1,6 +1,6 @@
 """`find_slow_parts`: the ranks, and pairs of ranks of a schedule, that are slow or fail.
 
-Slow are links and ranks that the network file declares to be (`[[slow_link]]`, `[[slow_rank]]`), and NICs and links
+Slow are links and ranks that the network file declares as slow (`[[slow_link]]`, `[[slow_rank]]`), and NICs and links
 with a lower rate than most others of their kind.
 """
 
@@ -24,9 +24,9 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class SlowPart:
-    """A NIC or link with its rate, and the typical one of its kind.
+    """A NIC or link with its rate, and the typical rate of its kind.
 
-    kind: the field of a host, or `cables`. place: the index of its host or cable in the network file.
+    kind: field of a host, or `cables`. place: index of the host or cable in the network file.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class SlowPart:
 def _slow_links(spec: Spec) -> list[SlowPart]:
     """Return the parts that are slower than the (upper) median of their kind, the slowest first.
 
-    Only hosts that are described one by one, and links between them, can differ.
+    Only individually described hosts, and links between them, can differ.
     """
     hosts = [(placed.name, placed.host) for placed in spec.placed_hosts]
     kinds: dict[str, list[tuple[str, Any]]] = {
@@ -59,7 +59,7 @@ def _slow_links(spec: Spec) -> list[SlowPart]:
 
 
 def _evened_out(network: Network, part: SlowPart) -> Network:
-    """Return the network with this part as fast as the typical one of its kind."""
+    """Return the network with this part at the typical rate of its kind."""
     rate, spec = {"bandwidth_bytes_per_s": part.typical_bytes_per_s}, network.spec
     if part.kind == "cables":
         return network.with_spec(cables=_replaced(spec.cables, part.place, **rate))
@@ -74,9 +74,9 @@ def _replaced(items: tuple[Any, ...], place: int, **changes: Any) -> tuple[Any, 
 
 @dataclass(frozen=True, slots=True)
 class AffectedPair:
-    """A pair of ranks whose path is slower than it would be without slow parts, or fails.
+    """A pair of ranks whose path fails, or is slower than without slow parts.
 
-    slowdown: the time of one of the schedule's chunks over its time without slow parts. fails_at_s: None: never.
+    slowdown: time of one chunk over its time without slow parts. fails_at_s: None: never.
     """
 
     src: int
@@ -104,7 +104,7 @@ class SlowParts:
 
 
 def find_slow_parts(schedule: Schedule, network: Network, size_bytes: int) -> SlowParts:
-    """Return the slow and failing parts that the schedule uses. Raises ValueError as `network.topology` does."""
+    """Return the slow and failing parts that the schedule uses. Raises the ValueErrors of `network.topology`."""
     parts = _slow_links(network.spec)
     sound = reduce(_evened_out, parts, network)
     if network.spec.slow_links or network.spec.slow_ranks or network.spec.failures:
@@ -117,7 +117,7 @@ def find_slow_parts(schedule: Schedule, network: Network, size_bytes: int) -> Sl
         return _affected_pairs(schedule, topology, better.topology(schedule.num_ranks), size_bytes)
 
     def is_met(part: SlowPart) -> bool:
-        """Return whether a transfer would be faster if this part alone were as fast as the others."""
+        """Return whether a transfer would be faster with only this part at the typical rate."""
         return any(pair.slowdown > SLOW for pair in affected_pairs(_evened_out(network, part)))
 
     ranks = _affected_ranks(network, schedule.num_ranks)
@@ -163,7 +163,7 @@ def slow_pairs(slow_parts: SlowParts) -> set[tuple[int, int]]:
 
 
 def format_slow_parts(slow_parts: SlowParts) -> str:
-    """Return what is slow or fails as a sentence, of pairs the first few; empty if nothing is."""
+    """Describe the slow and failing parts in a sentence, with the first few pairs; empty if there are none."""
     dead = {rank.rank for rank in slow_parts.ranks if rank.fails_at_s is not None}
     # The pairs of a rank that fails are not named again.
     failing = [pair for pair in slow_parts.pairs if pair.fails_at_s is not None and not dead & {pair.src, pair.dst}]

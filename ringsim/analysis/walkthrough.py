@@ -1,6 +1,6 @@
 """`walk_through`: a schedule step by step in words, and its costs compared with the bounds for any algorithm.
 
-Steps and rules are facts here; the macros of walkthrough.j2 put them into words.
+This module collects the facts; the macros of walkthrough.j2 put them into words.
 """
 
 from collections.abc import Sequence
@@ -45,12 +45,10 @@ TRANSFER_TEMPLATES = (
 
 
 def walk_through(schedule: Schedule, network: Network, size_bytes: int) -> dict[str, Any]:
-    """Return the schedule in words, for JSON; of a very large one only the costs.
+    """Return the schedule in words, for JSON; of a very large schedule only the costs.
 
-    Its keys are goal, phases, costs (sentences) and skipped (why no step is listed, or None). A phase has the rule of
-    its steps `first` to `last`, or an empty one. A step has a sentence, and perhaps the chunks of each rank as an
-    example.
-
+    Keys: goal, phases, costs (sentences), skipped (the reason why no step is listed, or None). A phase has the rule of
+    its steps `first` to `last`, or "". A step has a sentence, and perhaps the chunks of each rank as an example.
     Raises ScheduleError if the schedule is not correct.
     """
     is_skipped = schedule.num_ranks**2 * schedule.num_chunks > MAX_COUNTS
@@ -79,18 +77,18 @@ def _words() -> Any:
 
 
 def goal_sentence(schedule: Schedule) -> str:
-    """Return what the ranks have before the first step, and what they must hold after the last."""
+    """Describe the data of the ranks before the first step and after the last."""
     return str(_words().goal(schedule.collective.value, schedule.num_ranks))
 
 
 def templates(schedule: Schedule) -> tuple[str, ...]:
-    """Return the sentences of transfers, one for each `Action`, with the names of what is to be filled in."""
+    """Return the sentences of transfers, one for each `Action`, with named placeholders."""
     reduces = schedule.collective.reduces
     return TRANSFER_TEMPLATES if reduces else tuple(text.removesuffix(COUNT) for text in TRANSFER_TEMPLATES)
 
 
 def describe_step(schedule: Schedule, held: ContributionStep) -> tuple[str, str]:
-    """Return a sentence on a step, by a rule for all ranks or sender by sender, and an example where it needs one."""
+    """Return a sentence on a step, by a rule for all ranks or sender by sender, and an example if it needs one."""
     step, reduces = held.step, schedule.collective.reduces
     if len(step) == 0:
         return "nothing is sent", ""
@@ -114,10 +112,10 @@ def describe_step(schedule: Schedule, held: ContributionStep) -> tuple[str, str]
 
 
 class _OneReceiver(NamedTuple):
-    """How every rank r sends to one other rank.
+    """A rule for a step in which every rank r sends to one other rank.
 
-    hop: how far the receiver is ahead of r. flip: the bits in which they differ, if the same for all ranks.
-    num_chunks: the least and the most that a rank sends. chunk: how far the only one is ahead of r, if one rule holds.
+    hop: offset of the receiver from r. flip: the bits in which both differ, if the same for all ranks.
+    num_chunks: least and most chunks that a rank sends. chunk: offset of a single chunk from r, if one rule holds.
     """
 
     hop: int
@@ -129,8 +127,7 @@ class _OneReceiver(NamedTuple):
 class _Sends(NamedTuple):
     """The messages of a step: the chunks from each sender to each receiver.
 
-    contents: the chunks of each message by their names.
-    formula: None unless one holds for all ranks.
+    contents: names of the chunks of each message. formula: None unless one rule holds for all ranks.
     """
 
     num_ranks: int
@@ -161,7 +158,7 @@ class _Sends(NamedTuple):
         return all(chunks == [ranks[end]] for ranks, chunks in self.chunks.items())
 
     def clauses(self) -> list[str]:
-        """Return which ranks send what to whom; ranks that send the same to the same receivers share a clause."""
+        """Return the messages in words; ranks that send the same to the same receivers share a clause."""
         receivers: dict[tuple[int, str], list[int]] = {}
         for (src, dst), content in zip(self.chunks, self.contents, strict=True):
             receivers.setdefault((src, content), []).append(dst)
@@ -189,7 +186,7 @@ def _formula(schedule: Schedule, sends: dict[tuple[int, int], list[int]]) -> _On
 
 
 def _rule(schedule: Schedule, first: int, last: int) -> str:
-    """Return the one formula by which every rank goes round a ring in all of these steps, and its reason."""
+    """Return the formula by which every rank goes round a ring in all these steps, and its reason; or ""."""
     num_ranks, start = schedule.num_ranks, _ring_offsets(schedule, first)
     if start is None or start[0] not in (1, num_ranks - 1) or first == last:
         return ""
@@ -208,7 +205,7 @@ def _rule(schedule: Schedule, first: int, last: int) -> str:
 
 
 def _ring_offsets(schedule: Schedule, index: int) -> tuple[int, int] | None:
-    """Return how far receiver and chunk are ahead of each sender, modulo the ranks; None if they differ."""
+    """Return the offsets of receiver and chunk from each sender, modulo the ranks; None if they differ."""
     step, num_ranks = schedule.steps[index], schedule.num_ranks
     if schedule.num_chunks != num_ranks or not np.array_equal(np.sort(step.src), np.arange(num_ranks)):
         return None
@@ -217,7 +214,7 @@ def _ring_offsets(schedule: Schedule, index: int) -> tuple[int, int] | None:
 
 
 def _common_offset(numbers: Ints, senders: Ints, num_ranks: int) -> int | None:
-    """Return how far each number is ahead of its sender's, modulo the ranks; None if they differ."""
+    """Return the offset of each number from its sender, modulo the ranks; None if the offsets differ."""
     offsets = np.unique((numbers - senders) % num_ranks)
     return int(offsets[0]) if len(offsets) == 1 else None
 
@@ -229,7 +226,7 @@ def _near(offset: int, num_ranks: int) -> int:
 
 
 def name_numbers(numbers: Sequence[int], noun: str) -> str:
-    """Return such as rank 3, chunks 0 to 7, chunks 0, 3 and 5; or 9 chunks if they are scattered. numbers: sorted."""
+    """Return, for example, rank 3, chunks 0 to 7, or chunks 0, 3 and 5; 9 chunks if scattered. numbers: sorted."""
     *others, last = numbers
     if not others:
         return f"{noun} {last}"

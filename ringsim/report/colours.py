@@ -1,7 +1,7 @@
 """All colours: the palette of a paper and an ink, the style of each algorithm, and the colour of each rank.
 
-The hues are Okabe and Ito's, which the colour-blind can tell apart; greys lie between ink and paper. Styles with the
-same stroke and hatch differ by a CIELAB distance of at least 20, see tests/ringsim/report/test_style.py.
+The hues are Okabe and Ito's, which colour-blind readers can distinguish. Styles with the same stroke and hatch differ
+by a CIELAB distance of at least 20, see tests/ringsim/report/test_style.py.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ def _rgb(colour: str) -> tuple[int, int, int]:
 
 
 def mixed(first: str, second: str, share: float) -> str:
-    """Return the first colour with this share of the second in it, as #RRGGBB."""
+    """Mix this share of the second colour into the first; return #RRGGBB."""
     parts = zip(_rgb(first), _rgb(second), strict=True)
     return "#" + "".join(f"{round(low + share * (high - low)):02X}" for low, high in parts)
 
@@ -43,7 +43,7 @@ class Texture(Enum):
 
 
 class Style(NamedTuple):
-    """The colour of an algorithm's area and line, and their texture."""
+    """The colour and texture of an algorithm's lines and areas."""
 
     colour: str
     texture: Texture
@@ -55,7 +55,6 @@ class Style(NamedTuple):
 
     @property
     def ink(self) -> str:
-        """Black or white, whichever is readable on the colour."""
         return ink_on(self.colour)
 
     @property
@@ -104,7 +103,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 class Palette(NamedTuple):
-    """Paper, ink, greys and hues, each as #RRGGBB; sky and peach are lighter neighbours of blue and vermillion."""
+    """Paper, ink, greys and hues, each as #RRGGBB; sky and peach are lighter variants of blue and vermillion."""
 
     paper: str
     ink: str
@@ -120,23 +119,21 @@ class Palette(NamedTuple):
 
     @classmethod
     def of(cls, paper: str, ink: str) -> "Palette":
-        """Return the palette for a paper and an ink."""
         greys = (mixed(ink, paper, share) for share in (0.267, 0.604, 0.851, 0.949))
         return cls(paper, ink, *greys, **(_ON_DARK if lightness(paper) < _MIDDLE else _ON_LIGHT))
 
     @property
     def is_dark(self) -> bool:
-        """Whether the paper is dark."""
         return lightness(self.paper) < _MIDDLE
 
     def styles_of(self, algorithms: Sequence[str]) -> dict[str, Style]:
-        """Return a style for each algorithm; users' own ones share three."""
+        """Return a style for each algorithm; user-defined algorithms share three styles."""
         own = [name for name in algorithms if name not in _LOOKS]
         looks = {name: _LOOKS.get(name) or _USERS_OWN[own.index(name) % len(_USERS_OWN)] for name in algorithms}
         return {name: self._style(look) for name, look in looks.items()}
 
     def series_style(self, number: int) -> tuple[Style, str]:
-        """Return style and marker of a line that is of no algorithm; the first 147 differ."""
+        """Return style and marker of a curve that belongs to no algorithm; the first 147 differ."""
         rounds, place = divmod(number, len(_SERIES))
         return self._style(_SERIES[place]), MARKERS[(number + rounds) % len(MARKERS)]
 
@@ -153,7 +150,7 @@ _DARK_PAGE = ("#14171A", "#E8E8E8")
 
 
 def svg_colours() -> str:
-    """Return CSS with which the pictures of `inline_svg` follow the browser's light or dark mode."""
+    """Return CSS that lets the pictures of `inline_svg` follow the browser's light or dark mode."""
     light, dark = Palette.of(*OWN_STYLES["page"]), Palette.of(*_DARK_PAGE)
     pairs = {look.on_light: look.on_dark for look in _SERIES} | dict(zip(light, dark, strict=True))
     variables = "".join(f" --x{one[1:]}: {other};".lower() for one, other in pairs.items())

@@ -1,7 +1,7 @@
 """`write_trace`: timelines as a trace file for Perfetto (https://ui.perfetto.dev) or chrome://tracing.
 
-Each rank is a process: a thread for what it applies, and one per overlapping send, since slices of a thread must not
-overlap. An arrow leads from a send to its application. A rank that hangs has one more thread.
+Each rank is a process. One thread holds its applications, and one per overlapping send, since slices of a thread must
+not overlap, holds its sends. An arrow leads from a send to its application. A rank that hangs has one more thread.
 """
 
 import json
@@ -32,12 +32,10 @@ Event = dict[str, Any]
 def write_trace(
     path: str | os.PathLike[str], runs: Sequence[tuple[str, Timeline]], blocked_runs: Sequence[BlockedRun | None] = ()
 ) -> None:
-    """Write runs with their names, one below the other; transfers that never happen are left out.
+    """Write runs under their names, one below the other, without transfers that never happen.
 
-    blocked_runs: for each run what hangs in it, None if it finishes; empty: all finish. Times count from the first
-    activity, or from 0 if that is earlier, and are rounded to nanoseconds, as the viewers require. The file appears
-    complete or not at all.
-
+    blocked_runs: one entry per run, None if it finishes; empty if all finish. Times count from the first activity, or from
+    0 if that is earlier, and are rounded to nanoseconds, as the viewers require. The file appears complete or not at all.
     Raises OSError if it cannot be written, ValueError for more than MAX_TRANSFERS transfers.
 
         >>> from ringsim import Network, ring_all_reduce, simulate, write_trace
@@ -63,7 +61,7 @@ def trace_lines(
 
 
 def write_step_trace(path: Path, timeline: StepTimeline, trace: ProgramTrace) -> None:
-    """Write the computations of a step, its waits, and the calls of each group; whole or not at all.
+    """Write the computations of a step, its waits, and the calls of each group; the file is complete or absent.
 
     Overlapping calls of a group overlap in its thread. Raises ValueError for a step that never ends, OSError if the
     file cannot be written.
@@ -134,7 +132,7 @@ def _transfers(timeline: Timeline, row: Ints, zero_s: float, first_pid: int, fir
 
 
 def _in_order(begin: Seconds, end: Seconds, pids: Ints, tids: Ints) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield row, process, thread, begin and end (ns) of each ended transfer, in the order of time."""
+    """Yield row, process, thread, begin and end (ns) of each finished transfer, ordered by time."""
     order = np.lexsort((end, begin))
     threads = list(zip(pids.tolist(), tids.tolist(), strict=True))
     busy_until: dict[tuple[int, int], int] = {}

@@ -26,9 +26,9 @@ def summarise(
     *,
     runtime: Runtime = RULE,
 ) -> dict[str, Any]:
-    """Return the simulated time of one collective and figures to compare it with, for JSON.
+    """Return the simulated time of one collective and reference figures, for JSON.
 
-    explanation: of the same collective; then it is not simulated again. on_progress, runtime: as of `simulate`.
+    explanation: of the same collective; avoids a second simulation. on_progress, runtime: as in `simulate`.
     library: its start is part of the time. `time_s` is None if the collective never finishes.
     """
     collective, num_ranks = schedule.collective, schedule.num_ranks
@@ -69,7 +69,7 @@ def summarise(
 
 
 def how_timed(result: Mapping[str, Any]) -> str:
-    """Return how the time of `summarise` was found, and its notes."""
+    """Return the method by which `summarise` obtained the time, and its notes."""
     return "; ".join([result["timed"], *result["notes"]])
 
 
@@ -81,7 +81,7 @@ def describe(
 ) -> str:
     """Return the summary of `summarise`, the explanation and further rows for people.
 
-    width: in characters; None: any.
+    width: in characters; None: unlimited.
     """
     rows = [("timed", how_timed(result))] if result["library"] else []
     rows += [("transfers", f"{result['num_transfers']} in {plural(result['num_steps'], 'step')}"), *_times(result)]
@@ -97,7 +97,7 @@ def describe(
 
 
 def expected_rows(expected: Estimate | None) -> list[tuple[str, str]]:
-    """Return a row with the interval of a prediction; none where it is not known."""
+    """Return a row with the interval of a prediction; no row if it is unknown."""
     if expected is None:
         return []
     between = f"{format_time(expected.low)} .. {format_time(expected.high)}" if expected.is_bounded else NOT_BOUNDED
@@ -178,7 +178,7 @@ def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
 
 
 def _which(rank: int, values: Floats) -> str:
-    """Return the rank with the largest value, and how many others have as much."""
+    """Return the rank with the largest value, and the number of ranks with an equal value."""
     num_as_large = int(among_most(values).sum())
     if num_as_large == len(values) > 1:
         return "all ranks alike"
@@ -187,7 +187,7 @@ def _which(rank: int, values: Floats) -> str:
 
 
 def ranks_table(explanation: Explanation) -> str:
-    """Return a table with a row for each rank."""
+    """Return a table with one row per rank."""
     ranks = explanation.ranks
     rows = [
         (TableCell(str(rank), rank), *(time_cell(getattr(ranks, name)[rank]) for name in _RANK_COLUMNS))

@@ -1,7 +1,7 @@
 """`DataTable`: records as rows of columns, written as text or HTML.
 
-A `TableColumn` names an attribute of the records, whose ending tells the unit: `time_s`, `size_bytes`. A new number is
-a field of a record and its name among the columns.
+A `TableColumn` names an attribute of the records; its ending implies the unit: `time_s`, `size_bytes`. A new number
+needs a field of the record and its name in the list of columns.
 """
 
 import math
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TableCell(NamedTuple):
-    """The text of a cell, and the number by which it is sorted; without one it is sorted by its text."""
+    """The text of a cell, and its number for sorting; a cell without a number is sorted by its text."""
 
     text: str
     number: float | None = None
@@ -51,11 +51,9 @@ class TableColumn(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The heading."""
         return _UNITS.sub("", self.attribute).replace("_", " ") if self.heading is None else self.heading
 
     def cell_of(self, record: Any) -> TableCell:
-        """Return the cell of a record."""
         if isinstance(record, dict):
             value = record.get(self.attribute)
         else:
@@ -64,14 +62,13 @@ class TableColumn(NamedTuple):
 
 
 class DataTable:
-    """A table of any size. A column in which every cell has a number is aligned to the right.
+    """A table of any size; columns in which every cell has a number are right-aligned.
 
     >>> DataTable(("size", "by"), [(size_cell(2048), "ring")]).lines()
     [' size  by', '2 KiB  ring']
     """
 
     def __init__(self, columns: Sequence[str], rows: Iterable[Row]) -> None:
-        """Take the headings, and rows of as many cells."""
         self.columns = columns
         self.rows = [[cell if isinstance(cell, TableCell) else TableCell(cell) for cell in row] for row in rows]
         by_column = list(zip(*self.rows, strict=True)) or [()] * len(columns)
@@ -79,7 +76,7 @@ class DataTable:
 
     @classmethod
     def of(cls, records: Iterable[Any], columns: Iterable[TableColumn | str]) -> "DataTable":
-        """Return a row for each record. A text stands for the column of that attribute.
+        """Return one row per record; a string stands for the column of that attribute.
 
         >>> DataTable.of([TableColumn("step_s", "time")], ["attribute", "heading"]).lines()
         ['attribute  heading', 'step_s     time']
@@ -94,11 +91,10 @@ class DataTable:
         return align_columns([self.columns, *([cell.text for cell in row] for row in self.rows)], alignment, gap, width)
 
     def text(self, width: int | None = None) -> str:
-        """Return `lines` as one text."""
         return "\n".join(self.lines(width=width))
 
     def html(self, name: str = "") -> str:
-        """Return a table element. name: report.js sorts it, also by the order in the page's address."""
+        """Return a table element. name: report.js sorts the table, also by the order in the page's address."""
         return _template().render(name=name, columns=self.columns, rows=self.rows, is_right=self._is_right)
 
 
@@ -108,7 +104,7 @@ def _template() -> "Template":
 
 
 def time_cell(time_s: float | None) -> TableCell:
-    """Return a time with its unit; never, if it is infinite."""
+    """Return a time with its unit; "never" if it is infinite."""
     if time_s is None:
         return NOTHING
     return TableCell("never" if math.isinf(time_s) else format_time(time_s) if time_s else "0", time_s)
@@ -139,7 +135,7 @@ def share_cell(share: float | None, digits: int = 0) -> TableCell:
 
 
 def error_cell(error: float | None, digits: int = 0) -> TableCell:
-    """Return a relative error as per cent with its sign, sorted by its size."""
+    """Return a signed relative error as per cent, sorted by magnitude."""
     return NOTHING if error is None else TableCell(f"{error:+.{digits}%}", abs(error))
 
 

@@ -78,8 +78,8 @@ def step_page(
 ) -> str:
     """Return the HTML of the page of a step.
 
-    facts: more rows below those of the step. scaling: shown first. caps: steps with other bucket sizes. Raises
-    ValueError for a step that never ends.
+    facts: further rows. scaling: shown first. caps: steps with other bucket sizes. Raises ValueError for a step that never
+    ends.
     """
     style, network = asset("report.css") + _STYLE + svg_colours(), " · ".join(named_network(step.network))
     rows = [*step_tables.step_facts(step), *facts, *(("note", note) for note in step_tables.notes_on_step(step))]

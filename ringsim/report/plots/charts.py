@@ -1,4 +1,4 @@
-"""Parts that several pictures share: axes, curves, bars, and boxes and labels in bulk.
+"""Parts shared by several pictures: axes, curves, bars, and boxes and labels in bulk.
 
 A thousand boxes or texts drawn by one artist cost as much as ten artists.
 """
@@ -38,7 +38,7 @@ Writes = Callable[[float], str]
 
 
 class Scale(NamedTuple):
-    """The label and format of an axis; log_base: 2 or 10 for a logarithmic one."""
+    """The label and format of an axis; log_base: 2 or 10 for a logarithmic axis."""
 
     label: str
     text: Writes
@@ -76,14 +76,13 @@ def _holds(value: float) -> bool:
 
 
 class _Decades(LogLocator):
-    """Ticks at 1, 2 and 5 of each decade as far as their labels have room, else at fewer places."""
+    """Ticks at 1, 2 and 5 of each decade if their labels fit, else at fewer places."""
 
     def __init__(self, room: int) -> None:
         super().__init__(numticks=room)
         self._room = room
 
     def tick_values(self, vmin: float, vmax: float) -> Any:
-        """Return the ticks of an axis with these ends."""
         low, high = sorted((vmin, vmax))
         if low <= 0:
             return super().tick_values(vmin, vmax)
@@ -99,7 +98,7 @@ class _Decades(LogLocator):
 
 
 def _room(axis: Axis) -> int:
-    """Return how many tick labels fit on an axis, as far as its place is known before drawing."""
+    """Return the number of tick labels that fit on an axis, as far as its place is known before drawing."""
     if axis is axis.axes.yaxis:
         return _MOST_TICKS
     return max(3, min(_MOST_TICKS, int(axis.get_tick_space() * _COUNTED_WIDTH / _LABEL_WIDTH)))
@@ -138,7 +137,7 @@ def set_axis(axis: Axis, label: str, text: Writes, log_base: int | None = None) 
 def draw_shares(axes: Axes, rows: Sequence[tuple[str, Mapping[str, float]]], colours: Mapping[str, str]) -> bool:
     """Draw a stacked bar for each named row; return whether there is any.
 
-    colours: of kinds of parts; others are grey.
+    colours: by kind of part; other kinds are grey.
     """
     kinds = dict.fromkeys(kind for _, shares in rows for kind in shares)
     ends = [0.0] * len(rows)
@@ -184,7 +183,7 @@ def draw_sync_times(axes: Axes, results: Sequence[StrategyResult]) -> bool:
 def draw_loss_curves(axes: Axes, curves: Mapping[str, Sequence[float]]) -> bool:
     """Draw each curve against its step, the first the widest; return whether there is any point.
 
-    Curves that would lie on one another are one line with all their names.
+    Coinciding curves are one line with all their names.
     """
     lines = _told_apart(curves)
     for number, (names, losses) in enumerate(lines):
@@ -201,7 +200,7 @@ def draw_loss_curves(axes: Axes, curves: Mapping[str, Sequence[float]]) -> bool:
 
 
 def _told_apart(curves: Mapping[str, Sequence[float]]) -> list[tuple[list[str], Sequence[float]]]:
-    """Return the curves that differ by more than _ALIKE of the height, with the names of those like them."""
+    """Merge curves that differ by at most _ALIKE of the height; return the names and the losses of each line."""
     held = [loss for losses in curves.values() for loss in losses if _holds(loss)]
     distance = _ALIKE * (max(held, default=0.0) - min(held, default=0.0))
     lines: list[tuple[list[str], Sequence[float]]] = []
@@ -234,11 +233,9 @@ class Labels(Artist):
 
     @property
     def texts(self) -> list[str]:
-        """The texts alone."""
         return [text for _, _, text, _, _ in self.labels]
 
     def draw(self, renderer: RendererBase) -> None:
-        """Write all texts."""
         if not self.get_visible() or self.axes is None:
             return
         fonts = {bold: FontProperties(size=self.size, weight="bold" if bold else "normal") for bold in (False, True)}
@@ -260,7 +257,7 @@ def boxes(
 ) -> Floats:
     """Return a rectangle for each (begin, end) along x, shape (num_boxes, 4, 2).
 
-    place: y of each. row: its lower and upper edge relative to that.
+    place: y of each. row: lower and upper edge relative to `place`.
     """
     top, bottom = place + row[0], place + row[1]
     x = np.stack([begin, end, end, begin], axis=-1)

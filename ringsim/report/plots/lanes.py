@@ -1,4 +1,4 @@
-"""The lanes: what each rank does over time."""
+"""The lanes: the activities of each rank over time."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -37,7 +37,7 @@ Handles = list[Patch | Line2D]
 
 
 class Lanes:
-    """The places of a run: a lane for each rank from top to bottom, along x the time in `unit`.
+    """The geometry of a run: one lane per rank from top to bottom, time in `unit` along x.
 
     The upper part of a lane holds sends, in several rows where they overlap, the lower part applications. origin: y
     of each lane. extra: height of its further rows.
@@ -82,18 +82,17 @@ class Lanes:
 
     @classmethod
     def of_view(cls, view: analysis.RunView) -> "Lanes":
-        """Return the lanes with phases, hosts, and what is slow or hangs."""
+        """Return the lanes with phases, hosts, and slow and hanging parts."""
         groups = view.host_of_rank or _groups_of(view.schedule.algorithm, view.schedule.num_ranks)
         return cls(view.timeline, phases=view.phases, blocked=view.blocked, slow_parts=view.slow_parts, groups=groups)
 
     @property
     def num_ranks(self) -> int:
-        """The number of lanes."""
         return self.timeline.num_ranks
 
     @property
     def height(self) -> float:
-        """The height of all lanes; 1 for a lane with a single row."""
+        """The height of all lanes; a lane with a single row counts 1."""
         return float(self.num_ranks + self.extra.sum())
 
     @property
@@ -107,7 +106,7 @@ class Lanes:
         return _PHASE_GAP + _PHASE_LEVEL * max(len(self.phases), int(self.blocked is not None))
 
     def phase_times(self) -> list[tuple[str, float, float]]:
-        """Return name, begin and end of each phase that begins."""
+        """Return name, begin and end of each started phase."""
         step, begun, times = self.timeline.step, np.isfinite(self.timeline.start_s), []
         for phase in self.phases:
             rows = (step >= phase.first) & (step <= phase.last) & begun
@@ -117,7 +116,7 @@ class Lanes:
         return times
 
     def drawn(self, times_s: Seconds) -> Seconds:
-        """Return times; what never happens is drawn to `stopped_s`."""
+        """Replace infinite times by `stopped_s`."""
         return np.where(np.isfinite(times_s), times_s, self.stopped_s)
 
     def y_of_sends(self, rows: Bools | Ints) -> Floats:
@@ -137,7 +136,7 @@ class Lanes:
         return self._boxes(begin_s, end_s, self.origin[dst] + self.extra[dst] + top, bottom - top)
 
     def whole(self, rank: Ints, begin_s: Seconds, end_s: Seconds) -> Floats:
-        """Return boxes as high as the lanes of these ranks."""
+        """Return boxes with the full height of these ranks' lanes."""
         return self._boxes(begin_s, end_s, self.origin[rank] + _TOP, _APPLIES[1] - _TOP + self.extra[rank])
 
     def _boxes(self, begin_s: Seconds, end_s: Seconds, top: Floats, height: Floats | float) -> Floats:
@@ -145,7 +144,7 @@ class Lanes:
 
 
 def _groups_of(algorithm: str, num_ranks: int) -> tuple[str, ...]:
-    """Return the groups into which an algorithm divides the ranks; empty if it does not."""
+    """Return the algorithm's group of each rank; empty if it does not group ranks."""
     base = base_name(algorithm)
     if base not in ("torus", "hierarchical"):
         return ()
@@ -217,7 +216,7 @@ def _short(name: str, length: int = _NAME_LENGTH) -> str:
 
 
 def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
-    """Draw sends, applications and waits; return the legend of those that occur."""
+    """Draw sends, applications and waits; return the legend entries of those that occur."""
     timeline, colours, few = lanes.timeline, palette(), lanes.num_ranks <= FEW_RANKS
     begun, applied = np.isfinite(timeline.start_s), np.isfinite(timeline.applied_s)
     lasting = np.isfinite(timeline.apply_s) & timeline.reduce & (lanes.drawn(timeline.applied_s) > timeline.apply_s)
@@ -261,7 +260,7 @@ def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
 
 
 def _label_sends(axes: Axes, lanes: Lanes, begun: Bools) -> bool:
-    """Write chunk and receiver on sends that have room; return whether on any."""
+    """Write chunk and receiver on sends that have room; return whether any has."""
     timeline, colours = lanes.timeline, palette()
     per_unit, lane = points_per_unit(axes)
     size = min(points(_TEXT), 0.75 * lane * float(lanes.row_height.min()))
@@ -284,7 +283,7 @@ def _label_sends(axes: Axes, lanes: Lanes, begun: Bools) -> bool:
 
 
 def _follow_chunk(axes: Axes, lanes: Lanes) -> Handles:
-    """Draw one chunk from lane to lane: outlined where there is room, else filled."""
+    """Draw one chunk from lane to lane: outlined if there is room, else filled."""
     timeline, colours, few = lanes.timeline, palette(), lanes.num_ranks <= FEW_RANKS
     rows = (timeline.chunk == FOLLOWED_CHUNK) & np.isfinite(timeline.start_s)
     # Where all that is sent is one chunk, and to many at once, following it would frame everything.
@@ -321,7 +320,7 @@ def _draw_phases(axes: Axes, lanes: Lanes) -> None:
 
 
 def _draw_blocked(axes: Axes, lanes: Lanes) -> Handles:
-    """Draw the failures, and beside each lane what its rank waits for or does without end."""
+    """Draw the failures, and next to each lane the endless activity or wait of its rank."""
     blocked, colours = lanes.blocked, palette()
     if blocked is None:
         return []

@@ -1,4 +1,4 @@
-"""The pages of one run: all its pictures, its lanes, what its schedule does, and how its links are used."""
+"""The pages of one run: an overview of all its pictures, its lanes, its schedule, and the use of its links."""
 
 import textwrap
 from collections.abc import Collection
@@ -52,7 +52,7 @@ _NOTE_LENGTH = 170  # characters
 
 
 def draw_run_page(view: RunView) -> Figure:
-    """Draw lanes, chunk grid, time against size, and who sends to whom."""
+    """Draw lanes, chunk grid, time against size, and the communication graph."""
     schedule, colours = view.schedule, palette()
     ranks, chunks = plural(schedule.num_ranks, "rank"), plural(schedule.num_chunks, "chunk")
     name = f"{schedule.collective.value}, algorithm {schedule.algorithm}"
@@ -211,10 +211,7 @@ _SMALLEST_TEXT = 5.0  # points
 
 
 def draw_graph(axes: Axes, layout: GraphLayout, slow: Collection[tuple[int, int]] = ()) -> None:
-    """Draw ranks, and the links between them, with an arrow where only one of two sends.
-
-    slow: pairs in another colour.
-    """
+    """Draw ranks and their links, with an arrow if only one of two ranks sends. slow: pairs in another colour."""
     width = np.ptp(layout.places[:, 0])
     sideways = (0.03, 0.97) if width else (0.03 - 0.5, 0.97 - 0.5)
     axes.set(xlim=sideways, ylim=(0.97, 0.03), aspect="auto" if layout.shape is GraphShape.TREE else "equal")
@@ -284,7 +281,7 @@ _COLOURS = colormaps["turbo"]
 
 
 def draw_links(schedule: Schedule, network: Network, size_bytes: int, explanation: Explanation) -> Figure:
-    """Draw a row for each of the most used links; messages that share one have a part of it each."""
+    """Draw a row for each of the most used links; simultaneous messages divide the height of the row."""
     usage = explanation.links
     order = np.argsort(-usage.utilisation, kind="stable")[:MAX_LINKS]
     links = np.sort(order[usage.utilisation[order] > 0])

@@ -1,4 +1,4 @@
-"""The pictures of a step: its lanes of time, and its curves by the number of ranks."""
+"""The pictures of a step: its lanes over time, and its scaling curves."""
 
 import math
 import textwrap
@@ -82,7 +82,7 @@ def _draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, 
 
 
 def _draw_exposed(axes: Axes, waits: Sequence[tuple[float, float]]) -> None:
-    """Shade and name the waits for communication; if no name fits, the longest is named from below."""
+    """Shade and name the waits for communication; if no name fits, name the longest wait below the axis."""
     colour = palette().vermillion
     for begin_s, end_s in waits:
         axes.axvspan(begin_s, end_s, color=colour, alpha=0.13, linewidth=0, zorder=0)
@@ -170,7 +170,7 @@ def _draw_efficiency(axes: Axes, steps: Sequence[ScaledStep], reference: str) ->
 
 
 def _label(axes: Axes, marks: Sequence[tuple[int, float, str]]) -> None:
-    """Write a text above some points, as many as have room, the last among them."""
+    """Write a text above some points, as many as have room, including the last."""
     axes.margins(x=0.1)  # with room for the first and the last text
     for count, value, text in marks[:: -len(marks) // _MAX_LABELS]:
         style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": points(8)}

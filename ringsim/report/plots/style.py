@@ -1,6 +1,6 @@
 """Matplotlib's settings for all pictures, and pages of panels.
 
-Fonts, colours and resolution are the user's settings of matplotlib where these are not its defaults.
+The user's matplotlib settings for fonts, colours and resolution apply where they differ from the defaults.
 """
 
 import io
@@ -45,8 +45,8 @@ _SETTINGS, _DEFAULTS = cast(MutableMapping[str, Any], rcParams), cast(MutableMap
 def drawing(style: str | None = None) -> Iterator[None]:
     """Set matplotlib up for a picture, and restore its settings when the block ends.
 
-    style: light, dark, or a style of matplotlib, by its name or file; None: the current settings. Raises ValueError
-    for an unknown style.
+    style: light, dark, or the name or file of a matplotlib style; None: the current settings. Raises ValueError for an
+    unknown style.
     """
     with rc_context():
         if style is not None:
@@ -89,17 +89,17 @@ def setting(name: str, ours: Any) -> Any:
 
 
 def font_scale() -> float:
-    """Return the user's font size in that of matplotlib."""
+    """Return the user's font size over matplotlib's default."""
     return float(rcParams["font.size"] / rcParamsDefault["font.size"])
 
 
 def points(size: float) -> float:
-    """Return the size of a text in points, where `size` is that with matplotlib's own font size."""
+    """Scale a text size, in points at matplotlib's default font size, to the user's font size."""
     return size * font_scale()
 
 
 class Page(Figure):
-    """A figure that a notebook shows as it is, without pyplot."""
+    """A figure that a notebook shows without pyplot."""
 
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()
@@ -152,8 +152,8 @@ def head(title: str, *lines: tuple[str, float, str], left: float = LEFT) -> Pane
 def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style: str | None = None) -> None:
     """Draw a page and write it to `path`: png (also without a suffix), pdf or svg, by its suffix.
 
-    style: as of `drawing`. The file appears complete or not at all. Raises OSError if it cannot be written,
-    ValueError for another suffix and an unknown style.
+    style: as in `drawing`. The file appears complete or not at all. Raises OSError if it cannot be written, ValueError for
+    another suffix and an unknown style.
     """
     path = Path(path)
     with drawing(style), atomic_file(path) as file:
@@ -164,7 +164,7 @@ def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style:
 
 
 def _svg(figure: Figure, **settings: Any) -> str:
-    """Return a figure as SVG whose texts keep their spaces, which browsers drop otherwise."""
+    """Return a figure as SVG whose texts keep their spaces, which browsers would drop."""
     file = io.StringIO()
     figure.savefig(file, format="svg", **settings)
     return re.sub(r"<text (?=[^>]*>(?: |[^<]*  ))", '<text xml:space="preserve" ', file.getvalue())

@@ -102,7 +102,7 @@ def _draw_lines(
 
 
 def _draw_legend(figure: SubFigure, handles: Sequence[Artist], top: float) -> None:
-    """Draw a legend in the right margin, where long names take several lines."""
+    """Draw a legend in the right margin, and wrap long names."""
     for handle in handles:
         parts = re.split(r"(?<=:)", str(handle.get_label()))
         handle.set_label("\n".join(line for part in parts for line in textwrap.wrap(part, _LEGEND_LENGTH)))
@@ -135,7 +135,7 @@ def draw_sweep_curves(axes: Axes, sweep: Sweep, network: str, num_ranks: int, st
 
 
 def _told_apart(sweep: Sweep, network: str) -> set[str]:
-    """Return the algorithms whose curves have colours: all of few, or the ring and the winners."""
+    """Return the algorithms with coloured curves: all if they are few, else the ring and the winners."""
     if len(sweep.algorithms) <= _FEW_CURVES:
         return set(sweep.algorithms)
     return {sweep.baseline(network), *winning_names(sweep, network).ravel().tolist()}
@@ -174,10 +174,7 @@ _ROW = (-0.5, 0.5)
 
 
 def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]) -> list[Patch]:
-    """Draw the fastest algorithm of each size and number of ranks, with its gain over the ring.
-
-    Returns what the colours mean, for a legend.
-    """
+    """Draw the fastest algorithm of each size and number of ranks, with its gain over the ring; return the legend."""
     ranks = sweep.ranks
     set_size_axis(axes, sweep.sizes_bytes)
     axes.set_ylim(-0.5, len(ranks) - 0.5)
@@ -209,7 +206,7 @@ def _area(name: str, styles: dict[str, Style], baseline: str) -> dict[str, Any]:
 def winning_names(sweep: Sweep, network: str) -> Names:
     """Return the fastest algorithm's name: shape (num_ranks, num_sizes).
 
-    TIED where the ring takes as long, NOBODY where all were skipped.
+    TIED if the ring is as fast, NOBODY if all were skipped.
     """
     names = np.full((len(sweep.ranks), len(sweep.sizes_bytes)), NOBODY, dtype=object)
     for place, winner in _winners(sweep, network).items():
@@ -234,7 +231,7 @@ def size_edges(sizes_bytes: Sequence[int]) -> Floats:
 
 
 def set_size_axis(axes: Axes, sizes_bytes: Sequence[int], max_ticks: int = 16) -> None:
-    """Set a logarithmic axis over the cells, with a tick in the middle of as many as have room."""
+    """Set a logarithmic axis over the cells, with at most `max_ticks` ticks at cell centres."""
     edges = size_edges(sizes_bytes)
     axes.set_xscale("log", base=2)
     axes.set_xlim(edges[0], edges[-1])
