@@ -1,10 +1,8 @@
-"""Ranks on this host without torchrun: `spawn` runs a function on each, `run_local_ranks` a program.
+"""Ranks on this host without torchrun: `spawn` runs a function on each rank, `run_local_ranks` a program.
 
-The ranks have the environment variables that torchrun sets. torchrun itself does not serve here: every failure ends
-with a page of traceback and exit code 1. Here it is one line, and the exit code is that of the rank, or 128 plus the
-number of a signal, on which batch scripts rely. Importing this loads no torch.
-
-`handling`, `ended_once` and `endings_noted` end a program at a signal as at Ctrl-C, and only once.
+The ranks have torchrun's environment variables. torchrun itself ends every failure with a traceback and exit code 1.
+Batch scripts rely on a one-line error and the rank's exit code, or 128 plus the number of a signal.
+Importing this module loads no torch.
 """
 
 import json
@@ -39,7 +37,7 @@ OURS = ("ringsim", "collectives", "trainers")
 
 
 class RankFailure(NamedTuple):
-    """The first failure of a run, and its message, "" if the rank has printed it."""
+    """The first failure of a run, and its message; "" if the rank has printed it."""
 
     code: int
     text: str = ""
@@ -48,14 +46,11 @@ class RankFailure(NamedTuple):
 def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence[Any] = (), stops: bool = False) -> int:
     """Run `target(*arguments)` on each rank, in its own process, until all have ended.
 
-    target: a function at the top level of a module; what it returns, or exits with, is the rank's exit code.
+    target: a function at the top level of a module; its return value or exit status is the rank's exit code.
     stops: whether SIGTERM and SIGUSR1 are passed on to the ranks, which decide when to end. A rank begins with SIGUSR1
     blocked, and must enter a `StopRequest`.
-
     When a rank fails, the others are ended, and its error is printed once. Returns 0, the exit code of a rank that left
-    by sys.exit (it has said why), 1 if a rank failed, or 128 + n after the signal n. Call it in the main thread, where
-    signals are handled.
-
+    by sys.exit, 1 if a rank failed, or 128 + n after the signal n. Must run in the main thread, which handles signals.
     Raises ValueError for a wrong number of ranks, and with the message of a rank that raised a user's mistake.
 
     >>> import sys, time
@@ -77,9 +72,8 @@ def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence
 def run_local_ranks(num_ranks: int, arguments: Sequence[str], *, quiet: bool = False) -> None:
     """Run a Python program with `num_ranks` ranks on this host.
 
-    arguments: those of torchrun: a file and its arguments, or `-m` and a module.
-    quiet: stdout of the ranks is discarded, and their stderr is part of the error.
-
+    arguments: as for torchrun: a file and its arguments, or `-m` and a module.
+    quiet: discard the ranks' stdout, and make their stderr part of the error.
     Ctrl-C, SIGTERM and SIGHUP end the ranks and raise KeyboardInterrupt. Raises ValueError with the message by which
     the program refuses its options, and for other failures OSError if `quiet`, else click.exceptions.Exit.
     """
@@ -103,7 +97,7 @@ def _run(
     arguments: Sequence[Any],
     passed_on: Sequence[signal.Signals] = (),
 ) -> RankFailure | None:
-    """Return the first failure of a rank, or None; all ranks have ended.
+    """Run all ranks to their end; return the first failure, or None.
 
     Raises KeyboardInterrupt with the number of the signal that ended the run, and ValueError for a user's mistake.
     """
@@ -133,7 +127,7 @@ def _run(
 
 @contextmanager
 def _reserved_port() -> Iterator[int]:
-    """Yield a port that the system gives to nobody else, but on which rank 0 can listen."""
+    """Yield a port that the system assigns to no other process, but on which rank 0 can listen."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((HOST, 0))
@@ -155,7 +149,7 @@ def _variables(rank: int, num_ranks: int, port: int, folder: str) -> dict[str, s
 def _environment(variables: Mapping[str, str], blocked: set[signal.Signals]) -> Iterator[None]:
     """Set the environment of processes that start in the block, and block signals in them.
 
-    A terminal sends Ctrl-C to the ranks too; if it were not blocked, each would end in a traceback.
+    A terminal sends Ctrl-C to the ranks too; unblocked, it would end each rank with a traceback.
     """
     before = dict(os.environ)
     resource_tracker.ensure_running()  # otherwise it would start with the first rank, and unblock the signals
@@ -172,7 +166,7 @@ def _environment(variables: Mapping[str, str], blocked: set[signal.Signals]) -> 
 def _first_codes(
     processes: Sequence[BaseProcess], came: Sequence[int], passed_on: Sequence[signal.Signals]
 ) -> dict[int, int]:
-    """Wait until all have ended or some have failed; return the exit codes of these by rank, -n after signal n."""
+    """Wait until all ranks have ended or some have failed; return nonzero exit codes by rank, -n after signal n."""
     num_heard = 0
     while True:
         running = [process for process in processes if process.exitcode is None]
@@ -190,9 +184,9 @@ def _first_codes(
 
 
 def _failure(codes: Mapping[int, int], came: Sequence[int], folder: str) -> RankFailure:
-    """Return the first cause: a rank that a signal ended, or else the first that reported its failure.
+    """Return the first cause: a rank that a signal ended, or else the rank that first reported a failure.
 
-    Other ranks fail because that one has gone. Raises ValueError for a user's mistake.
+    Other ranks fail only because that rank has gone. Raises ValueError for a user's mistake.
     """
     for rank, code in codes.items():
         if -code in came:  # passed on before the rank was ready for it
@@ -239,7 +233,7 @@ def _run_rank(target: Callable[..., int | None], arguments: Sequence[Any]) -> No
 
 
 def _leave_with_parent() -> None:
-    """End this rank when its parent has gone, since nobody else does after the parent was killed."""
+    """End this rank with its parent: after the parent was killed, no other process ends the rank."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -269,10 +263,9 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def handling(numbers: Iterable[int], handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Call `handler` with the number and the frame when one of these signals comes within the block.
+    """Call `handler` with number and frame when one of these signals arrives within the block.
 
-    Ignored signals (nohup) stay ignored. Outside the main thread, the only one that can handle signals, this does
-    nothing.
+    Ignored signals (nohup) stay ignored. Does nothing outside the main thread, as only that can handle signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -292,7 +285,7 @@ def handling(numbers: Iterable[int], handler: Callable[[int, object], None]) -> 
 def ended_once() -> Iterator[None]:
     """Raise KeyboardInterrupt, with the signal's number, in the block at the first Ctrl-C, SIGTERM or SIGHUP.
 
-    Later ones are ignored, so that they do not interrupt what tidies up.
+    Later signals are ignored, so that they do not interrupt the clean-up.
     """
     is_ending = False
 
@@ -308,7 +301,7 @@ def ended_once() -> Iterator[None]:
 
 @contextmanager
 def endings_noted(*others: int) -> Iterator[list[int]]:
-    """Yield a list to which these signals are added when they come within the block, and which do nothing else.
+    """Yield a list that collects these signals while the block runs; they have no other effect.
 
     For work that no exception may interrupt, such as starting a process that must be ended later.
     """

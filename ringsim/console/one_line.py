@@ -1,4 +1,4 @@
-"""Commands: a user's mistake is one line on stderr with exit code 2, progress is one line, and help has one form.
+"""Commands whose mistakes are one line on stderr with exit code 2, whose progress is one line, and whose help is uniform.
 
 `TorchrunCommand` is a command that runs on several ranks, started by torchrun, srun or `spawn`.
 """
@@ -31,10 +31,8 @@ CLEAR_LINE = "\r\033[K"
 class Progress:
     """Draw the progress of consecutive phases as one line on a terminal's stderr; a context manager, which erases it.
 
-    `begin` starts the next phase. rank: only rank 0 draws. delay_s: nothing is drawn earlier, for work that is usually
-    done by then.
-
-    Click's bar hides the cursor, which stays hidden when a rank is killed, and knows neither phases nor earlier runs.
+    `begin` starts the next phase. rank: only rank 0 draws. delay_s: draw nothing before, for work that is usually short.
+    Click's bar is unsuitable: it hides the cursor for good if a rank is killed, and knows no phases or earlier runs.
     """
 
     def __init__(self, *, rank: int = 0, delay_s: float = 0.0) -> None:
@@ -54,7 +52,7 @@ class Progress:
             clear_line()
 
     def begin(self, phase: str, length: int | None = None, done: int = 0) -> None:
-        """Begin a phase of `length` units, None if unknown, of which an earlier run has done `done`."""
+        """Begin a phase of `length` units (None: unknown), of which an earlier run has completed `done`."""
         self.phase, self.length, self.done, self.text = phase, length, done, ""
         self._begun_s, self._done_before = time.monotonic(), done
         self._draw()
@@ -67,7 +65,7 @@ class Progress:
             self._draw()
 
     def advance_to(self, done: int, length: int, phase: str) -> None:
-        """Set how much of a phase is done; the phase begins if it is not the present one."""
+        """Set the progress of a phase, and begin it if it is not the current phase."""
         if (phase, length) != (self.phase, self.length):
             self.begin(phase, length)
         self.update(done - self.done)
@@ -117,7 +115,7 @@ def say(text: str) -> None:
 
 
 def clear_line() -> None:
-    """Erase a progress line, also that of a rank which has been ended."""
+    """Erase a progress line, also that of an ended rank."""
     if _is_terminal():
         click.echo(CLEAR_LINE, file=sys.stderr, nl=False)
 
@@ -132,10 +130,10 @@ _BREAK = re.compile(r"\s*[\r\n]\s*")
 
 
 class OneLineCommand(click.Command):
-    """A click command that turns ValueError, OSError and ScheduleError into one line, as click does usage errors.
+    """A click command that reports ValueError, OSError and ScheduleError in one line, like usage errors.
 
-    A ScheduleError ends with exit code 1, after the grid that shows the fault. Ctrl-C ends with one line too, that of
-    `click.exceptions.Abort` if it has one, and exit code 130.
+    A ScheduleError exits with code 1, after the grid that shows the fault. Ctrl-C exits with code 130 and one line: the
+    message of `click.exceptions.Abort` if it has one.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -180,7 +178,7 @@ class OneLineCommand(click.Command):
             raise click.exceptions.Abort from None  # click itself would print an empty line
 
     def refuse(self, message: str, command: str | None, exit_code: int = 2) -> NoReturn:
-        """Print what is wrong, and exit."""
+        """Print the error, and exit."""
         click.echo(f"{command}: {message}", err=True)
         sys.exit(exit_code)
 
@@ -191,13 +189,13 @@ def needs_torch(command: str) -> str:
 
 
 def require_torch(command: str) -> None:
-    """Raise ValueError, which names `command` and says how to install torch, if it is not installed."""
+    """Raise ValueError, which names `command` and the way to install torch, if it is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise ValueError(needs_torch(command))
 
 
 def message_of(error: Exception) -> str:
-    """Return the message of an error to a user: of an OSError the file and the reason, without the system's number."""
+    """Return the message of an error to a user; of an OSError the file and the reason, without errno."""
     if isinstance(error, click.ClickException):
         return in_one_line(error.format_message())
     if isinstance(error, OSError) and error.strerror:
@@ -210,7 +208,7 @@ def message_of(error: Exception) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """Return the text without line breaks and terminal controls, which files, their names or click may bring in.
+    """Remove line breaks and terminal controls, which files, their names or click may contain.
 
     A very long text is cut in the middle; its beginning and end are the place and the rule.
     """
@@ -220,7 +218,7 @@ def in_one_line(text: str) -> str:
 
 
 class OneLineGroup(OneLineCommand, click.Group):
-    """The same for a group of commands, whose help shows the whole first sentence of each."""
+    """A group of such commands, whose help shows the whole first sentence of each."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -253,12 +251,12 @@ def examples(*commands: str) -> str:
 
 
 def command(*tried: str, name: str | None = None, **settings: Any) -> Callable[[Callable[..., None]], click.Command]:
-    """Return the decorator of a command whose help ends with these examples. settings: others of `click.command`."""
+    """Return the decorator of a command whose help ends with these examples. settings: for `click.command`."""
     return click.command(name, epilog=examples(*tried), **settings)
 
 
 def general_help(program: str, rule: str) -> str:
-    """Return the help that all commands of `program` share. rule: one more about files, which continues their line."""
+    """Return the help that all commands of `program` share. rule: a further sentence about files."""
     return inspect.cleandoc(GENERAL.format(program=program, variable=program.upper().replace("-", "_"), rule=rule))
 
 
@@ -268,9 +266,9 @@ GRACE_S = 20.0  # how long another rank leaves rank 0 to say what is wrong; torc
 
 
 class TorchrunCommand(OneLineCommand):
-    """A command on several ranks, of which the first of each host prints the help and the user's mistake.
+    """A command on several ranks; the first rank of each host prints the help and the user's mistake.
 
-    Each host may have its own terminal. Under `spawn` no rank says it, since `spawn` itself does.
+    Each host may have its own terminal. Under `spawn` no rank prints the mistake, since `spawn` does.
     """
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
@@ -296,12 +294,12 @@ def _is_first_of_host() -> bool:
 
 
 def is_under_torchrun() -> bool:
-    """Return whether torchrun has started this process, and so will end it."""
+    """Return whether torchrun has started this process, and therefore will end it."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def tell_launcher(message: str, exit_code: int) -> None:
-    """Leave the message, if it is the first, for the report of torchrun or `spawn`; "" if the rank said all."""
+    """Store the first message for the report of torchrun or `spawn`; "" if the rank has printed everything."""
     file = os.environ.get(ERROR_FILE)
     if file and not Path(file).exists():
         with contextlib.suppress(OSError):
@@ -329,14 +327,14 @@ def num_ranks(how_to_start: str) -> int:
 
 
 def ranks_here() -> int:
-    """Return the number of ranks on this host, 1 if the environment does not say."""
+    """Return the number of ranks on this host; 1 without LOCAL_WORLD_SIZE."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def check_writable(option: str, folder: Path) -> None:
-    """Raise UsageError, which names `option`, if `folder`, or the nearest above it that exists, takes no files.
+    """Raise UsageError, which names `option`, if `folder` or its nearest existing parent is not writable.
 
-    option: such as `--output report`. Called before the work, not after it.
+    option: such as `--output report`. Call it before the work.
     """
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:

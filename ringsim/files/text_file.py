@@ -1,4 +1,4 @@
-"""Files of text, JSON and TOML: errors of reading are one line, and files are written completely or not at all."""
+"""Files of text, JSON and TOML: read errors are one line, and files are written completely or not at all."""
 
 import errno
 import json
@@ -37,10 +37,7 @@ def read_regular(path: str | os.PathLike[str], place: str) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Return the text of a UTF-8 file.
-
-    Raises ValueError, which names the file, if it is not UTF-8, OSError if it is unreadable.
-    """
+    """Return the text of a UTF-8 file. Raises ValueError, which names the file, for other text, OSError if unreadable."""
     try:
         text = read_bytes(path).decode("utf-8-sig")  # some editors begin a file with a mark
     except UnicodeDecodeError as error:
@@ -58,8 +55,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 def parse_json(text: str) -> Any:
     """Return the data of a JSON text.
 
-    Raises ValueError, in one line, for text that is not JSON, infinity, NaN, a repeated name in one object, and deep
-    nesting.
+    Raises ValueError, in one line, for invalid JSON, infinity, NaN, a repeated name in one object, and deep nesting.
     """
     if not text.strip():
         raise ValueError("is empty: must hold JSON")
@@ -73,7 +69,7 @@ def parse_json(text: str) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return the tables of a TOML text. Raises ValueError, in one line, if it is not TOML or nested too deeply."""
+    """Return the tables of a TOML text. Raises ValueError, in one line, for invalid TOML and deep nesting."""
     import tomllib  # noqa: PLC0415  most commands read no file
 
     try:
@@ -85,7 +81,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def toml_text(table: Mapping[str, Any], place: str = "") -> str:
-    """Return the TOML of a table: its values, a line each, then its tables; without None and empty lists.
+    """Return the TOML of a table: its values, one per line, then its tables; None and empty lists are left out.
 
     place: of the table in the file, such as "host.". Raises ValueError for None in a list.
     """
@@ -104,7 +100,7 @@ def _holds_tables(value: Any) -> bool:
 
 
 def _toml(value: Any) -> str:
-    """Return a value on one line; JSON's escapes are TOML's, which has one more."""
+    """Return a value on one line. TOML's escapes are JSON's, and one more."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, dict):
@@ -127,13 +123,13 @@ def quoted(value: object, most: int = 60) -> str:
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Return the text, cut to `most` characters with dots at the end."""
+    """Cut the text to `most` characters, with dots at the end."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 @contextmanager
 def naming_place(place: object) -> Iterator[None]:
-    """Put the place, such as a file or a field, before the message of a ValueError in the block."""
+    """Prefix the message of a ValueError in the block with the place, such as a file or a field."""
     try:
         yield
     except ValueError as error:
@@ -154,7 +150,7 @@ def _constant(name: str) -> None:
 
 
 def finite_or_none(value: Any) -> Any:
-    """Return `value` with None for numbers that are not finite, also within objects and lists; records as objects."""
+    """Replace numbers that are not finite by None, also within objects and lists; records become objects."""
     if isinstance(value, msgspec.Struct):
         value = msgspec.structs.asdict(value)
     if isinstance(value, dict):
@@ -168,10 +164,9 @@ def finite_or_none(value: Any) -> Any:
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Yield a new file, which replaces `path` when the block ends without an error.
 
-    After an error or an interrupt nothing is left of it, and an older file is unchanged. It is synced before the
-    replacement, so that a crash of the machine leaves a complete file. A symbolic link stays, and its target is
-    replaced. Anything but a regular file, such as a FIFO or a device, is written to in place. Raises OSError if it
-    cannot be written.
+    After an error or an interrupt, the new file is removed and an older file is unchanged. The file is synced before the
+    replacement, so that a crash of the machine leaves a complete file. The target of a symbolic link is replaced. Anything
+    but a regular file, such as a FIFO or a device, is written in place. Raises OSError if it cannot be written.
     """
     path = Path(path)
     target = file_to_replace(path)
@@ -187,23 +182,23 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def is_read_only(path: Path) -> bool:
-    """Return whether there is a file without permission to write, which a rename would replace all the same."""
+    """Return whether there is a file without write permission, which a rename would still replace."""
     return path.exists() and not os.access(path, os.W_OK)
 
 
 def save_json(path: str | os.PathLike[str], data: Any) -> None:
-    """Write `data` as a JSON file. Raises ValueError for a number that JSON does not have."""
+    """Write `data` as a JSON file. Raises ValueError for a number that JSON cannot represent."""
     with atomic_file(path) as file:
         file.write(json_text(data).encode())
 
 
 def json_text(data: Any) -> str:
-    """Return the contents of a JSON file. Raises ValueError for a number that JSON does not have."""
+    """Return the contents of a JSON file. Raises ValueError for a number that JSON cannot represent."""
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
 def file_to_replace(path: Path) -> Path | None:
-    """Return `path` without symbolic links, which a rename may create or replace; None if it is no regular file.
+    """Return `path` without symbolic links, as the target of a rename; None if it is no regular file.
 
     A link in /proc, such as /dev/stdout, may show a path that is no file, if it leads to a pipe or a deleted file.
     """

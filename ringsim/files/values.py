@@ -1,6 +1,6 @@
 """Annotations for the fields of a `Record`: numbers with bounds, quantities with units, text.
 
-A parser returns what a value of JSON or TOML means, or raises ValueError with the rule that it breaks, which follows
+A parser converts a JSON or TOML value, or raises ValueError with the broken rule, which follows
 `file: place = value: `.
 """
 
@@ -24,7 +24,7 @@ _LARGEST = sys.float_info.max
 
 
 class _ByParser(type):
-    """The type of `By[...]`, which msgspec asks whether the result of the parser is an instance."""
+    """The type of `By[...]`; msgspec asks it whether the parser's result is an instance."""
 
     parse: Parser
 
@@ -44,17 +44,17 @@ else:
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Return whether a value of JSON or TOML is a whole number, and not true or false, which Python counts as such."""
+    """Return whether a value is a whole number; true and false, ints in Python, are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value of JSON or TOML is a number, and not true or false."""
+    """Return whether a value is a number; true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def whole(low: int = 0, high: int = MAX_VALUE, unit: str = "") -> Meta:
-    """Return the bounds of whole numbers. unit: what they count, for the message."""
+    """Return the bounds of whole numbers. unit: of the counted things, for the message."""
     bounds = f" from {low} to {high}" if high < MAX_VALUE else f", at least {low}"
     return Meta(ge=low, le=high, description=f"must be a whole number{unit and f' of {unit}'}{bounds}")
 
@@ -76,12 +76,12 @@ def one_of(*known: str) -> Meta:
 
 
 def rate(value: Any) -> float:
-    """Return a rate, which TOML has with its unit, in bytes per second."""
+    """Return a rate in bytes per second; TOML has it as text with a unit."""
     return _quantity(parse_rate, value, '"1.25GB/s" or "10Gbit/s"')
 
 
 def time(value: Any) -> float:
-    """Return a time, which TOML has with its unit, in seconds."""
+    """Return a time in seconds; TOML has it as text with a unit."""
     return _quantity(parse_time, value, '"10us" or "1.5ms"')
 
 

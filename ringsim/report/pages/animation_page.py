@@ -23,8 +23,8 @@ MAX_SIDES = 2
 def animation_page(views: Sequence[analysis.RunView], note: str = "") -> str:
     """Return the text of a page that shows the messages and the chunks of each rank over time: one run, or two.
 
-    The page's address may end in `#step=3` (the end of the third step), `#t=0.5` (half of the time) or `#chunk=0` (follow
-    a chunk). note: a sentence below the title.
+    The page's address may end in `#step=3` (the end of the third step), `#t=0.5` (half of the time) or `#chunk=0`
+    (follow a chunk). note: a sentence below the title.
     Raises ValueError for no run, more than two, or more transfers or chunks than a page can show, and ScheduleError for
     an incorrect schedule.
 

@@ -76,10 +76,9 @@ def step_page(
     scaling: TraceScaling | None = None,
     caps: DataTable | None = None,
 ) -> str:
-    """Return the HTML of the page of a step.
+    """Return the HTML of the page of a step. Raises ValueError for a step that never ends.
 
-    facts: further rows. scaling: shown first. caps: steps with other bucket sizes. Raises ValueError for a step that never
-    ends.
+    facts: further rows. scaling: shown first. caps: steps with other bucket sizes.
     """
     style, network = asset("report.css") + _STYLE + svg_colours(), " · ".join(named_network(step.network))
     rows = [*step_tables.step_facts(step), *facts, *(("note", note) for note in step_tables.notes_on_step(step))]

@@ -152,8 +152,8 @@ def head(title: str, *lines: tuple[str, float, str], left: float = LEFT) -> Pane
 def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style: str | None = None) -> None:
     """Draw a page and write it to `path`: png (also without a suffix), pdf or svg, by its suffix.
 
-    style: as in `drawing`. The file appears complete or not at all. Raises OSError if it cannot be written, ValueError for
-    another suffix and an unknown style.
+    style: as in `drawing`. The file appears complete or not at all. Raises OSError if it cannot be written, and
+    ValueError for another suffix or an unknown style.
     """
     path = Path(path)
     with drawing(style), atomic_file(path) as file:
