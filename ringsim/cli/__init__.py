@@ -1,4 +1,4 @@
-"""The command line. What a command needs besides NumPy is imported when it is called."""
+"""The command line. A command imports its dependencies other than NumPy when it is called."""
 
 import click
 

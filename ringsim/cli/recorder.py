@@ -1,4 +1,4 @@
-"""`record` starts the recorder, of a package above with torch, as a process; `Recordings` repeat a recording."""
+"""`record` starts the recorder, which needs torch, as a process; `Recordings` repeat a recording."""
 
 import json
 import os
@@ -29,7 +29,7 @@ RECORDING = (sys.executable, "-P", "-m", "collectives.recording")  # whatever fi
 def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | None = None) -> ProgramTrace:
     """Run the program, and return the trace from its file.
 
-    stdout, stderr: of the program; None: ours. If it cannot be recorded, the recorder says why on stderr, and
+    stdout, stderr: of the program; None: inherited. If recording fails, the recorder prints the reason on stderr, and
     SystemExit has its exit code. Raises ValueError if the program ended the recorder's process.
     """
     output = Path(request.output).absolute()  # the program may change the folder
@@ -55,7 +55,7 @@ def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | 
 
 
 def _ended(recording: Popen[Any]) -> int:
-    """Return the exit code of the recorder at its end; an interrupt of ours ends it."""
+    """Wait for the recorder and return its exit code; a KeyboardInterrupt ends it."""
     try:
         return recording.wait()
     except KeyboardInterrupt:
@@ -71,7 +71,7 @@ def _ended(recording: Popen[Any]) -> int:
 
 
 def _crash(request: TraceRequest, ended_by: signal.Signals, traceback: str) -> str:
-    """Return the signal that ended the process, and the line of the program, if it is known.
+    """Return the signal that ended the process, and the line of the program, if known.
 
     traceback: of `faulthandler`, the innermost line first.
     """
@@ -90,8 +90,8 @@ def _crash(request: TraceRequest, ended_by: signal.Signals, traceback: str) -> s
 class Recordings:
     """The trace of a program in a file, and the numbers of ranks for which the program is recorded again.
 
-    program: in place of the one that the file names. run_recorded: whether the user wants to run that one, which the
-    author of the file has chosen.
+    program: in place of the program in the file. run_recorded: whether the user allows the program in the file, which
+    the author of the file has chosen, to run.
     """
 
     file: Path
@@ -104,10 +104,10 @@ class Recordings:
             raise UsageError("give --ranks with either a PROGRAM or --run-recorded, and neither of them without it")
 
     def traces(self, trace: ProgramTrace, per_host: int | None, progress: Progress) -> list[ProgramTrace]:
-        """Return the trace on each number of ranks, that of the file or one recorded again.
+        """Return the trace on each number of ranks, from the file or recorded again.
 
-        per_host: ranks of a host; None: as recorded. Raises ValueError, which names the file, if the program is
-        unknown, missing, or may not run.
+        per_host: ranks of a host; None: as recorded. Raises ValueError, which names the file, if the program is unknown,
+        missing, or may not run.
         """
         request = self._request(trace)
         with naming_place(self.file):
@@ -119,7 +119,7 @@ class Recordings:
         return recorded if len(missing) == len(requests) else [trace, *recorded]
 
     def _request(self, trace: ProgramTrace) -> TraceRequest:
-        """Return how the trace was recorded. Raises ValueError if it cannot or may not be recorded so again."""
+        """Return the request behind the trace. Raises ValueError if the recording cannot or may not be repeated."""
         request = trace.request
         if request is None:
             raise ValueError(f"{self.file}: does not contain how it was recorded: record it again with ringsim trace")
@@ -143,7 +143,7 @@ class Recordings:
 
 
 def record_again(requests: Sequence[TraceRequest], progress: Progress) -> Iterator[ProgramTrace]:
-    """Yield the trace of each request, which is kept in no file and named on stderr before it runs.
+    """Yield the trace of each request, named on stderr before it runs; no file is kept.
 
     The programs' stdout is discarded, and equal lines of their stderr, such as warnings, are printed once.
     """

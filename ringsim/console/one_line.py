@@ -1,4 +1,4 @@
-"""Commands whose mistakes are one line on stderr with exit code 2, whose progress is one line, and whose help is uniform.
+"""Commands with uniform help, one-line progress, and one-line errors on stderr with exit code 2 for a user's mistakes.
 
 `TorchrunCommand` is a command that runs on several ranks, started by torchrun, srun or `spawn`.
 """
@@ -31,7 +31,7 @@ CLEAR_LINE = "\r\033[K"
 class Progress:
     """Draw the progress of consecutive phases as one line on a terminal's stderr; a context manager, which erases it.
 
-    `begin` starts the next phase. rank: only rank 0 draws. delay_s: draw nothing before, for work that is usually short.
+    `begin` starts the next phase. rank: only rank 0 draws. delay_s: draw nothing before, as the work is usually short.
     Click's bar is unsuitable: it hides the cursor for good if a rank is killed, and knows no phases or earlier runs.
     """
 

@@ -37,7 +37,10 @@ def read_regular(path: str | os.PathLike[str], place: str) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Return the text of a UTF-8 file. Raises ValueError, which names the file, for other text, OSError if unreadable."""
+    """Return the text of a UTF-8 file.
+
+    Raises ValueError, which names the file, if it is not UTF-8, OSError if it is unreadable.
+    """
     try:
         text = read_bytes(path).decode("utf-8-sig")  # some editors begin a file with a mark
     except UnicodeDecodeError as error:
@@ -164,9 +167,9 @@ def finite_or_none(value: Any) -> Any:
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Yield a new file, which replaces `path` when the block ends without an error.
 
-    After an error or an interrupt, the new file is removed and an older file is unchanged. The file is synced before the
-    replacement, so that a crash of the machine leaves a complete file. The target of a symbolic link is replaced. Anything
-    but a regular file, such as a FIFO or a device, is written in place. Raises OSError if it cannot be written.
+    After an error or an interrupt, the new file is removed and an older file is unchanged. The file is synced before
+    the replacement, so that a crash of the machine leaves a complete file. The target of a symbolic link is replaced.
+    Anything but a regular file, such as a FIFO or a device, is written in place. Raises OSError if it cannot be written.
     """
     path = Path(path)
     target = file_to_replace(path)

@@ -223,10 +223,10 @@ def msccl_lines(schedule: Schedule, *, with_places: bool = False) -> Iterator[st
 
     A gpu has a thread block per peer, direction and channel; channels between two gpus are numbered from 0. Reads and
     writes of one chunk keep the order of the rule of execution. A step waits for steps of other thread blocks (`depid`,
-    `deps`): for the first itself, for the others in preceding `nop`s, never in `nop`s alone, as the runtime counts those
-    as steps only if the step after them waits too.
-    with_places: receives have the attribute `PLACED`, which MSCCL ignores; `read_msccl` then returns the same steps, rows
-    and channels instead of the earliest possible steps.
+    `deps`): for the first itself, for the others in preceding `nop`s, never in `nop`s alone, as the runtime counts
+    those as steps only if the step after them waits too.
+    with_places: receives have the attribute `PLACED`, which MSCCL ignores; `read_msccl` then returns the same steps,
+    rows and channels instead of the earliest possible steps.
     Raises ScheduleError for a gather, scatter or all_to_all, and for a reduce_scatter or all_gather whose ranks own
     different numbers of chunks.
 

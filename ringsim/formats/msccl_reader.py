@@ -109,8 +109,8 @@ class _Move(NamedTuple):
 class _Run:
     """A run of a program on symbols. moves: in an order of dependence. states: the moves that made each.
 
-    Raises ScheduleError for sends without receives, deadlocks, races, reads before writes, values that a Schedule cannot
-    express, and outputs that differ from the rank's final state; ValueError for a program too large to be examined.
+    Raises ScheduleError for sends without receives, deadlocks, races, reads before writes, values that a Schedule
+    cannot express, and outputs that differ from the rank's final state; ValueError for a program too large to examine.
     """
 
     def __init__(self, program: Program) -> None:

@@ -1,4 +1,4 @@
-"""`BuiltInAlgorithms`: simulated times of the algorithms that a search is compared with, also in other forms."""
+"""`BuiltInAlgorithms`: simulated times of the algorithms with which a search is compared, also in other forms."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -26,9 +26,9 @@ MAX_TRANSFERS = transfers_in(2.0)  # of which each has to be looked at
 
 @dataclass(frozen=True, slots=True)
 class NamedTime:
-    """A built-in algorithm and its seconds; None if it was skipped, and why.
+    """A built-in algorithm and its seconds, or None and the reason for skipping it.
 
-    algorithm: with its number of segments if there are several. order: the rank placement, if it is another one.
+    algorithm: with its number of segments if there are several. order: the rank placement, if it is changed.
     """
 
     algorithm: str
@@ -43,7 +43,7 @@ class NamedTime:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether a KeyboardInterrupt kept it from being simulated."""
+        """Whether a KeyboardInterrupt prevented its simulation."""
         return self.skipped == INTERRUPTED
 
     @property
@@ -63,7 +63,7 @@ class NamedTime:
 class BuiltInAlgorithms:
     """The built-in algorithms of a collective on a network, each simulated for at most `seconds`.
 
-    runtime: how ranks execute them. say: receives the phase.
+    runtime: how ranks execute them. say: called with the phase.
     time_s: returns the simulated seconds of a schedule; raises TimeoutError at the given `time.monotonic`.
     """
 
@@ -77,9 +77,9 @@ class BuiltInAlgorithms:
     say: Callable[[str], object]
 
     def as_they_are(self, *, is_interrupted: bool = False) -> list[NamedTime]:
-        """Return all of them by time; a KeyboardInterrupt skips the rest.
+        """Return all algorithms by time; a KeyboardInterrupt skips the rest.
 
-        is_interrupted: whether there was one before; then all together have `seconds`.
+        is_interrupted: whether there was an earlier interrupt; then all together have `seconds`.
         """
         ends_at, is_ended = time.monotonic() + self.seconds if is_interrupted else np.inf, False
         named: list[NamedTime] = []
@@ -95,7 +95,7 @@ class BuiltInAlgorithms:
         return sorted(named, key=lambda one: one.sorting_s)
 
     def with_forms(self, named: list[NamedTime]) -> list[NamedTime]:
-        """Return them by time with their faster forms: in segments, and the fastest also with other rank placements.
+        """Return the algorithms and their faster forms by time: in segments, and the fastest with other rank placements.
 
         All forms together are simulated for `seconds`, or until a KeyboardInterrupt.
         """
@@ -113,7 +113,7 @@ class BuiltInAlgorithms:
     def _gaining(
         self, one: NamedTime, forms: Callable[[NamedTime, float], Iterator[NamedTime]], ends_at: float
     ) -> list[NamedTime]:
-        """Return the fastest form in a list, which is empty if none gains or the time is up."""
+        """Return a list with the fastest form; empty if none gains or the time is up."""
         if one.time_s is None or time.monotonic() >= ends_at:
             return []
         self.say(f"simulating forms of {one.algorithm}")

@@ -1,14 +1,12 @@
-"""Overlays, a few links of a network each, and a greedy matching of chunks to the links of one over time.
+"""Overlays, each with a few links of a network, and a greedy matching of chunks to an overlay's links over time.
 
-Islands are sets of ranks joined by links that cost less than those between the sets, such as hosts and racks. An
-overlay has a share of what each of its links uses that no other takes. A schedule has no clock: where a rank may
-receive from many others, their messages meet at its port, one is late, and then all are. On networks with ports and
-switches each rank therefore sends to a few others only, always the same, and max-min fair shares hold all the time.
-
-The matching is that of TACOS (Won et al., MICRO 2024). Time advances from one moment at which a link is free or a chunk
-arrives to the next. At each, every rank takes over the free links to it chunks that it lacks, the rarest first. A link
-carries one message after the other. A chunk enters an island once: what is dear to bring to a host is not brought to
-two of its ranks.
+Islands are sets of ranks joined by links that cost less than the links between the sets, such as hosts and racks. An
+overlay reserves a share of each resource for each of its links. A schedule has no clock: if a rank receives from many
+others, messages meet at its port, and one late message delays all. On networks with ports and switches each rank
+therefore sends to a few fixed ranks, so that max-min fair shares always hold.
+The matching follows TACOS (Won et al., MICRO 2024). Time advances to the next moment at which a link is free or a chunk
+arrives. Then every rank chooses missing chunks for its free incoming links, the rarest first. A link carries one
+message at a time. A chunk enters an island once, as links into an island are expensive.
 """
 
 import heapq
@@ -34,7 +32,7 @@ NO_TIME = 1e-30  # seconds a byte, where nothing limits a link
 def islands_of(links: Links) -> list[Ints]:
     """Return for each level of the network, such as hosts and racks, the island of each rank, (num_ranks,).
 
-    A level ends where links cost `DEARER` times as much as the next cheaper ones, which connect its islands. The cost
+    A level ends where links cost `DEARER` times as much as the next cheaper links, which connect its islands. The cost
     of a link is the seconds per byte if all ranks that share it send at once: a NIC of eight ranks costs eight times as
     much as a link of the same bandwidth between two of them. Islands of one rank each, or of all ranks, are no level.
     An island has the number of its lowest rank.
@@ -65,7 +63,7 @@ def _reached(num_ranks: int, src: Ints, dst: Ints) -> Bools:
 
 
 def _connected(num_ranks: int, src: Ints, dst: Ints) -> Ints:
-    """Return for each rank the lowest rank that links connect it to, in either direction."""
+    """Return for each rank the lowest rank to which links connect it, in either direction."""
     lowest = np.arange(num_ranks)
     while True:
         before = lowest.copy()
@@ -78,14 +76,14 @@ def _connected(num_ranks: int, src: Ints, dst: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Overlay:
-    """Some links and the rate of each: (num_links,), bytes a second."""
+    """Some links and the rate of each: (num_links,), bytes per second."""
 
     links: Links
     bytes_per_s: Floats
 
     @classmethod
     def of(cls, links: Links, busy: Floats | None = None) -> Self:
-        """Return the links with max-min fair shares. busy: (num_resources,), the part of each that others use."""
+        """Return the links with max-min fair shares. busy: (num_resources,), the fraction of each that others use."""
         room = np.ones(len(links.names)) if busy is None else np.maximum(1 - busy, LEAST_SHARE)
         is_used = links.resource != NONE
         resource, use = np.where(is_used, links.resource, len(room)), np.where(is_used, links.s_per_byte, 0.0)
@@ -93,15 +91,14 @@ class Overlay:
         return cls(links, fair_rates(resource.T, use.T, most, np.append(room, np.inf)))
 
     def reversed(self) -> "Overlay":
-        """Return the same with the links in the other direction."""
         return Overlay(self.links.reversed(), self.bytes_per_s)
 
 
 def overlays(links: Links, islands: list[Ints]) -> Iterator[Overlay]:
     """Yield different overlays, those with few links first.
 
-    Each rank of an innermost island is joined to the ranks a few places further on, and each island, rank by rank, to
-    the islands a few places further on within the same outer island.
+    Each rank of an innermost island is joined to the ranks at some offsets, and each island, rank by rank, to the islands
+    at some offsets within the same outer island.
     """
     levels = [np.arange(links.num_ranks), *islands, np.zeros(links.num_ranks, dtype=np.int64)]
     seen: set[bytes] = set()
@@ -128,7 +125,7 @@ _OFFSETS = ((1,), (1, -1), (1, 2, -1, -2), (1, 2, 4, 8, 16, 32), None)  # how ma
 
 
 def _ways_to_join(inner: Ints, outer: Ints, is_linked: Bools) -> list[Bools]:
-    """Return the different sets of linked pairs of ranks that `_joined` returns for `_OFFSETS`."""
+    """Return the distinct sets of linked pairs of ranks from `_joined` with `_OFFSETS`."""
     ways = [_joined(inner, outer, offsets) & is_linked for offsets in _OFFSETS]
     return list({way.tobytes(): way for way in ways}.values())
 
@@ -164,7 +161,7 @@ class MatchedCopies(NamedTuple):
 
 
 class ChunkMatching:
-    """A search for the link and the time of every copy by which all ranks get all chunks.
+    """A search for the link and the time of every copy until all ranks have all chunks.
 
     islands: of each level, (num_ranks,), see `islands_of`. held: (num_ranks, num_chunks), whether a rank has a chunk at
     the start. rng: decides between equally good copies.
@@ -203,7 +200,7 @@ class ChunkMatching:
         return MatchedCopies(link.astype(np.int64), chunk.astype(np.int64), start_s, end_s)
 
     def _go_on(self) -> bool:
-        """Advance to the next moment at which something changes; return False if there is none."""
+        """Advance to the next event; return False if there is none."""
         busy_s = self._free_s[self._free_s > self._soon_s]
         next_s = min(busy_s.min(initial=np.inf), self._coming[0][0] if self._coming else np.inf)
         if next_s == np.inf:
@@ -219,7 +216,7 @@ class ChunkMatching:
         return self._now_s + self._tolerance_s
 
     def _match(self) -> None:
-        """Let each rank take one chunk after the other until none can."""
+        """Start one copy per rank at a time until none is possible."""
         receivers = np.unique(self._links.dst[self._free_s <= self._soon_s])
         receivers = receivers[~self._here_or_coming[receivers].all(axis=1)]
         while len(receivers):

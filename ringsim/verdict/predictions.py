@@ -1,7 +1,7 @@
-"""`make_forecast`: predictions of the network fitted to probes: bounds, algorithms, DDP's buckets, and twice the ranks.
+"""`make_forecast`: predictions on the network fitted to probes: bounds, algorithms, DDP's buckets, and twice the ranks.
 
 A choice is sure if it is better on 95 % of the networks of the calibration's bootstrap, and by more than predictions
-scatter about measurements. A choice that is not sure is, as far as the data tell, no better than the default.
+scatter about measurements. Any other choice is, as far as the data show, no better than the default.
 """
 
 import math
@@ -49,7 +49,7 @@ class Bound(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """The time of an all_reduce on a ring, and the seconds due to each bound; they add up."""
+    """The time of a ring all_reduce, and the seconds due to each bound; they add up."""
 
     num_ranks: int
     size_bytes: int
@@ -57,7 +57,6 @@ class Attribution:
 
     @property
     def time_s(self) -> float:
-        """The whole time."""
         return sum(self.seconds.values())
 
     @property
@@ -66,12 +65,12 @@ class Attribution:
         return max(self.seconds, key=lambda bound: self.seconds[bound])
 
     def share(self, bound: Bound) -> float:
-        """Return the part of the time due to a bound; 0 where no time passes."""
+        """Return the part of the time due to a bound; 0 if no time passes."""
         return self.seconds[bound] / self.time_s if self.time_s > 0 else 0.0
 
     @property
     def shares(self) -> dict[str, float]:
-        """The shares by bound, the largest first, without those that round to nothing."""
+        """The shares by bound, the largest first, without negligible shares."""
         bounds = sorted(Bound, key=self.share, reverse=True)
         return {bound.value: self.share(bound) for bound in bounds if self.share(bound) >= 0.005}
 
@@ -82,19 +81,18 @@ class Attribution:
 
 
 def all_reduce_s(cluster: Network, algorithm: str, num_ranks: int, size_bytes: int) -> float:
-    """Return the predicted seconds of one of our all_reduce calls. Raises ValueError if it does not fit."""
+    """Return the predicted seconds of an all_reduce of `collectives`. Raises ValueError if it does not fit."""
     schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
     return OURS.predict_call(schedule, cluster, size_bytes)
 
 
 def attribute(cluster: Network, num_ranks: int, size_bytes: int) -> Attribution:
-    """Return the bounds of an all_reduce on a ring, by simulations on networks that lack more and more costs.
+    """Return the bounds of a ring all_reduce, by simulations on networks with fewer and fewer costs.
 
     First stragglers are removed, then the limit of cores, then the latency of messages and calls. Each bound gets the
     time that its removal saves, and bandwidth the rest. Stragglers and cores come first, since they slow every message
     and byte.
-
-    Raises ValueError where the network has no room for the ranks.
+    Raises ValueError if the network has no room for the ranks.
 
     >>> from ringsim import load_network
     >>> attribute(load_network("gbe"), 4, 2**26).bound
@@ -138,7 +136,6 @@ class Subject:
 
     @property
     def num_ranks(self) -> int:
-        """The number of probed ranks."""
         return self.measurements.num_ranks
 
 
@@ -146,8 +143,8 @@ class Subject:
 class AlgorithmChoice:
     """The algorithm for an all_reduce of one size.
 
-    times_s: predicted times of a call by algorithm, the fastest first. gain: speed of the chosen algorithm over the
-    ring's, with its interval; None if the ring is chosen.
+    times_s: predicted times of a call by algorithm, the fastest first. gain: speed-up of the chosen algorithm over the
+    ring, with its interval; None if the ring is chosen.
     """
 
     size_bytes: int
@@ -162,9 +159,9 @@ class AlgorithmChoice:
 
 @dataclass(frozen=True, slots=True)
 class BucketChoice:
-    """Steps with each of CAPS_MB, the best of them, and the one with torch's own caps.
+    """Steps with each of CAPS_MB, the best of them, and the step with torch's default caps.
 
-    gain: speed of the best over torch's own, with its interval; None if it is not surely faster.
+    gain: speed-up of the best over the default, with its interval; None if it is not surely faster.
     """
 
     best: DdpStep
@@ -193,10 +190,10 @@ class Forecast:
 
 
 def find_subjects(contents: RunDirectory) -> list[Subject]:
-    """Return the probes to which a network can be fitted, the main ones first.
+    """Return the probes to which a network can be fitted, the main probes first.
 
-    Those of a strategy comparison come first, since it also knows the training step, then the latest. Failed fits are
-    added to `contents.refused`.
+    Probes of a strategy comparison precede others, since it also knows the training step; within both, the latest come
+    first. Failed fits are added to `contents.refused`.
     """
     given: list[tuple[str, Measurements, JobReport | None]]
     given = [(file, job.measurements, job) for file, job in contents.jobs.items()]
@@ -252,8 +249,8 @@ def _sizes(last: int) -> list[int]:
 def _least_gain(subject: Subject) -> float:
     """Return the least predicted gain that would show in a measurement.
 
-    It is the scatter of predictions about measurements (of collectives and strategies, else of the probes), or that of
-    the blocks of a probe about their median, whichever is larger.
+    It is the scatter of predictions about measurements (of collectives and strategies, else of the probes), or of a
+    probe's blocks about their median, whichever is larger.
     """
     cases = subject.comparison.cases if subject.comparison else ()
     strategies = subject.job.synchronising if subject.job else ()
@@ -265,10 +262,10 @@ def _least_gain(subject: Subject) -> float:
 
 
 def scatter(ratios: list[float]) -> float:
-    """Return the factor by which predictions scatter about measurements; a common error does not count.
+    """Return the factor by which predictions scatter about measurements, 1 without ratios; a common error does not count.
 
     It is the median absolute deviation of the logarithms of the ratios (predicted over measured), as a factor: common
-    errors cancel where two predictions are compared. 1 without ratios.
+    errors cancel when two predictions are compared.
     """
     logs = [math.log(ratio) for ratio in ratios if ratio > 0] or [0.0]
     middle = statistics.median(logs)
@@ -310,7 +307,7 @@ def _ratio(slower_s: float, faster_s: float) -> float:
 def _sure_gain(
     gain: float, gain_on: Callable[[Network], float], fit: calibration.ProbeFit, num_ranks: int, least_gain: float
 ) -> Estimate | None:
-    """Return a gain with its interval if both are above the least one; else None.
+    """Return a gain with its interval if both exceed the least gain; else None.
 
     gain: on the fitted network. gain_on: on any.
     """

@@ -37,7 +37,7 @@ class Topic(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An answer and its reasons, a sentence each; command: the one to run where the data do not suffice."""
+    """An answer and its reasons, a sentence each; command: to run if the data do not suffice."""
 
     topic: Topic
     answer: str
@@ -84,7 +84,7 @@ def interval(predicted: Estimate) -> str:
 
 
 def by_size(items: Iterable[Any], form: str) -> str:
-    """Return which name holds for which sizes, such as: a up to 64 KiB, b from 256 KiB.
+    """Return the sizes of each name, for example: a up to 64 KiB, b from 256 KiB.
 
     items: with `size_bytes`, by size. form: the name of an item, such as "by {0.bound.value}".
     """
@@ -109,7 +109,7 @@ class Straggler(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """The cost of synchronisation in a step of the strategy comparison, with the strategy of the shortest step.
+    """The cost of synchronisation in a step of the strategy comparison, for the strategy with the shortest step.
 
     draws: strategies whose steps are not longer beyond their variation. free: training without synchronisation; the
     difference of both steps includes waits for other ranks and the slowdown by communication. Where `free` is None,
@@ -206,7 +206,6 @@ class Verdict:
             yield from ((file, cell) for cell in compared.cells)
 
     def finding(self, topic: Topic) -> Finding:
-        """Return the answer on a topic."""
         return next(finding for finding in self.findings if finding.topic is topic)
 
 
@@ -243,8 +242,8 @@ def _is_slower(result: StrategyResult, best: StrategyResult) -> bool:
 def find_straggler(results: Sequence[StrategyResult]) -> Straggler | None:
     """Return the rank for which the others wait; None if there is none, or times of ranks are unknown.
 
-    The last rank to arrive waits for nobody, so it synchronises for the shortest time. It is a straggler if it is the
-    same rank in more than half of the strategies, and the others wait longer than the synchronisation itself varies
+    The last rank to arrive waits for no rank; it therefore has the shortest synchronisation. It is a straggler if it is
+    the same rank in more than half of the strategies, and the others wait longer than the synchronisation itself varies
     (10th to 90th percentile): less may be chance.
     """
     known = [result for result in results if len(result.rank_sync_s) > 1 and result.sync_s]

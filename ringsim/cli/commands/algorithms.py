@@ -1,4 +1,4 @@
-"""`ringsim algorithms` and `ringsim networks`: the algorithms and the presets that there are."""
+"""`ringsim algorithms` and `ringsim networks`: lists of algorithms and presets."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,7 +82,7 @@ def algorithms(collective: Collective | None, ranks: int, name: str | None, size
 
 
 class _Listed(NamedTuple):
-    """An algorithm and its simulated time, None if it is unknown."""
+    """An algorithm and its simulated time, None if unknown."""
 
     cost: Cost
     summary: str

@@ -1,4 +1,4 @@
-"""`ringsim compare` and `ringsim report`: predictions beside measurements, and the verdict on both."""
+"""`ringsim compare` and `ringsim report`: predictions compared with measurements, and the verdict on both."""
 
 import re
 import statistics
@@ -83,7 +83,7 @@ def compare(
 
 
 def _say_guesses(comparison: calibration.Comparison, cluster: Network) -> None:
-    """Say on stderr which predictions are guesses."""
+    """Report extrapolated predictions on stderr."""
     options.say_contradiction(cluster)
     predicted = [compared.case.call for compared in comparison.cases if compared.predicted_s is not None]
     lines = [calibration.nic_warning(cluster, senders) for senders in sorted(senders_per_host(predicted))]
@@ -123,7 +123,7 @@ def _report(comparison: calibration.Comparison, text: str, told: str, output: Pa
 def _report_runs(
     runs: Sequence[RecordedRun], cluster: Network, output: Path, trusted: Sequence[str], style: str | None
 ) -> list[Path]:
-    """Write a trace of all recorded runs beside their simulations, and a picture of each; say which have none."""
+    """Write a trace of all recorded runs with their simulations, and a picture of each; report runs without one."""
     from ringsim.report.plots import save_plot  # noqa: PLC0415  as above
 
     compared = []
