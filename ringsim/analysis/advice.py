@@ -43,10 +43,7 @@ _FAULTS: tuple[tuple[str, str, Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A change that may make a collective faster.
-
-    time_s: simulated; infinite if the run never finishes, None if it was skipped. skipped: the reason, or empty.
-    """
+    """A change that may help. time_s: infinite if the run never finishes, None if it was skipped."""
 
     name: str
     time_s: float | None
@@ -67,17 +64,16 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The simulated time, and the alternatives with the fastest first."""
+    """The simulated time, and the alternatives, the fastest first."""
 
     time_s: float
     alternatives: tuple[Alternative, ...]
 
     def gain(self, alternative: Alternative) -> float | None:
-        """Return the speed-up by an alternative; None if it was skipped or the ratio is not finite."""
+        """Return the speed-up; None if the alternative was skipped or the ratio is not finite."""
         return self.time_s / alternative.sorting_s if 0 < alternative.sorting_s < math.inf > self.time_s else None
 
     def as_dicts(self) -> list[dict[str, Any]]:
-        """Return the alternatives for JSON; time_s is None for a run that never finishes and for a skipped one."""
         return [
             {
                 "name": other.name,
@@ -96,9 +92,9 @@ def advise(
     build_other: Callable[[str], Schedule] | None = None,
     on_progress: Callable[[int, int, str], object] = lambda *_: None,
 ) -> Advice:
-    """Simulate every possible improvement: better links, ranks and hosts, and all other algorithms.
+    """Simulate better links, ranks and hosts, and all other algorithms.
 
-    build_other: builds an algorithm by its name in the same rank placement; the default is rank order.
+    build_other: builds an algorithm by its name in the same rank placement; by default in rank order.
     on_progress: called after each simulation with the number done, the total and "simulating".
     """
     make = build_other or partial(build, schedule.collective, num_ranks=schedule.num_ranks, size_bytes=size_bytes)
@@ -114,7 +110,7 @@ def advise(
 
 
 def _build_small(make: Callable[[str], Schedule], schedule: Schedule, network: Network, name: str) -> Schedule:
-    """Build another algorithm. Raises ValueError for too many transfers, before the schedule is built."""
+    """Raise ValueError for too many transfers before the schedule is built."""
     estimate = estimated_transfers(partial(build, schedule.collective, name), schedule.num_ranks)
     if estimate > (MAX_TRANSFERS_UNSHARED if network.message_costs else MAX_TRANSFERS):
         raise ValueError(f"about {format_count(estimate)} transfers")
@@ -122,7 +118,7 @@ def _build_small(make: Callable[[str], Schedule], schedule: Schedule, network: N
 
 
 def _other_algorithms(schedule: Schedule, network: Network, size_bytes: int) -> Iterator[str]:
-    """Yield the names of the other algorithms; first the same algorithm with segments, or without if it has them."""
+    """Yield the names of other algorithms, first the same one with segments, or without if it has them."""
     own = schedule.algorithm
     if (schedule.collective, own) in ALGORITHMS and schedule.num_ranks > 1:
         # A schedule's name does not tell its segments, but its chunks do.

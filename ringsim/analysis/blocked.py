@@ -1,4 +1,4 @@
-"""`BlockedRun`: the transfers that a failure prevents, and the rank for which each rank waits."""
+"""`BlockedRun`: the transfers that a failure prevents, and which ranks wait for which."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,8 +28,8 @@ class BlockedRank:
     """A rank that never finishes.
 
     last_active_s: end of its last activity; 0 if there is none.
-    doing: "sends", "adds" (or copies) or "waits": the rank does so for `transfer` without end.
-    peer: the other rank of the transfer. failed: failed resources on the transfer's path.
+    doing: "sends", "adds" (or copies) or "waits", for `transfer`, without end.
+    peer: the other rank of the transfer. failed: failed resources on its path.
     """
 
     rank: int
@@ -44,8 +44,7 @@ class BlockedRank:
 class BlockedRun:
     """A run that never finishes; nothing happens after `until_s`.
 
-    first: the first few transfers that are never applied, in step order.
-    failed: the resources that stop transfers, and the times of their failures.
+    first: the first unapplied transfers in step order. failed: resources that stop transfers, and when they failed.
     """
 
     until_s: float
@@ -56,7 +55,6 @@ class BlockedRun:
     ranks: tuple[BlockedRank, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
         return asdict(self) | {"failed": [{"name": name, "failed_at_s": at_s} for name, at_s in self.failed]}
 
 
@@ -82,7 +80,7 @@ def _transfer(timeline: Timeline, row: int) -> BlockedTransfer:
 
 
 def _blocked_ranks(timeline: Timeline, topology: Topology) -> tuple[BlockedRank, ...]:
-    """Return the ranks that never finish, each with the first transfer that it cannot end or waits for."""
+    """Return the ranks that never finish, each with its first unfinished activity, or else its first wait."""
     last_active = last_active_s(timeline)
     unended = ~np.isfinite(timeline.applied_s)
     begun_to_send = np.isfinite(timeline.start_s) & ~np.isfinite(timeline.sent_s)
@@ -105,7 +103,7 @@ def _blocked_ranks(timeline: Timeline, topology: Topology) -> tuple[BlockedRank,
 
 
 def last_active_s(timeline: Timeline) -> Floats:
-    """Return the time at which each rank last began or ended an activity, (num_ranks,)."""
+    """Return the begin or end of each rank's last activity, (num_ranks,)."""
     latest = np.zeros(timeline.num_ranks)
     for rank, begin, end in (
         (timeline.src, timeline.start_s, timeline.sent_s),
@@ -116,7 +114,7 @@ def last_active_s(timeline: Timeline) -> Floats:
 
 
 def _failed(topology: Topology, transfer: BlockedTransfer, until_s: float) -> tuple[str, ...]:
-    """Return the resources of the path and the cores of its two ranks that had failed when the run stopped."""
+    """Return the failed resources of the transfer's path, and the failed cores of its ranks."""
     resources, cores = topology.resources, topology.processors.cores
     path = topology.paths(np.array([transfer.src]), np.array([transfer.dst])).resource[0].tolist()
     used = dict.fromkeys([*path, int(cores[transfer.src]), int(cores[transfer.dst])])
@@ -127,7 +125,7 @@ def _failed(topology: Topology, transfer: BlockedTransfer, until_s: float) -> tu
 
 
 def format_blocked(blocked: BlockedRun) -> list[str]:
-    """Return a few lines for people; steps count from 1."""
+    """Return a few lines of text; steps count from 1."""
     first = blocked.first[0]
     shown = blocked.ranks[:MAX_RANKS_SHOWN]
     more = len(blocked.ranks) - len(shown)

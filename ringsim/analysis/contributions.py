@@ -19,9 +19,9 @@ MAX_STATES = 15  # all of an 8-rank all-reduce; odd, so that the state half-way 
 class ContributionStep:
     """One step of a schedule, and the contributions in the receivers' chunks.
 
-    result: count of each rank's contribution in the chunk after the transfer, (num_transfers, num_ranks).
+    result: count of each rank's contribution after the transfer, (num_transfers, num_ranks).
     before, after: number of contributions in the chunk, (num_transfers,).
-    finished: whether the chunk after the transfer is complete for the collective, (num_transfers,).
+    finished: whether the chunk is then complete for the collective, (num_transfers,).
     """
 
     index: int
@@ -43,7 +43,7 @@ def iterate_contributions(schedule: Schedule) -> Iterator[ContributionStep]:
 
 
 class _Contributions:
-    """State of `run` that counts contributions and logs the written chunks."""
+    """State of `run` that counts contributions and logs written chunks."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._counts = initial_counts(schedule.collective, schedule.num_ranks, schedule.num_chunks)
@@ -61,7 +61,7 @@ class _Contributions:
         self._result.append(held.copy())
 
     def take_written(self) -> tuple[Counts, Ints]:
-        """Return the columns `result` and `before` of a `ContributionStep`, and clear the log."""
+        """Return `result` and `before` of a `ContributionStep`, and clear the log."""
         result = np.array(self._result, np.int32).reshape(len(self._before), len(self._counts))
         before = np.array(self._before, np.int64)
         self._result, self._before = [], []
@@ -69,7 +69,7 @@ class _Contributions:
 
 
 def num_shares(schedule: Schedule) -> int:
-    """Return the number of contributions in a finished chunk: one per rank, or 1 if the collective adds nothing."""
+    """Return the number of contributions in a finished chunk."""
     return schedule.num_ranks if schedule.collective.reduces else 1
 
 
@@ -79,7 +79,7 @@ class ChunkStates:
 
     states: number of executed steps, (num_states,): all, or MAX_STATES evenly spaced including both ends.
     contributions: counts, (num_states, rank, chunk, contributor).
-    finished: whether the rank's chunk is complete for the collective, (num_states, rank, chunk).
+    finished: whether the chunk is complete for the collective, (num_states, rank, chunk).
     """
 
     num_ranks: int
@@ -134,7 +134,7 @@ def find_phases(
 
 
 def _names(schedule: Schedule, steps: Sequence[ContributionStep]) -> tuple[str, str]:
-    """Return the names of adding and of copying steps, from the ranks on which complete sums first appear."""
+    """Name the adding and the copying steps by the ranks on which complete sums first appear."""
     if not schedule.collective.reduces:
         return "reduce", schedule.collective.value.replace("_", "-")
     summed = np.zeros((schedule.num_ranks, schedule.num_chunks), dtype=np.bool_)
@@ -158,7 +158,7 @@ def _where(step: Step, host_of_rank: Ints | None) -> str:
 
 
 def hosts_of_network(network: Network, num_ranks: int) -> tuple[tuple[str, ...], Ints | None]:
-    """Return the host names and the host of each rank; empty and None unless ranks share hosts."""
+    """Return the host names and each rank's host; empty and None unless ranks share hosts."""
     layout = lay_out(network.spec, num_ranks)
     grouped = 1 < len(np.unique(layout.host_of_rank)) < num_ranks
     return (layout.names, layout.host_of_rank) if grouped else ((), None)

@@ -1,4 +1,4 @@
-"""The algorithms available on a network, their costs with lower bounds, and the rates of nccl-tests.
+"""The algorithms of a network, their costs and lower bounds, and the rates of nccl-tests.
 
 busbw is algbw times the least number of bytes that a rank sends (nccl-tests, doc/PERFORMANCE.md).
 """
@@ -30,7 +30,7 @@ def candidates(collective: Collective, networks: Iterable[Network]) -> list[str]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a schedule; bytes are relative to the size of the whole tensor.
+    """The cost of a schedule; bytes are relative to the whole tensor.
 
     sent: by the busiest sender. sent_bound, steps_bound: lower bounds for any algorithm.
     """
@@ -42,7 +42,6 @@ class Cost:
     steps_bound: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
         schedule = self.schedule
         return {
             "collective": schedule.collective.value,
@@ -78,12 +77,12 @@ def sent_bound(collective: Collective, num_ranks: int) -> float:
 
 
 def steps_bound(num_ranks: int) -> int:
-    """Return ceil(log2 n): the least steps, of one send per rank, until a rank can depend on all ranks."""
+    """Return ceil(log2 n), the least steps of one send per rank until a rank depends on all ranks."""
     return (num_ranks - 1).bit_length()
 
 
 def algbw_bytes_per_s(size_bytes: int, time_s: float) -> float | None:
-    """Return the bytes of the whole tensor per second; None if the time is 0 or infinite."""
+    """Return whole-tensor bytes per second; None if the time is 0 or infinite."""
     return size_bytes / time_s if 0 < time_s < math.inf else None
 
 

@@ -1,7 +1,6 @@
 """`critical_path`: the chain of activities that took as long as the whole run.
 
-An activity starts when the last activity on which it depends ends (see `Dependencies`). That activity precedes it on
-the path.
+The last-ending dependency of an activity (see `Dependencies`) precedes it on the path.
 """
 
 from collections.abc import Iterator, Mapping
@@ -71,7 +70,6 @@ class CriticalPath:
         return len({segment.row for segment in self.segments})
 
     def seconds(self) -> dict[CostKind, float]:
-        """Return the time of each kind."""
         spent = dict.fromkeys(CostKind, 0.0)
         for segment in self.segments:
             spent[segment.kind] += segment.seconds
@@ -83,10 +81,9 @@ class CriticalPath:
 
 
 def critical_path(timeline: Timeline, rows: Dependencies, topology: Topology, chunk_bytes: Ints) -> CriticalPath:
-    """Return the critical path of a run; of several last transfers, the first ends the path.
+    """Return the critical path of a run, to the first of the last transfers.
 
-    rows: the dependencies of the transfers. chunk_bytes: (num_chunks,).
-    Raises ValueError if the run never finished.
+    rows: the dependencies of the transfers. chunk_bytes: (num_chunks,). Raises ValueError if the run never finished.
     """
     if not np.isfinite(timeline.time_s):
         raise ValueError("a run that never finishes has no critical path")
@@ -111,7 +108,7 @@ def critical_path(timeline: Timeline, rows: Dependencies, topology: Topology, ch
 
 
 def _spent(begin_s: float, end_s: float, costs: Mapping[CostKind, float]) -> dict[CostKind, float]:
-    """Split the time of an activity into its costs alone, and the rest as contention."""
+    """Split the time of an activity into uncontended costs and contention."""
     spent, rest_s = {}, end_s - begin_s
     for kind, alone_s in costs.items():
         spent[kind] = min(alone_s, rest_s)
@@ -128,7 +125,7 @@ def _times(timeline: Timeline, row: int, activity: Activity) -> tuple[float, flo
 
 
 def _hops(timeline: Timeline, rows: Dependencies) -> Iterator[tuple[int, Activity, Cause]]:
-    """Yield the activities of the path, from the last application back to the first activity."""
+    """Yield the path's activities from the last application backwards."""
     row, activity = int(np.argmax(timeline.applied_s)) if len(timeline) else NO_ROW, Activity.APPLYING
     while row != NO_ROW:
         before = [known for known in _before(timeline, rows, row, activity) if known[1] != NO_ROW]
@@ -141,7 +138,7 @@ def _hops(timeline: Timeline, rows: Dependencies) -> Iterator[tuple[int, Activit
 def _before(
     timeline: Timeline, rows: Dependencies, row: int, activity: Activity
 ) -> Iterator[tuple[Cause, int, Activity]]:
-    """Yield the possible predecessors of an activity in the order of `Cause`; a row may be NO_ROW."""
+    """Yield the possible predecessors in the order of `Cause`; a row may be NO_ROW."""
     if activity is Activity.TRAVELLING:
         yield Cause.LEFT, row, Activity.SENDING
     elif activity is Activity.SENDING:
@@ -155,7 +152,7 @@ def _before(
 
 
 def _last_to_leave(timeline: Timeline, rows: Dependencies, free: int) -> int:
-    """Return the row that left last of `free` and its sender's earlier transfers of the chunk, or NO_ROW."""
+    """Return which of `free` and its sender's earlier transfers of the chunk left last, or NO_ROW."""
     last = free
     while free != NO_ROW:
         if timeline.sent_s[free] >= timeline.sent_s[last]:

@@ -24,10 +24,9 @@ Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indi
 class RankUsage:
     """The activities of each rank until `until_s`; columns have the shape (num_ranks,).
 
-    sending_s: with at least one transfer on a link. applying_s: with at least one chunk being added or copied.
-    busy_s: sending or applying. waiting_s: neither. Simultaneous activities count once.
+    sending_s, applying_s: with at least one transfer on a link, or being added or copied.
+    busy_s: sending or applying. waiting_s: neither. Endless activities are not counted.
     last_active_s: end of the last activity; 0 if there is none.
-    Activities that never end are not counted.
     """
 
     until_s: float
@@ -39,12 +38,10 @@ class RankUsage:
 
     @property
     def busiest(self) -> int:
-        """The rank that is busy for the longest time; of equals, the first."""
         return int(among_most(self.busy_s).argmax())
 
     @property
     def slowest(self) -> int:
-        """The rank that finishes last; of equals, the first."""
         return int(among_most(self.last_active_s).argmax())
 
 
@@ -52,7 +49,7 @@ class RankUsage:
 class LinkUsage:
     """The utilisation of each link, 0 to 1, (num_links,): bytes moved over capacity times time.
 
-    Links are the resources of the topology, followed by each pair of ranks with its own limit and without resources.
+    Links are the topology's resources, then each pair of ranks with its own limit and without resources.
     """
 
     resource_names: tuple[str, ...]
@@ -61,13 +58,13 @@ class LinkUsage:
     utilisation: Floats
 
     def name(self, link: int) -> str:
-        """Return the name of the resource in the network; for a pair of ranks, for example, rank3 -> rank4."""
+        """Return the resource's name, or for example rank3 -> rank4."""
         pair = link - len(self.resource_names)
         return self.resource_names[link] if pair < 0 else f"rank{self.src[pair]} -> rank{self.dst[pair]}"
 
     @property
     def bottleneck(self) -> int | None:
-        """The link with the highest utilisation, of equals the first; None if no link limits the run."""
+        """The first link with the highest utilisation; None if no link limits the run."""
         return int(among_most(self.utilisation).argmax()) if self.utilisation.any() else None
 
 
@@ -89,9 +86,9 @@ def rank_usage(timeline: simulation.Timeline) -> RankUsage:
 
 
 def waiting_times(timeline: simulation.Timeline) -> tuple[Floats, ...]:
-    """Return the waiting times of each rank as (begin, end), (num_gaps, 2): it neither sends nor applies.
+    """Return the times in which each rank neither sends nor applies, (num_gaps, 2) of begin and end.
 
-    Only times before the rank's last activity count, and before an activity that never ends.
+    Only times before the rank's last activity count, and before an endless one.
     """
     rank = np.concatenate([timeline.src, timeline.dst])
     begin = np.concatenate([timeline.start_s, timeline.apply_s])
@@ -107,7 +104,7 @@ def waiting_times(timeline: simulation.Timeline) -> tuple[Floats, ...]:
 
 
 def pack_rows(lane: Ranks, peer: Ranks, begin_s: Floats, end_s: Floats, num_lanes: int) -> tuple[Ints, Ints]:
-    """Assign each activity to a row of its lane; return the rows, and the number of rows of each lane (at least 1).
+    """Return the row of each activity within its lane, and the number of rows of each lane, at least 1.
 
     The activities of a row do not overlap; rows are as few as possible. An activity prefers the row of its peer.
     lane, peer, begin_s, end_s: (num_activities,).
@@ -128,16 +125,16 @@ def pack_rows(lane: Ranks, peer: Ranks, begin_s: Floats, end_s: Floats, num_lane
 
 
 def pack_sends(timeline: simulation.Timeline) -> tuple[Ints, Ints]:
-    """Return the row of each transfer among its rank's sends, (num_transfers,), and the number of rows by rank."""
+    """Return the row of each send in its rank's lane, (num_transfers,), and the number of rows by rank."""
     return pack_rows(timeline.src, timeline.dst, timeline.start_s, timeline.sent_s, timeline.num_ranks)
 
 
 def link_usage(
     timeline: simulation.Timeline, topology: Topology, chunk_bytes: Ints, channel: Ranks | None = None
 ) -> LinkUsage:
-    """Return the utilisation of links; messages that never left are not counted. chunk_bytes: (num_chunks,).
+    """Return the utilisation of links, without messages that never left. chunk_bytes: (num_chunks,).
 
-    channel: (num_transfers,), needed if switches add or copy the messages of a channel.
+    channel: (num_transfers,), for switches that add or copy the messages of a channel.
     """
     on_channel = channel if channel is not None and topology.switch_of_rank is not None else np.zeros(1, np.int64)
     src, dst, channel, moved = _moved(timeline, chunk_bytes, on_channel.astype(np.int64))
@@ -192,7 +189,7 @@ def _moved(timeline: simulation.Timeline, chunk_bytes: Ints, channel: Ints) -> t
 
 
 def _on_cores(timeline: simulation.Timeline, topology: Topology, chunk_bytes: Ints) -> Floats:
-    """Return the core-seconds of overheads and reductions, (num_resources,)."""
+    """Return core-seconds of overheads and reductions, (num_resources,)."""
     cores, used = topology.processors.cores, np.zeros(len(topology.resources.names))
     if not (cores != NONE).any():
         return used
@@ -236,7 +233,7 @@ class Explanation:
 
 
 def why_not_explained(schedule: Schedule) -> str | None:
-    """Return the reason why `schedule` has too many transfers to examine; None if it can be examined."""
+    """Return the reason why `schedule` is too large to examine; None if it is not."""
     num_transfers = schedule.num_transfers
     if num_transfers > MAX_TRANSFERS:
         return f"{num_transfers:,} transfers: at most {MAX_TRANSFERS:,} are examined one by one"

@@ -59,7 +59,7 @@ class GraphLayout:
 
 
 def lay_out_graph(schedule: Schedule, host_names: Sequence[str] = (), host_of_rank: Ints | None = None) -> GraphLayout:
-    """Return a layout in which the links between ranks are easy to follow.
+    """Return a readable layout of the communication graph.
 
     host_of_rank: (num_ranks,), groups ranks if there are several hosts and at least one has several ranks.
     """
@@ -94,7 +94,7 @@ def pairs_of(schedule: Schedule) -> Ints:
 
 
 def _root(schedule: Schedule) -> int:
-    """Return the sender of the first copy; without copies rank 0, the root of a reduce."""
+    """Return the first copy's sender; without copies rank 0, the root of a reduce."""
     for step in schedule.steps:
         if not step.reduce.all():
             return int(step.src[~step.reduce][0])
@@ -102,13 +102,12 @@ def _root(schedule: Schedule) -> int:
 
 
 def _on_circle(order: Ints) -> Floats:
-    """Place the ranks clockwise, from the top."""
     angle = 2 * np.pi * np.argsort(order) / len(order)
     return (0.5 - _MARGIN) * np.column_stack([np.sin(angle), -np.cos(angle)]) + 0.5
 
 
 def _in_hosts(pairs: Ints, names: Sequence[str], host_of_rank: Ints) -> GraphLayout:
-    """Return a box for each host; its ranks form a loop of two rows, so that a ring within the host is a loop."""
+    """Place the ranks of each host in two rows, so that a ring within the host is a loop."""
     used = np.unique(host_of_rank).tolist()
     num_columns = math.ceil(math.sqrt(len(used)))
     num_rows = math.ceil(len(used) / num_columns)
@@ -125,7 +124,7 @@ def _in_hosts(pairs: Ints, names: Sequence[str], host_of_rank: Ints) -> GraphLay
 
 
 def _round_in_box(count: int, box: HostBox) -> Floats:
-    """Place ranks along the upper row to the right and along the lower row back, (count, 2)."""
+    """Place ranks rightwards in the upper row and back in the lower row, (count, 2)."""
     num_above = (count + 1) // 2
     slots = np.arange(count)
     above = slots < num_above
@@ -136,14 +135,14 @@ def _round_in_box(count: int, box: HostBox) -> Floats:
 
 
 def _within_margins(places: Floats) -> Floats:
-    """Stretch the places over the unit square within its margins, and centre a single row or column."""
+    """Stretch the places over the unit square; centre a single row or column."""
     low, size = places.min(axis=0), np.ptp(places, axis=0)
     across = np.where(size > 0, (places - low) / np.where(size > 0, size, 1), 0.5)
     return np.asarray(_MARGIN + across * (1 - 2 * _MARGIN))
 
 
 def _bends(shape: GraphShape, places: Floats, pairs: Ints) -> Floats:
-    """Return the control point of each link: an arc in a ring, else a line that bends where lines would cross."""
+    """Return each link's control point: arcs in a ring, else lines that bend where they would cross."""
     src, dst = pairs.T
     known = {*zip(src.tolist(), dst.tolist(), strict=True)}
     both: Bools = np.array([(pair[1], pair[0]) in known for pair in pairs.tolist()], dtype=np.bool_)

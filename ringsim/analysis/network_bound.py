@@ -84,7 +84,7 @@ class Links:
         return replace(self, src=self.dst, dst=self.src, send_s=self.receive_s, receive_s=self.send_s)
 
     def without_detours(self) -> "Links":
-        """Remove routes over several cables between ranks, as the ranks can forward the data instead."""
+        """Remove routes over several cables between ranks, as the ranks can forward the data."""
         used = self.resource != NONE
         direct = used.sum(axis=1) == 1
         if not direct.any() or direct.all():
@@ -101,15 +101,12 @@ class Links:
         return self.rows(~(is_detour & (at == self.dst)))
 
     def spread(self) -> tuple[Ints, Ints]:
-        """Return the number of sending and of receiving ranks on each resource, (num_resources,) each."""
+        """Return how many ranks send and receive over each resource, (num_resources,) each."""
         of_src, of_dst = (self._uses(end) > 0 for end in (self.src, self.dst))
         return of_src.sum(axis=0), of_dst.sum(axis=0)
 
     def nearness_to_src(self) -> Floats:
-        """Return a number for each resource of each link, (num_links, width); larger is nearer to the sender.
-
-        It is the share of the sender's links that use the resource, less the share of the receiver's links.
-        """
+        """Return the sender's share of links on each resource less the receiver's, (num_links, width); larger is nearer."""
         shares = []
         for end in (self.src, self.dst):
             uses, links_of_rank = self._uses(end), np.bincount(end, minlength=self.num_ranks)
@@ -117,7 +114,7 @@ class Links:
         return np.where(self.resource == NONE, -np.inf, shares[0] - shares[1])
 
     def _uses(self, end: Ints) -> Ints:
-        """Return the number of links of each rank on each resource, (num_ranks, num_resources). end: `src` or `dst`."""
+        """Return the links of each rank on each resource, (num_ranks, num_resources). end: `src` or `dst`."""
         used = self.resource != NONE
         ranks = np.broadcast_to(end[:, None], used.shape)[used]
         size = self.num_ranks, len(self.names)
@@ -161,9 +158,8 @@ class NetworkBound:
 
 
 def bound_of(collective: Collective, network: Network, num_ranks: int, size_bytes: int) -> NetworkBound | None:
-    """Return the least time of a collective; None for a collective that is not in `BOUNDED`.
+    """Return the least time of a collective; None unless it is in `BOUNDED` and has at most `MAX_PAIRS` pairs of ranks.
 
-    The result is also None for more than `MAX_PAIRS` pairs of ranks.
     Raises ValueError if the network has no room for `num_ranks` ranks.
 
         >>> from ringsim import Collective, load_network
@@ -195,7 +191,7 @@ _MIRRORED = {Collective.REDUCE_SCATTER: Collective.ALL_GATHER, Collective.REDUCE
 
 
 def _latency_s(collective: Collective, links: Links) -> float:
-    """Return the largest distance by latencies and overheads of messages (Floyd 1962)."""
+    """Return the largest distance by latencies and overheads (Floyd 1962)."""
     distance = np.zeros((links.num_ranks, links.num_ranks))
     distance[links.src, links.dst] = links.fixed_s
     for via in range(links.num_ranks):
@@ -232,7 +228,7 @@ def _throughputs(collective: Collective, links: Links, groups: list[Ints], size_
 
 
 def _total(links: Links, group: Ints, num_bytes: float) -> Cut:
-    """Return the bound for `num_bytes` bytes of messages between different groups of ranks."""
+    """Return the bound for `num_bytes` bytes between different groups of ranks."""
     network = FlowNetwork(links.rows(group[links.src] != group[links.dst]), is_passed_on=False)
     for rank in range(links.num_ranks):
         network.add(SOURCE, ("from", rank), np.inf)
@@ -241,7 +237,6 @@ def _total(links: Links, group: Ints, num_bytes: float) -> Cut:
 
 
 def _worst_cut_of_root(links: Links, size_bytes: int) -> Cut:
-    """Return the bound for all data from rank 0 to each other rank."""
     network = FlowNetwork(links)
     worst = Cut(0.0)
     for target in network.targets(from_root=True):
@@ -292,8 +287,8 @@ class FlowCut(NamedTuple):
 class FlowNetwork:
     """The links as a graph for max-flow: a node for each rank, and an edge with its capacity for each resource.
 
-    A path passes its resources in order, starting at the sender. The graph allows at least as much flow as the network:
-    a message uses the least that any message uses of the resource, and paths between two sets of resources may join in
+    A path passes its resources in order, starting at the sender. The graph allows at least the network's flow: a
+    message uses the least that any message uses of the resource, and paths between two sets of resources may join in
     a hub. is_passed_on: whether a rank may forward received data.
     """
 
@@ -327,7 +322,7 @@ class FlowNetwork:
             self._class_of["in", resource] = self._class_of["out", resource] = counts
 
     def _add_paths(self) -> None:
-        """Join the resources of each path and its two ranks; a path without resources is one edge."""
+        """Join each path's resources and ranks; a path without resources is one edge."""
         links = self.links
         order = np.argsort(-links.nearness_to_src(), axis=1, kind="stable")
         resource = np.take_along_axis(links.resource, order, axis=1)
@@ -352,7 +347,7 @@ class FlowNetwork:
         return one, other
 
     def _add_unlimited(self, edges: Ints) -> None:
-        """Add edges without limits, through a hub where most pairs of two sets of nodes are joined."""
+        """Add edges without limits, through a hub if they join most pairs of two sets of nodes."""
         kinds: dict[Any, list[tuple[Any, Any]]] = {}
         for first, second in (self._edge(*edge) for edge in edges.tolist()):
             kind = first[0], self._class_of.get(first), second[0], self._class_of.get(second)

@@ -1,8 +1,7 @@
 """`find_placement`: a fast assignment of ranks to the places of a schedule, on an uneven network.
 
-A local search: some ranks change places, the new order is simulated, and it is kept if it is no slower. The search
-starts from the given order and from a chain of nearest ranks. If the budget covers all orders (by default up to 5
-ranks), all are simulated and the result is optimal.
+A local search from the given order and from a chain of nearest ranks: some ranks change places, and the order is
+kept if it is no slower. If the budget covers all orders (by default up to 5 ranks), the result is optimal.
 """
 
 import math
@@ -55,10 +54,9 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
     runtime: Runtime = RULE,
     on_progress: Callable[[int], object] = lambda _: None,
 ) -> RankPlacement:
-    """Return a fast order of the ranks for this size, deterministic for a seed. The root keeps its place.
+    """Return a fast order of the ranks for this size, the same for the same seed. The root keeps its place.
 
-    budget: maximum number of simulated orders; by default `default_budget`.
-    seconds: time limit; the best order so far is returned.
+    budget: maximum number of simulated orders; by default `default_budget`. seconds: time limit.
     runtime: as in `predict_time`. on_progress: called with 1 after each simulation.
     Raises ValueError for a budget less than 1, and the errors of `simulate` and `permute_ranks`.
 
@@ -83,7 +81,7 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
 
 
 def default_budget(schedule: Schedule) -> int:
-    """Return the number of orders that take some seconds to simulate; at least two."""
+    """Return the number of orders that take some seconds; at least two."""
     return max(2, min(MAX_SIMULATED_ORDERS, MAX_SIMULATED_TRANSFERS // max(schedule.num_transfers, 1)))
 
 
@@ -91,7 +89,7 @@ def _orders(
     schedule: Schedule, network: Network, size_bytes: int, times_s: dict[Ranks, float], budget: int,
     rng: np.random.Generator,
 ) -> Iterator[Ranks]:  # fmt: skip
-    """Yield distinct orders to simulate, the given order first; the caller then puts each time into `times_s`."""
+    """Yield distinct orders, the given order first; the caller puts each time into `times_s`."""
     given = tuple(range(schedule.num_ranks))
     yield given
     first = int(schedule.collective.has_root)  # a root stays where it is
@@ -114,7 +112,7 @@ def _orders(
 
 
 def _message_times(network: Network, num_ranks: int, num_bytes: float) -> Floats:
-    """Return the seconds of a message alone, (num_ranks, num_ranks); infinite where a resource fails."""
+    """Return the seconds of a message alone, (num_ranks, num_ranks); infinite on failing paths."""
     topology = network.topology(num_ranks)
     src, dst = np.nonzero(~np.eye(num_ranks, dtype=np.bool_))
     paths = topology.paths(src, dst)
@@ -126,7 +124,7 @@ def _message_times(network: Network, num_ranks: int, num_bytes: float) -> Floats
 
 
 def _nearest_neighbours(message_s: Floats) -> Ranks:
-    """Return an order from rank 0 that always continues with the nearest rank; hosts stay together."""
+    """Return an order from rank 0 that always continues with the nearest rank."""
     order, left = [0], list(range(1, len(message_s)))
     while left:
         nearest = min(left, key=lambda rank: message_s[order[-1], rank])
@@ -136,7 +134,7 @@ def _nearest_neighbours(message_s: Floats) -> Ranks:
 
 
 def _changed(order: Ranks, first: int, rng: np.random.Generator) -> Ranks:
-    """Exchange two ranks, reverse a run of ranks, or exchange two runs, from the place `first` on."""
+    """Exchange two ranks, reverse a run, or exchange two runs, from the place `first` on."""
     begin, end = sorted(rng.choice(np.arange(first, len(order)), 2, replace=False).tolist())
     before, run, after = order[:begin], order[begin : end + 1], order[end + 1 :]
     match rng.integers(3):

@@ -27,11 +27,10 @@ _SMALLEST_LOG2, _LARGEST_LOG2 = 6, 30  # 64 B .. 1 GiB
 class TimesBySize(NamedTuple):
     """The time of a schedule as a function of the data size.
 
-    times_s, closed_form_s: simulated and by formula, for each of `sizes_bytes`; None if there is no formula. The sizes
-    end before the first size at which the run never finishes.
-    floor_s: time at size 0: latency and overhead alone.
-    crossover_bytes: smallest multiple of the number of chunks that takes twice `floor_s`; above it, bandwidth and
-    reduction dominate. None if no simulated size takes that long, or if the floor is 0.
+    times_s, closed_form_s: for each of `sizes_bytes`, which end before the first size at which the run never finishes;
+    None if there is no formula. floor_s: at size 0, from latency and overhead alone.
+    crossover_bytes: smallest multiple of the number of chunks that takes twice `floor_s`, above which bandwidth and
+    reduction dominate; None if no simulated size takes that long, or the floor is 0.
     """
 
     sizes_bytes: Ints
@@ -42,7 +41,7 @@ class TimesBySize(NamedTuple):
 
 
 class RunView:
-    """One run of `schedule` on `network`; the run may never finish.
+    """One run of `schedule` on `network`, which may also never finish.
 
     size_bytes: of the whole tensor. name: of the run; by default the algorithm's.
     timeline: of an already simulated or measured run; its rows may be in any order within a step.
@@ -71,7 +70,6 @@ class RunView:
 
     @cached_property
     def topology(self) -> Topology:
-        """The resources and routes of the network."""
         return self.network.topology(self.schedule.num_ranks)
 
     @cached_property
@@ -81,7 +79,6 @@ class RunView:
 
     @cached_property
     def slow_parts(self) -> SlowParts:
-        """The links and ranks that are slow or fail."""
         return find_slow_parts(self.schedule, self.network, self.size_bytes)
 
     @cached_property
@@ -92,7 +89,7 @@ class RunView:
 
     @cached_property
     def states(self) -> contributions.ChunkStates:
-        """The chunks of all ranks after some of the steps; unapplied transfers are left out."""
+        """The chunks of all ranks after some of the steps, without unapplied transfers."""
         return contributions.ChunkStates.of(self.schedule, self.timeline)
 
     @cached_property
@@ -102,22 +99,19 @@ class RunView:
 
     @property
     def phases(self) -> tuple[contributions.SchedulePhase, ...]:
-        """The named parts of the schedule."""
         return tuple(contributions.SchedulePhase(phase["name"], phase["first"], phase["last"]) for phase in self.told)
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """One sentence per step."""
         return tuple(step["sentence"] for phase in self.told for step in phase["steps"])
 
     @cached_property
     def graph(self) -> GraphLayout:
-        """The positions of ranks and hosts in a drawing of the communication graph."""
         return lay_out_graph(self.schedule, *contributions.hosts_of_network(self.network, self.schedule.num_ranks))
 
     @cached_property
     def step_end_s(self) -> Seconds:
-        """The time by which each step and all earlier steps are applied, or by which the run stopped."""
+        """The time by which each step and all earlier steps are applied, or the run stopped."""
         ends, timeline = np.zeros(self.schedule.num_steps), self.timeline
         applied = np.where(np.isfinite(timeline.applied_s), timeline.applied_s, timeline.until_s)
         np.maximum.at(ends, timeline.step, applied)
@@ -125,7 +119,7 @@ class RunView:
 
     @cached_property
     def by_size(self) -> TimesBySize:
-        """The times of the same schedule at other data sizes, including the size of this run."""
+        """The times of the schedule at other sizes, including the size of this run."""
         schedule, network = self.schedule, self.network
         sizes = np.int64(2) ** np.arange(_SMALLEST_LOG2, max(_LARGEST_LOG2, self.size_bytes.bit_length()) + 1)
         times: list[float] = []

@@ -1,7 +1,7 @@
 """`find_slow_parts`: the ranks, and pairs of ranks of a schedule, that are slow or fail.
 
-Slow are links and ranks that the network file declares as slow (`[[slow_link]]`, `[[slow_rank]]`), and NICs and links
-with a lower rate than most others of their kind.
+Slow are links and ranks declared in the network file (`[[slow_link]]`, `[[slow_rank]]`), and NICs and links with a
+lower rate than most others of their kind.
 """
 
 from dataclasses import dataclass
@@ -37,10 +37,7 @@ class SlowPart:
 
 
 def _slow_links(spec: Spec) -> list[SlowPart]:
-    """Return the parts that are slower than the (upper) median of their kind, the slowest first.
-
-    Only individually described hosts, and links between them, can differ.
-    """
+    """Return the parts that are slower than the (upper) median of their kind, the slowest first."""
     hosts = [(placed.name, placed.host) for placed in spec.placed_hosts]
     kinds: dict[str, list[tuple[str, Any]]] = {
         "nics": [
@@ -59,7 +56,6 @@ def _slow_links(spec: Spec) -> list[SlowPart]:
 
 
 def _evened_out(network: Network, part: SlowPart) -> Network:
-    """Return the network with this part at the typical rate of its kind."""
     rate, spec = {"bandwidth_bytes_per_s": part.typical_bytes_per_s}, network.spec
     if part.kind == "cables":
         return network.with_spec(cables=_replaced(spec.cables, part.place, **rate))
@@ -74,9 +70,9 @@ def _replaced(items: tuple[Any, ...], place: int, **changes: Any) -> tuple[Any, 
 
 @dataclass(frozen=True, slots=True)
 class AffectedPair:
-    """A pair of ranks whose path fails, or is slower than without slow parts.
+    """A pair of ranks whose path is slowed by slow parts, or fails.
 
-    slowdown: time of one chunk over its time without slow parts. fails_at_s: None: never.
+    slowdown: of the time of one chunk. fails_at_s: None: never.
     """
 
     src: int
@@ -96,7 +92,7 @@ class AffectedRank:
 
 @dataclass(frozen=True, slots=True)
 class SlowParts:
-    """The slow and failing parts of a network that a schedule uses. parts: slow by their own rates."""
+    """The slow and failing parts that a schedule uses. parts: slow by their own rates."""
 
     pairs: tuple[AffectedPair, ...] = ()
     ranks: tuple[AffectedRank, ...] = ()
@@ -117,7 +113,7 @@ def find_slow_parts(schedule: Schedule, network: Network, size_bytes: int) -> Sl
         return _affected_pairs(schedule, topology, better.topology(schedule.num_ranks), size_bytes)
 
     def is_met(part: SlowPart) -> bool:
-        """Return whether a transfer would be faster with only this part at the typical rate."""
+        """Return whether a transfer would be faster with this part alone at the typical rate."""
         return any(pair.slowdown > SLOW for pair in affected_pairs(_evened_out(network, part)))
 
     ranks = _affected_ranks(network, schedule.num_ranks)
@@ -144,7 +140,6 @@ def _message_s(topology: Topology, src: Ints, dst: Ints, num_bytes: float) -> Fl
 
 
 def _fails_at_s(topology: Topology, src: Ints, dst: Ints) -> Floats:
-    """Return the time of the first failure on each path, or infinity."""
     resource = topology.paths(src, dst).resource
     fails_at_s = np.append(topology.resources.fails_at_s, np.inf)
     return np.asarray(fails_at_s[np.where(resource == NONE, -1, resource)].min(axis=1, initial=np.inf))
@@ -163,7 +158,7 @@ def slow_pairs(slow_parts: SlowParts) -> set[tuple[int, int]]:
 
 
 def format_slow_parts(slow_parts: SlowParts) -> str:
-    """Describe the slow and failing parts in a sentence, with the first few pairs; empty if there are none."""
+    """Return a sentence on slow and failing parts, with the first few pairs; empty if there are none."""
     dead = {rank.rank for rank in slow_parts.ranks if rank.fails_at_s is not None}
     # The pairs of a rank that fails are not named again.
     failing = [pair for pair in slow_parts.pairs if pair.fails_at_s is not None and not dead & {pair.src, pair.dst}]

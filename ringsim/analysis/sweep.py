@@ -44,7 +44,7 @@ class SweepCell(OpenRecord, frozen=True):
     """One algorithm's time for one number of ranks, network and size, or the reason why there is none.
 
     num_steps, num_transfers, time_s: None if skipped. skipped: the reason; empty if simulated.
-    taken: algorithm and protocol chosen by a library; older files have no such column.
+    taken: algorithm and protocol chosen by a library; absent in older files.
     """
 
     collective: Collective
@@ -76,13 +76,11 @@ class SweepCell(OpenRecord, frozen=True):
         return busbw_bytes_per_s(self.collective, self.num_ranks, self.size_bytes, self.time_s or 0.0)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields and the rates, for CSV and JSON."""
         rates = {"algbw_bytes_per_s": self.algbw_bytes_per_s, "busbw_bytes_per_s": self.busbw_bytes_per_s}
         return {**encode(self), **rates}
 
 
 def _listed(counts: Sequence[int]) -> str:
-    """Return numbers of ranks in words: 4 ranks; 2, 4 and 8 ranks."""
     *first, last = sorted(counts)
     return f"{', '.join(map(str, first))} and {last} ranks" if first else plural(last, "rank")
 
@@ -91,7 +89,7 @@ def _listed(counts: Sequence[int]) -> str:
 class Winner:
     """The fastest algorithm for one number of ranks, network and size; of equals, the first in the sweep.
 
-    over_ring, over_second: speed-up over the ring (`Sweep.baseline`) and over the second fastest; None if unknown.
+    over_ring, over_second: speed-up over `Sweep.baseline` and over the second fastest; None if unknown.
     """
 
     cell: SweepCell
@@ -154,12 +152,12 @@ class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
         return {place: _winner(cells, baselines[place[0]]) for place, cells in rivals.items()}
 
     def baseline(self, network: str) -> str:
-        """Return the baseline algorithm: a library's ring, which uses all NICs, or else the ring."""
+        """Return a library's ring, which uses all NICs, or else the ring."""
         swept = {cell.algorithm for cell in self.cells if cell.network == network and cell.time_s}
         return LIBRARY_RING if LIBRARY_RING in swept else BASELINE
 
     def not_of_the_library(self) -> list[str]:
-        """Return the algorithms that were simulated on networks whose library lacks them."""
+        """Return the algorithms simulated on networks whose library lacks them."""
         described = {name for name, facts in self.networks.items() if facts.get("spec", {}).get("protocols")}
         swept = {cell.algorithm: None for cell in self.cells if cell.network in described and cell.time_s}
         own = {BASELINE, LIBRARY, *LIBRARY_ALGORITHMS}
@@ -181,7 +179,6 @@ class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the cells and their origin for JSON."""
         return {**self._header(), "cells": [cell.as_dict() for cell in self.cells]}
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
@@ -212,7 +209,7 @@ class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
 
 
 def _read_lines(path: str, table: str) -> Iterator[SweepCell]:
-    """Yield the cells of the table, ignoring the derived rates. Raises ValueError with file, line and column."""
+    """Yield the cells, ignoring the derived rates. Raises ValueError with file, line and column."""
     rows = csv.DictReader(table.split("\n"), strict=True)
     try:
         for line, row in enumerate(rows, start=3):
@@ -226,7 +223,7 @@ def _read_lines(path: str, table: str) -> Iterator[SweepCell]:
 
 
 def _value(column: str, text: str) -> Any:
-    """Convert numeric columns to numbers and an empty numeric cell to None; return other text unchanged."""
+    """Convert numeric columns to numbers, and an empty numeric cell to None."""
     if not column.startswith(("num_", "size_", "time_")):
         return text
     if (count := whole_number(text)) is not None:
@@ -261,12 +258,12 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
     as_library: bool = False,
     workers: Workers | None = None,
 ) -> Sweep:
-    """Simulate all combinations; networks, and sizes with the same schedule, share one schedule.
+    """Simulate all combinations; a schedule is built once for all networks, and sizes that share it.
 
     on_progress: called with the number of cells done since the last call.
     max_transfers: larger schedules are skipped, if possible before they are built.
-    as_library: time schedules as the library of each network sends them, and allow LIBRARY, its own choice, as an
-    algorithm; otherwise time them as `predict_time` does.
+    as_library: time schedules as each network's library sends them, and allow LIBRARY, its choice, as an algorithm;
+    otherwise time them as `predict_time` does.
     workers: the processes that simulate; by default this process. The result is the same to the last bit.
     Raises ValueError for an empty axis, a size below 1 or a number of ranks below 2; if an algorithm or a network is
     possible for no number of ranks; or if only the library's choice is requested and it is known for no cell.
@@ -308,9 +305,9 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
 
 @dataclass(frozen=True, slots=True)
 class _Simulator:
-    """Simulate an algorithm on a number of ranks, on all networks and for all sizes; in any process.
+    """Simulate an algorithm on a number of ranks, on all networks and for all sizes, in any process.
 
-    as_library: as in `run_sweep`. without_room: the reason why a network cannot have a number of ranks.
+    as_library: as in `run_sweep`. without_room: why a network cannot have a number of ranks.
     """
 
     collective: Collective
@@ -321,7 +318,7 @@ class _Simulator:
     without_room: Mapping[tuple[str, int], str]
 
     def __call__(self, group: tuple[str, int]) -> tuple[list[SweepCell], str]:
-        """Return the cells, and the reason why the algorithm cannot be built for these ranks; empty if it can."""
+        """Return the cells, and why the algorithm cannot be built for these ranks; empty if it can."""
         algorithm, num_ranks = group
         built: dict[int, Schedule | str] = {}
         refusal = ""
@@ -355,7 +352,7 @@ class _Simulator:
         )
 
     def _built(self, algorithm: str, num_ranks: int) -> dict[int, Schedule | str]:
-        """Return the schedule for each size, or the reason for skipping it. Raises ValueError if it cannot be built."""
+        """Return each size's schedule, or why it is skipped. Raises ValueError if it cannot be built."""
         variants: dict[int, Schedule | str] = {}
         by_size = {}
         for size_bytes in self.sizes_bytes:
@@ -367,7 +364,7 @@ class _Simulator:
         return by_size
 
     def _why_not(self, network: str, algorithm: str) -> str:
-        """Return why a network lacks an algorithm. An algorithm that all networks lack is simulated on all of them."""
+        """Return why a network lacks an algorithm; an algorithm that all networks lack is simulated on all."""
         if algorithm == LIBRARY:
             return "" if self.as_library else f"{LIBRARY} is timed only by ringsim sweep"
         reasons = {name: why_not(other, algorithm) for name, other in self.networks.items()}
@@ -375,7 +372,7 @@ class _Simulator:
 
 
 def _without_room(networks: Mapping[str, Network], ranks: Sequence[int]) -> dict[tuple[str, int], str]:
-    """Return why a network cannot have a number of ranks. Raises ValueError if it can have none of them."""
+    """Return why networks lack room for ranks. Raises ValueError if one has room for none of the numbers."""
     reasons: dict[tuple[str, int], str] = {}
     for (name, network), num_ranks in product(networks.items(), ranks):
         try:
@@ -388,7 +385,7 @@ def _without_room(networks: Mapping[str, Network], ranks: Sequence[int]) -> dict
 
 
 def _if_small(make: Algorithm, num_ranks: int, max_transfers: float) -> Schedule | str:
-    """Return the schedule, or the reason for skipping it, if possible before it is built."""
+    """Return the schedule, or why it is skipped, if possible before it is built."""
     num_transfers = estimated_transfers(make, num_ranks)
     if num_transfers <= max_transfers:
         schedule = make(num_ranks)

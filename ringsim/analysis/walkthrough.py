@@ -112,10 +112,10 @@ def describe_step(schedule: Schedule, held: ContributionStep) -> tuple[str, str]
 
 
 class _OneReceiver(NamedTuple):
-    """A rule for a step in which every rank r sends to one other rank.
+    """A rule by which every rank r sends to one other rank.
 
     hop: offset of the receiver from r. flip: the bits in which both differ, if the same for all ranks.
-    num_chunks: least and most chunks that a rank sends. chunk: offset of a single chunk from r, if one rule holds.
+    num_chunks: least and most chunks of a rank. chunk: offset of a single chunk from r, if one rule holds.
     """
 
     hop: int
@@ -127,7 +127,7 @@ class _OneReceiver(NamedTuple):
 class _Sends(NamedTuple):
     """The messages of a step: the chunks from each sender to each receiver.
 
-    contents: names of the chunks of each message. formula: None unless one rule holds for all ranks.
+    contents: names of each message's chunks. formula: None unless one rule holds for all ranks.
     """
 
     num_ranks: int
@@ -154,11 +154,11 @@ class _Sends(NamedTuple):
         return len(self.chunks) == self.num_ranks * (self.num_ranks - 1)
 
     def is_chunk_of(self, end: int) -> bool:
-        """Return whether each message is one chunk with the number of its sender (0) or receiver (1)."""
+        """Return whether each message is one chunk numbered like its sender (0) or receiver (1)."""
         return all(chunks == [ranks[end]] for ranks, chunks in self.chunks.items())
 
     def clauses(self) -> list[str]:
-        """Return the messages in words; ranks that send the same to the same receivers share a clause."""
+        """Return the messages in words, one clause for equal messages to the same receivers."""
         receivers: dict[tuple[int, str], list[int]] = {}
         for (src, dst), content in zip(self.chunks, self.contents, strict=True):
             receivers.setdefault((src, content), []).append(dst)
@@ -186,7 +186,7 @@ def _formula(schedule: Schedule, sends: dict[tuple[int, int], list[int]]) -> _On
 
 
 def _rule(schedule: Schedule, first: int, last: int) -> str:
-    """Return the formula by which every rank goes round a ring in all these steps, and its reason; or ""."""
+    """Return the formula for all these steps of a ring, and its reason; or ""."""
     num_ranks, start = schedule.num_ranks, _ring_offsets(schedule, first)
     if start is None or start[0] not in (1, num_ranks - 1) or first == last:
         return ""
@@ -205,7 +205,7 @@ def _rule(schedule: Schedule, first: int, last: int) -> str:
 
 
 def _ring_offsets(schedule: Schedule, index: int) -> tuple[int, int] | None:
-    """Return the offsets of receiver and chunk from each sender, modulo the ranks; None if they differ."""
+    """Return the offsets of receiver and chunk from the sender, modulo the ranks; None if they differ by rank."""
     step, num_ranks = schedule.steps[index], schedule.num_ranks
     if schedule.num_chunks != num_ranks or not np.array_equal(np.sort(step.src), np.arange(num_ranks)):
         return None
@@ -214,13 +214,13 @@ def _ring_offsets(schedule: Schedule, index: int) -> tuple[int, int] | None:
 
 
 def _common_offset(numbers: Ints, senders: Ints, num_ranks: int) -> int | None:
-    """Return the offset of each number from its sender, modulo the ranks; None if the offsets differ."""
+    """Return the offset of all numbers from their senders, modulo the ranks; None if they differ."""
     offsets = np.unique((numbers - senders) % num_ranks)
     return int(offsets[0]) if len(offsets) == 1 else None
 
 
 def _near(offset: int, num_ranks: int) -> int:
-    """Return the offset modulo the number of ranks that is closest to 0: -1 rather than num_ranks - 1."""
+    """Return the offset closest to 0, modulo the ranks: -1 rather than num_ranks - 1."""
     offset %= num_ranks
     return offset - num_ranks if offset > num_ranks // 2 else offset
 

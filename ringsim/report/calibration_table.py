@@ -1,4 +1,4 @@
-"""Calibrations and comparisons as text: parameters with intervals, and predictions compared with measurements."""
+"""Calibrations and comparisons as text: parameters with intervals, predictions compared with measurements."""
 
 import math
 import statistics
@@ -19,7 +19,7 @@ _SHOWN_MISFITS = 5
 def format_fit(fit: calibration.LogFit, wide: bool = False) -> str:
     """Return the parameters of a fit to logs, and its residuals.
 
-    wide: list the collectives, ranks and sizes behind each parameter instead of their number.
+    wide: list the collectives, ranks and sizes behind each parameter.
     """
     width = None if wide else WIDTH
     rows = [("parameter", "value", "95 % interval", "seen in")]
@@ -41,7 +41,6 @@ def format_fit(fit: calibration.LogFit, wide: bool = False) -> str:
 
 
 def _residuals(fitted: str, errors: Sequence[tuple[str, float]]) -> list[str]:
-    """Return lines on the residuals. errors: by the name of the case, for example "ring 64 KiB"."""
     errors = sorted(errors, key=lambda pair: -abs(pair[1]))
     (worst, error), typical = errors[0], statistics.median(abs(error) for _, error in errors)
     lines = [f"{fitted}: median |residual| {typical:.1%}, largest {error:+.1%} ({worst})"]
@@ -61,7 +60,7 @@ def _shown(name: str, value: float) -> str:
 
 
 def _seen(parameter: calibration.FittedParameter) -> str:
-    """List each collective with its ranks and sizes; without any, the source of the prior."""
+    """Return the collectives with their ranks and sizes; without any, the source of the prior."""
     if not parameter.seen_in:
         is_elsewhere = parameter.name in ("ring_fill", "message_share")
         return "none: as on other clusters" if is_elsewhere else "none: NCCL's own model"
@@ -80,7 +79,7 @@ def _case(case: calibration.Timing) -> str:
 
 
 def format_probe_fit(fit: calibration.ProbeFit, wide: bool = False) -> str:
-    """Return the parameters of a fit to probes, and its residuals. wide: list the probes behind each parameter."""
+    """Return the parameters of a fit to probes, and its residuals. wide: list the probes of each parameter."""
     width = None if wide else WIDTH
     rows: list[tuple[str, ...]] = [("parameter", "value", "95 % interval", *(["probes"] if wide else []))]
     for name, estimate in fit.parameters.items():
@@ -140,10 +139,7 @@ _ALIKE = 0.2  # intervals at least as wide show both ends: N % longer is then no
 
 
 def format_comparison(comparison: calibration.Comparison, wide: bool = False) -> str:
-    """Return the cases, grouped under the names of their algorithms, and the summary by size class.
-
-    wide: put the name into every row instead.
-    """
+    """Return the cases by algorithm, and the summary by size class. wide: repeat the algorithm in every row."""
     width = None if wide else WIDTH
     lines = comparison_table(comparison).lines() if wide else _rows_by_algorithm(comparison)
     notes = [wrap_text(note, width, "  ") for note in _notes(comparison)]
@@ -151,7 +147,7 @@ def format_comparison(comparison: calibration.Comparison, wide: bool = False) ->
 
 
 def comparison_table(comparison: calibration.Comparison, most_rows: int | None = None) -> cells.DataTable:
-    """Return one row per case, starting with the name of its algorithm."""
+    """Return one row per case, with its algorithm."""
     rows = [(*_name(compared), *_row(comparison, compared)) for compared in comparison.cases[:most_rows]]
     return cells.DataTable(("collective", "algorithm", *_columns(comparison)), rows)
 
@@ -187,7 +183,6 @@ def _row(comparison: calibration.Comparison, compared: calibration.ComparedCase)
 
 
 def _width_cell(compared: calibration.ComparedCase) -> cells.TableCell:
-    """Return the distance of the interval's ends from the predicted time."""
     if compared.interval is None or compared.predicted_s is None:
         return cells.NOTHING
     if not compared.interval.is_bounded:
@@ -212,7 +207,6 @@ def _summary(comparison: calibration.Comparison) -> str:
 
 
 def _notes(comparison: calibration.Comparison) -> list[str]:
-    """Return each reason for missing predictions once, and the note on extrapolation."""
     missing: dict[tuple[str, str, str], int] = {}
     for compared in comparison.cases:
         if compared.predicted_s is None:

@@ -43,8 +43,6 @@ class Texture(Enum):
 
 
 class Style(NamedTuple):
-    """The colour and texture of an algorithm's lines and areas."""
-
     colour: str
     texture: Texture
 
@@ -59,7 +57,6 @@ class Style(NamedTuple):
 
     @property
     def area(self) -> dict[str, Any]:
-        """The properties of a patch; text on its hatch stays readable."""
         hatch_colour = mixed(self.colour, ink_on(self.ink), 0.4)
         return {"facecolor": self.colour, "hatch": self.texture.value[1] or None, "edgecolor": hatch_colour}
 
@@ -127,13 +124,12 @@ class Palette(NamedTuple):
         return lightness(self.paper) < _MIDDLE
 
     def styles_of(self, algorithms: Sequence[str]) -> dict[str, Style]:
-        """Return a style for each algorithm; user-defined algorithms share three styles."""
         own = [name for name in algorithms if name not in _LOOKS]
         looks = {name: _LOOKS.get(name) or _USERS_OWN[own.index(name) % len(_USERS_OWN)] for name in algorithms}
         return {name: self._style(look) for name, look in looks.items()}
 
     def series_style(self, number: int) -> tuple[Style, str]:
-        """Return style and marker of a curve that belongs to no algorithm; the first 147 differ."""
+        """Return style and marker of a curve without an algorithm; the first 147 differ."""
         rounds, place = divmod(number, len(_SERIES))
         return self._style(_SERIES[place]), MARKERS[(number + rounds) % len(MARKERS)]
 
@@ -150,7 +146,7 @@ _DARK_PAGE = ("#14171A", "#E8E8E8")
 
 
 def svg_colours() -> str:
-    """Return CSS that lets the pictures of `inline_svg` follow the browser's light or dark mode."""
+    """Return CSS by which the pictures of `inline_svg` follow the browser's light or dark mode."""
     light, dark = Palette.of(*OWN_STYLES["page"]), Palette.of(*_DARK_PAGE)
     pairs = {look.on_light: look.on_dark for look in _SERIES} | dict(zip(light, dark, strict=True))
     variables = "".join(f" --x{one[1:]}: {other};".lower() for one, other in pairs.items())

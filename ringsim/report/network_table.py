@@ -91,7 +91,7 @@ def format_network_details(details: dict[str, Any], wide: bool = False) -> str:
 
 
 def _alike(resources: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Merge resources whose names differ only in numbers into one row, named after the first and the last."""
+    """Merge resources whose names differ only in numbers into one row."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for resource in resources:
         notes = [f"burst {format_size(resource['burst_bytes'])}"] if resource["burst_bytes"] else []
@@ -188,8 +188,7 @@ def format_placement(report: Mapping[str, Any], wide: bool = False) -> str:
 def parse_placement(text: str) -> tuple[int, ...]:
     """Return the ranks in the order of their places, from numbers or the name of a file.
 
-    A file holds numbers, a JSON list, or JSON with a list as "order". Raises ValueError for other text and for an
-    unreadable file.
+    A file holds numbers, a JSON list, or JSON with a list as "order". Raises ValueError for anything else.
     """
     if numbers := _numbers(text):
         return numbers

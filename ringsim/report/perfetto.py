@@ -1,7 +1,7 @@
 """`write_trace`: timelines as a trace file for Perfetto (https://ui.perfetto.dev) or chrome://tracing.
 
-Each rank is a process. One thread holds its applications, and one per overlapping send, since slices of a thread must
-not overlap, holds its sends. An arrow leads from a send to its application. A rank that hangs has one more thread.
+Each rank is a process. A thread holds its applications; overlapping sends have separate threads, since slices of a
+thread must not overlap. An arrow leads from a send to its application. A rank that hangs has one more thread.
 """
 
 import json
@@ -63,8 +63,7 @@ def trace_lines(
 def write_step_trace(path: Path, timeline: StepTimeline, trace: ProgramTrace) -> None:
     """Write the computations of a step, its waits, and the calls of each group; the file is complete or absent.
 
-    Overlapping calls of a group overlap in its thread. Raises ValueError for a step that never ends, OSError if the
-    file cannot be written.
+    Overlapping calls of a group overlap in its thread. Raises ValueError for an endless step, OSError if unwritable.
     """
     timeline.require_end()
     num_events = len(timeline.computations) + len(timeline.waits) + len(timeline.calls)
@@ -107,7 +106,6 @@ def _run_events(
 
 
 def _transfers(timeline: Timeline, row: Ints, zero_s: float, first_pid: int, first_arrow: int) -> Iterator[Event]:
-    """Yield the slices of sends and applications, and the ends of each arrow."""
     moments = timeline.start_s, timeline.sent_s, timeline.apply_s, timeline.applied_s
     start, sent, apply, applied = (np.rint((times_s - zero_s) * 1e9) for times_s in moments)
     # An arrow for each transfer that is applied, and whose sending is long enough to be seen.
@@ -132,7 +130,7 @@ def _transfers(timeline: Timeline, row: Ints, zero_s: float, first_pid: int, fir
 
 
 def _in_order(begin: Seconds, end: Seconds, pids: Ints, tids: Ints) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield row, process, thread, begin and end (ns) of each finished transfer, ordered by time."""
+    """Yield row, process, thread, begin and end (ns) of finished transfers, ordered by time."""
     order = np.lexsort((end, begin))
     threads = list(zip(pids.tolist(), tids.tolist(), strict=True))
     busy_until: dict[tuple[int, int], int] = {}
@@ -145,7 +143,6 @@ def _in_order(begin: Seconds, end: Seconds, pids: Ints, tids: Ints) -> Iterator[
 
 
 def _hanging(blocked: BlockedRun, num_rows: Sequence[int], first_pid: int) -> Iterator[Event]:
-    """Yield a slice for each rank that hangs, from its last activity to beyond the end of the run."""
     end_us = _microseconds(blocked.until_s * (1 + _STOPPED)) + _AT_LEAST_US
     for stalled in blocked.ranks:
         pid, tid = first_pid + stalled.rank, num_rows[stalled.rank] + 1

@@ -69,7 +69,7 @@ def summarise(
 
 
 def how_timed(result: Mapping[str, Any]) -> str:
-    """Return the method by which `summarise` obtained the time, and its notes."""
+    """Return the origin of the time of `summarise`, and its notes."""
     return "; ".join([result["timed"], *result["notes"]])
 
 
@@ -79,7 +79,7 @@ def describe(
     width: int | None = WIDTH,
     further: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """Return the summary of `summarise`, the explanation and further rows for people.
+    """Return the summary of `summarise`, the explanation and further rows as text.
 
     width: in characters; None: unlimited.
     """
@@ -178,7 +178,7 @@ def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
 
 
 def _which(rank: int, values: Floats) -> str:
-    """Return the rank with the largest value, and the number of ranks with an equal value."""
+    """Return the rank with the largest value, and the number of its equals."""
     num_as_large = int(among_most(values).sum())
     if num_as_large == len(values) > 1:
         return "all ranks alike"

@@ -41,7 +41,7 @@ def format_trace_scaling(scaling: TraceScaling) -> str:
 
 
 def scaling_facts(scaling: TraceScaling) -> list[str]:
-    """Return the facts that hold for all numbers of ranks: certainty of the times, and omissions."""
+    """Return facts for all numbers of ranks: certainty of the times, and omissions."""
     last = scaling.predictions[-1]
     between = [f"{plural(step.trace.num_ranks, 'rank')}: {step_time(step)}" for step in scaling.predictions]
     return [
@@ -135,7 +135,7 @@ def ddp_facts(step: DdpStep, profile: StepProfile) -> list[tuple[str, str]]:
 
 
 def caps_table(steps: Sequence[DdpStep], best: BucketCaps) -> DataTable:
-    """Return one row per bucket size; the last has torch's default caps. best: caps of the shortest step."""
+    """Return one row per bucket size, the last with torch's default caps. best: caps of the shortest step."""
     marks = {id(steps[-1]): "default"} | {id(step): "best" for step in steps if step.config.caps == best}
     columns: list[TableColumn | str] = [
         TableColumn("config.caps", "bucket_cap_mb", lambda caps: TableCell(str(caps), caps.rest_bytes)),
@@ -148,7 +148,7 @@ def caps_table(steps: Sequence[DdpStep], best: BucketCaps) -> DataTable:
 
 
 def _steps(prediction: TracePrediction) -> list[tuple[str, str]]:
-    """Return the row on the recorded steps and their variation; no row for a generated trace."""
+    """Return the row on the recorded steps; none for a generated trace."""
     if prediction.computing.library:
         return []
     times, missing = prediction.steps_s, len(prediction.trace.steps) - len(prediction.timelines)
@@ -170,7 +170,7 @@ def _memory(peak: int, prediction: TracePrediction) -> str:
 
 
 def calls_table(prediction: TracePrediction) -> DataTable:
-    """Return one row per kind of call in the mean step, ordered by first occurrence."""
+    """Return one row per kind of call in the mean step, by first occurrence."""
     groups, num_steps = prediction.trace.groups, len(prediction.timelines)
     # Groups of the same ranks are one. Of each call: 1, its bytes, and seconds under way and exposed.
     kinds: dict[tuple[str, tuple[int, ...], str], list[tuple[float, ...]]] = defaultdict(list)
@@ -196,7 +196,7 @@ def calls_table(prediction: TracePrediction) -> DataTable:
 
 
 def better_steps(prediction: TracePrediction) -> list[str]:
-    """Return the changes that shorten the step, the shortest step first; none for a compiled program."""
+    """Return the changes that shorten the step, the best first; none for a compiled program."""
     step_s, better = prediction.mean.step_s, () if prediction.trace.is_compiled else prediction.better
     return [f"{_time(time_s)} with {name}" for name, time_s in better if time_s < step_s][:MAX_BETTER]
 

@@ -11,7 +11,7 @@ _GAP = "   "
 
 
 def format_sweep(sweep: Sweep, width: int = WIDTH) -> str:
-    """Return a table per network, with one row per size and one column per number of ranks, and the skipped algorithms.
+    """Return a table per network, one row per size and one column per number of ranks, and the skipped algorithms.
 
     Columns that do not fit into `width` characters follow below.
     """
@@ -33,10 +33,7 @@ def library_notes(sweep: Sweep) -> list[str]:
 
 
 def format_gain(sweep: Sweep, winner: Winner) -> str:
-    """Return the speed-up of the winner over the baseline (or the second fastest), for example 3.1x.
-
-    Empty for the baseline itself, and if no time passes.
-    """
+    """Return the speed-up over the baseline (or the second fastest), such as 3.1x; empty for the baseline or no time."""
     baseline = sweep.baseline(winner.cell.network)
     has_baseline = baseline in sweep.algorithms
     gain = winner.over_ring if has_baseline else winner.over_second
@@ -46,7 +43,7 @@ def format_gain(sweep: Sweep, winner: Winner) -> str:
 
 
 def runner_up(sweep: Sweep, network: str) -> str:
-    """Return the reference of the gains on this network: the ring, or the second fastest."""
+    """Return the reference of the gains: the ring, or the second fastest."""
     baseline = sweep.baseline(network)
     return f"the {baseline}".replace("the nccl", "nccl") if baseline in sweep.algorithms else "the second"
 
@@ -67,7 +64,7 @@ def _format_network(sweep: Sweep, network: str, width: int) -> str:
 
 
 def fastest_column(sweep: Sweep, network: str, num_ranks: int) -> list[str]:
-    """Return the heading for a number of ranks, and the fastest algorithm for each size, aligned."""
+    """Return a heading, and the fastest algorithm for each size, aligned."""
     winners = sweep.winners()
     rows = [_texts(sweep, winners.get((network, num_ranks, size))) for size in sweep.sizes_bytes]
     return [plural(num_ranks, "rank"), *align_columns(rows, "lr")]
@@ -81,7 +78,6 @@ def _texts(sweep: Sweep, winner: Winner | None) -> tuple[str, str, str]:
 
 
 def _pages(columns: Sequence[list[str]], width: int) -> Iterator[list[list[str]]]:
-    """Yield as many columns at a time as fit, but at least one."""
     page: list[list[str]] = []
     used = 0
     for column in columns:

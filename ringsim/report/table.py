@@ -1,7 +1,6 @@
 """`DataTable`: records as rows of columns, written as text or HTML.
 
-A `TableColumn` names an attribute of the records; its ending implies the unit: `time_s`, `size_bytes`. A new number
-needs a field of the record and its name in the list of columns.
+A `TableColumn` names an attribute of the records, whose ending implies the unit: `time_s`, `size_bytes`.
 """
 
 import math
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TableCell(NamedTuple):
-    """The text of a cell, and its number for sorting; a cell without a number is sorted by its text."""
+    """The text of a cell, and its number for sorting, without which its text is used."""
 
     text: str
     number: float | None = None
@@ -94,7 +93,7 @@ class DataTable:
         return "\n".join(self.lines(width=width))
 
     def html(self, name: str = "") -> str:
-        """Return a table element. name: report.js sorts the table, also by the order in the page's address."""
+        """Return a table element. name: by which report.js sorts it, also from the page's address."""
         return _template().render(name=name, columns=self.columns, rows=self.rows, is_right=self._is_right)
 
 
@@ -145,7 +144,6 @@ def ends_cell(low_s: float, high_s: float) -> TableCell:
 
 
 def _cell(name: str, value: Any) -> TableCell:
-    """Return a value in the format that the name of its attribute implies."""
     if value is None:
         return NEVER if name in ("time_s", "step_s") else NOTHING
     if isinstance(value, bool):

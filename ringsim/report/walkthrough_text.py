@@ -30,10 +30,9 @@ def format_walkthrough(
     *,
     wide: bool = False,
 ) -> str:
-    """Return the steps, the costs, the bounds of the run, and the best improvements, each under its heading.
+    """Return the steps, the costs, the bounds, and the best improvements, each under its heading.
 
-    run: from `summarise`. told: from `walk_through`. bound: the least time of any algorithm.
-    wide: name all alternatives without a gain.
+    run: from `summarise`. told: from `walk_through`. bound: for any algorithm. wide: name alternatives without a gain.
     """
     rows = [("time", format_time(advice.time_s) if math.isfinite(advice.time_s) else "never finishes")]
     if bound and bound.time_s > 0 and advice.time_s < math.inf:
@@ -63,7 +62,7 @@ def format_walkthrough(
 
 
 def search_hint(advice: Advice, bound: NetworkBound | None) -> str:
-    """Return a hint at a search if bandwidth is the bound and all algorithms are far above it; otherwise ""."""
+    """Return a hint at a search if bandwidth is the bound and all algorithms are far above it; else ""."""
     fastest_s = min([advice.time_s, *(other.sorting_s for other in advice.alternatives if other.is_algorithm)])
     if not bound or bound.latency_s >= bound.throughput_s or not _FAR < bound.excess(fastest_s) < math.inf:
         return ""
@@ -72,7 +71,7 @@ def search_hint(advice: Advice, bound: NetworkBound | None) -> str:
 
 
 def bound_line(bound: NetworkBound, time_s: float) -> str:
-    """Return the distance of a time from the bound, and the reason for the bound."""
+    """Return a time's excess over the bound, and the bound's reason."""
     excess = bound.excess(time_s)
     above = f"{100 * excess:.{1 if excess < 1 else 0}f} % above" if excess >= AS_FAST else "as fast as"
     return f"{above} what this network allows ({format_time(bound.time_s)}: {bound_reason(bound)})"
@@ -110,7 +109,7 @@ def synthesis_dict(
 def format_synthesis(
     synthesis: Synthesis, result: dict[str, Any], explanation: Explanation | None, *, wide: bool = False
 ) -> str:
-    """Return the run, its bound, and the named algorithms for people. result: of `synthesis_dict`; wide: unwrapped."""
+    """Return the run, its bound, and the named algorithms. result: of `synthesis_dict`; wide: unwrapped."""
     width = None if wide else WIDTH
     bound = [("bound", bound_line(synthesis.bound, synthesis.time_s))] if synthesis.bound else []
     blocks = [describe(result, explanation, width, bound)]

@@ -11,7 +11,7 @@ from ringsim.text_table import load_template
 def page(template: str, title: str, style: str = "", script: str = "", data: object = None, **rest: Any) -> str:
     """Return the text of a page that loads nothing else and follows the browser's light or dark mode.
 
-    template: extends page.j2, and escapes the title and `rest`. style, script: added to the common style and script.
+    template: extends page.j2, and escapes the title and `rest`. style, script: added to the common ones.
     data: `pageData` of the script, as JSON. Raises ValueError for data that JSON cannot hold.
 
     >>> "<title>2 &lt; 3</title>" in page("page.j2", "2 < 3")
@@ -28,5 +28,5 @@ def asset(name: str) -> str:
 
 
 def _inside_a_script(data: object) -> str:
-    """Return JSON that cannot end its script element, whatever name a file or a user chose."""
+    """Return JSON that cannot end its script element."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

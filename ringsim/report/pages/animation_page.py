@@ -21,7 +21,7 @@ MAX_SIDES = 2
 
 
 def animation_page(views: Sequence[analysis.RunView], note: str = "") -> str:
-    """Return the text of a page that shows the messages and the chunks of each rank over time: one run, or two.
+    """Return the text of a page that shows who sends what, what each rank holds, and when: one run, or two.
 
     The page's address may end in `#step=3` (the end of the third step), `#t=0.5` (half of the time) or `#chunk=0`
     (follow a chunk). note: a sentence below the title.
@@ -68,7 +68,6 @@ def _subtitles(views: Sequence[analysis.RunView]) -> list[str]:
 
 
 def _run(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, Any]:
-    """Return a run for the page's program; its columns are in the order of the steps."""
     schedule, timeline = run.schedule, run.timeline
     received = timeline.dst, timeline.src, timeline.start_s, timeline.applied_s
     return {
@@ -95,21 +94,21 @@ def _run(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, Any]
 
 
 def _initial(schedule: Schedule) -> Ints:
-    """Return the contribution that each rank holds first, -1 for none; (num_ranks, num_chunks)."""
+    """Return the contribution that each rank first holds, -1 for none; (num_ranks, num_chunks)."""
     holds = held_at_start(schedule.collective, schedule.num_ranks, schedule.num_chunks)
     return np.where(holds, np.arange(schedule.num_ranks)[:, None], -1)
 
 
 def _ticks(times_s: Seconds, first_s: float, last_s: float) -> list[int | None]:
-    """Return times as integers, 0 at `first_s` to _TICKS at `last_s`; None: never."""
+    """Return integers from 0 at `first_s` to _TICKS at `last_s`; None: never."""
     ticks = (times_s - first_s) / (last_s - first_s) * _TICKS
     return [round(tick) if math.isfinite(tick) else None for tick in ticks.tolist()]
 
 
 def _times(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, list[int | None]]:
-    """Return the start of each transfer in ticks, and the ticks from each of its events to the next.
+    """Return each transfer's start in ticks, and the ticks between its events, as differences have fewer digits.
 
-    Events: the last byte leaves, it arrives, applying begins and ends. Differences have fewer digits.
+    Events: the last byte leaves, it arrives, applying begins and ends.
     """
     timeline = run.timeline
     columns = {"left": "sent_s", "arrived": "arrived_s", "apply": "apply_s", "applied": "applied_s"}
@@ -131,7 +130,6 @@ def _graph(run: analysis.RunView) -> dict[str, Any]:
 
 
 def _faults(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, Any]:
-    """Return slow and failed parts; if the run never finishes, also the hanging ranks and their peers."""
 
     def tick(time_s: float | None) -> int | None:
         return None if time_s is None else _ticks(np.array([time_s]), first_s, last_s)[0]

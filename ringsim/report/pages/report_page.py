@@ -16,8 +16,6 @@ from ringsim.verdict import RunDirectory, Verdict
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of a table: a record with the name of its file."""
-
     file: str
     record: Any
 

@@ -98,7 +98,7 @@ class _Decades(LogLocator):
 
 
 def _room(axis: Axis) -> int:
-    """Return the number of tick labels that fit on an axis, as far as its place is known before drawing."""
+    """Return the number of tick labels that fit, as far as the axis' place is known before drawing."""
     if axis is axis.axes.yaxis:
         return _MOST_TICKS
     return max(3, min(_MOST_TICKS, int(axis.get_tick_space() * _COUNTED_WIDTH / _LABEL_WIDTH)))
@@ -135,10 +135,7 @@ def set_axis(axis: Axis, label: str, text: Writes, log_base: int | None = None) 
 
 
 def draw_shares(axes: Axes, rows: Sequence[tuple[str, Mapping[str, float]]], colours: Mapping[str, str]) -> bool:
-    """Draw a stacked bar for each named row; return whether there is any.
-
-    colours: by kind of part; other kinds are grey.
-    """
+    """Draw a stacked bar for each named row; return whether there is any. colours: by kind; others are grey."""
     kinds = dict.fromkeys(kind for _, shares in rows for kind in shares)
     ends = [0.0] * len(rows)
     for kind in kinds:
@@ -200,7 +197,7 @@ def draw_loss_curves(axes: Axes, curves: Mapping[str, Sequence[float]]) -> bool:
 
 
 def _told_apart(curves: Mapping[str, Sequence[float]]) -> list[tuple[list[str], Sequence[float]]]:
-    """Merge curves that differ by at most _ALIKE of the height; return the names and the losses of each line."""
+    """Merge curves that differ by at most _ALIKE of the height."""
     held = [loss for losses in curves.values() for loss in losses if _holds(loss)]
     distance = _ALIKE * (max(held, default=0.0) - min(held, default=0.0))
     lines: list[tuple[list[str], Sequence[float]]] = []
@@ -257,7 +254,7 @@ def boxes(
 ) -> Floats:
     """Return a rectangle for each (begin, end) along x, shape (num_boxes, 4, 2).
 
-    place: y of each. row: lower and upper edge relative to `place`.
+    place: y of each. row: its edges relative to `place`.
     """
     top, bottom = place + row[0], place + row[1]
     x = np.stack([begin, end, end, begin], axis=-1)
@@ -280,7 +277,7 @@ def points_per_unit(axes: Axes) -> tuple[float, float]:
 
 
 def strided(count: int, needed: float, room: float) -> range:
-    """Return the indices to label if an item has `room` points and a label needs `needed`."""
+    """Return the indices to label, for items of `room` points and labels of `needed`."""
     stride = next(stride for stride in (1, 2, 4, 8, 16, 32, 64, 128) if stride * room >= needed or stride == 128)
     return range(0, count, stride)
 

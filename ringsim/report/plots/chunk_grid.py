@@ -35,7 +35,7 @@ _SHADED_ON_DARK = ("black: holds nothing", "blue: contributions,", "the lighter 
 
 
 def is_striped(num_ranks: int, num_chunks: int) -> bool:
-    """Return whether a cell has room for a stripe per contributor; otherwise it is shaded."""
+    """Return whether a cell has room for a stripe per contributor; else it is shaded."""
     return num_ranks <= _MAX_STRIPED_RANKS and num_chunks * num_ranks <= MAX_STRIPES
 
 
@@ -93,8 +93,8 @@ def name_cells(axes: Axes, num_ranks: int, num_chunks: int, *, with_ranks: bool)
 def draw_cells(axes: Axes, held: Bools, finished: Bools, before: Bools) -> None:
     """Draw the contributions of each cell: stripes and their number if they fit, else shades.
 
-    held, before: by contributor, now and one panel earlier, (num_ranks, num_chunks, num_ranks). finished: whether the
-    rank's chunk is complete for the collective, (num_ranks, num_chunks).
+    held, before: by contributor, now and one panel earlier, (num_ranks, num_chunks, num_ranks). finished: whether a
+    chunk is complete for the collective, (num_ranks, num_chunks).
     """
     num_ranks, num_chunks = finished.shape
     extent = (-0.5, num_chunks - 0.5, num_ranks - 0.5, -0.5)

@@ -74,7 +74,6 @@ def draw_errors(comparison: Comparison) -> Figure:
 
 
 def _set_error_axis(axes: Axes, ratios: Floats, *, is_linear: bool) -> None:
-    """Format the axis of predicted over measured time."""
     if is_linear:
         axes.yaxis.set_major_formatter(lambda value, _: format_percent(value))
         axes.set_ylabel("predicted / measured - 1")
@@ -102,7 +101,7 @@ def format_factor(ratio: float) -> str:
 
 
 class _Group(NamedTuple):
-    """Cases that differ in size alone, with their style; columns are (num_cases,), times in seconds."""
+    """Cases that differ in size alone; columns are (num_cases,), times in seconds."""
 
     label: str
     style: Style
@@ -118,7 +117,6 @@ class _Group(NamedTuple):
 
     @property
     def ratios(self) -> Floats:
-        """(num_cases,): predicted over measured times."""
         return self.predicted_s / self.measured_s
 
 
@@ -143,7 +141,6 @@ def _groups(comparison: Comparison) -> list[_Group]:
 
 
 def _draw_points(axes: Axes, group: _Group, values: Floats) -> None:
-    """Draw cells, hollow if used in the calibration."""
     for mask, face in ((group.used == 0, group.style.colour), (group.used == 1, palette().paper)):
         axes.scatter(group.sizes[mask], values[mask], s=26, marker=group.marker, color=group.style.colour,
                      facecolors=face, zorder=3)  # fmt: skip
@@ -157,7 +154,6 @@ def _page(title: str, y: Scale | None = None) -> tuple[Figure, Axes]:
 
 
 def _draw_legend(axes: Axes, groups: Sequence[_Group], others: list[Line2D | Patch]) -> None:
-    """Draw the legend of everything that occurs, with the number of undrawn lines."""
     colours = palette()
     point: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 5, "markeredgecolor": colours.dark_grey}
     for used, face, label in ((0, colours.dark_grey, "measured, held out"),

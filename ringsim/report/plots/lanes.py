@@ -70,19 +70,16 @@ class Lanes:
         self.scale, self.unit = time_unit(self.until_s)
 
     def share_axis(self, begin_s: float, end_s: float) -> None:
-        """Use an axis of time that several runs share."""
         self.begin_s, self.end_s = begin_s, end_s
         self.scale, self.unit = time_unit(end_s)
 
     @classmethod
     def of_timeline(cls, timeline: Timeline) -> "Lanes":
-        """Return the lanes of a timeline, without names of failed resources."""
         alike = Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1.0).topology(timeline.num_ranks)
         return cls(timeline, blocked=analysis.find_blocked(timeline, alike))
 
     @classmethod
     def of_view(cls, view: analysis.RunView) -> "Lanes":
-        """Return the lanes with phases, hosts, and slow and hanging parts."""
         groups = view.host_of_rank or _groups_of(view.schedule.algorithm, view.schedule.num_ranks)
         return cls(view.timeline, phases=view.phases, blocked=view.blocked, slow_parts=view.slow_parts, groups=groups)
 
@@ -92,7 +89,7 @@ class Lanes:
 
     @property
     def height(self) -> float:
-        """The height of all lanes; a lane with a single row counts 1."""
+        """The height of all lanes; a single row counts 1."""
         return float(self.num_ranks + self.extra.sum())
 
     @property
@@ -102,7 +99,6 @@ class Lanes:
 
     @property
     def height_above(self) -> float:
-        """The points above the lanes for phases and legend."""
         return _PHASE_GAP + _PHASE_LEVEL * max(len(self.phases), int(self.blocked is not None))
 
     def phase_times(self) -> list[tuple[str, float, float]]:
@@ -125,12 +121,12 @@ class Lanes:
         return self.origin[src] + _TOP + self.row[rows] * self.row_height[src]
 
     def sends(self, rows: Bools) -> Floats:
-        """Return a box for each of these transfers in its sender's lane, (num_rows, 4, 2)."""
+        """Return each transfer's box in its sender's lane, (num_rows, 4, 2)."""
         begin_s, end_s = self.timeline.start_s[rows], self.timeline.sent_s[rows]
         return self._boxes(begin_s, end_s, self.y_of_sends(rows), self.row_height[self.timeline.src[rows]])
 
     def applies(self, rows: Bools) -> Floats:
-        """Return a box for each of these transfers in its receiver's lane."""
+        """Return each transfer's box in its receiver's lane, (num_rows, 4, 2)."""
         dst, (top, bottom) = self.timeline.dst[rows], _APPLIES
         begin_s, end_s = self.timeline.apply_s[rows], self.timeline.applied_s[rows]
         return self._boxes(begin_s, end_s, self.origin[dst] + self.extra[dst] + top, bottom - top)
@@ -144,7 +140,6 @@ class Lanes:
 
 
 def _groups_of(algorithm: str, num_ranks: int) -> tuple[str, ...]:
-    """Return the algorithm's group of each rank; empty if it does not group ranks."""
     base = base_name(algorithm)
     if base not in ("torus", "hierarchical"):
         return ()
@@ -260,7 +255,7 @@ def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
 
 
 def _label_sends(axes: Axes, lanes: Lanes, begun: Bools) -> bool:
-    """Write chunk and receiver on sends that have room; return whether any has."""
+    """Label sends that have room with chunk and receiver; return whether any has."""
     timeline, colours = lanes.timeline, palette()
     per_unit, lane = points_per_unit(axes)
     size = min(points(_TEXT), 0.75 * lane * float(lanes.row_height.min()))
@@ -303,7 +298,7 @@ def _follow_chunk(axes: Axes, lanes: Lanes) -> Handles:
 
 
 def _level(axes: Axes, number: int) -> Transform:
-    """Return a transform to a line above the lanes; the lowest is 0."""
+    """Return a transform to a line above the lanes, the lowest 0."""
     return shifted(axes, axes.get_xaxis_transform(), y=points(_PHASE_GAP + _PHASE_LEVEL * number))
 
 
@@ -320,7 +315,7 @@ def _draw_phases(axes: Axes, lanes: Lanes) -> None:
 
 
 def _draw_blocked(axes: Axes, lanes: Lanes) -> Handles:
-    """Draw the failures, and next to each lane the endless activity or wait of its rank."""
+    """Draw the failures, and each hanging rank's endless activity or wait."""
     blocked, colours = lanes.blocked, palette()
     if blocked is None:
         return []

@@ -45,7 +45,7 @@ def _picture(
     note: str = "",
     height: float = _HEIGHT,
 ) -> Picture:
-    """Return a picture with its legend; without SVG if `draw` finds nothing to draw."""
+    """Draw a picture with its legend; without SVG if `draw` finds nothing to draw."""
     figure = new_figure(_WIDTH, height, layout="constrained")
     axes = figure.subplots()
     charts.describe_axes(axes, x=x, y=y)

@@ -1,4 +1,4 @@
-"""The pages of one run: an overview of all its pictures, its lanes, its schedule, and the use of its links."""
+"""The pages of one run: an overview, its lanes, its schedule, and the use of its links."""
 
 import textwrap
 from collections.abc import Collection
@@ -137,7 +137,7 @@ _NARROW = 0.15  # of the axis: a regime that is narrower has no room for its nam
 
 
 def draw_sizes(axes: Axes, view: RunView) -> None:
-    """Draw simulated time against size, the closed form, the two regimes, and the size of this run."""
+    """Draw simulated time against size, the closed form, the two regimes, and this run."""
     describe_axes(axes, "Time against size")
     sizes = view.by_size.sizes_bytes
     if not len(sizes):
@@ -183,10 +183,7 @@ def _draw_times(axes: Axes, view: RunView) -> list[Line2D]:
 
 
 def _draw_regimes(axes: Axes, view: RunView) -> list[Line2D]:
-    """Draw the time of 0 bytes and the crossover, and name the regimes below and above it.
-
-    Without a crossover there is one regime.
-    """
+    """Draw the time of 0 bytes and the crossover, and name the regimes on both sides; without a crossover there is one."""
     (first, last), colours, lines = axes.get_xlim(), palette(), []
     floor_s, crossover = view.by_size.floor_s, view.by_size.crossover_bytes
     if floor_s > 0:
@@ -232,7 +229,7 @@ def _draw_hosts(axes: Axes, layout: GraphLayout) -> None:
 
 
 def _links(layout: GraphLayout, *shares: float) -> Floats:
-    """Return places on each link, at these shares of its length, (num_pairs, num_shares, 2)."""
+    """Return places at these shares of each link's length, (num_pairs, num_shares, 2)."""
     way = np.array(shares)[:, None]
     begin, end = (layout.places[layout.pairs[:, [column]]] for column in (0, 1))
     return np.asarray((1 - way) ** 2 * begin + 2 * way * (1 - way) * layout.bends[:, None] + way**2 * end)

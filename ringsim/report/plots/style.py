@@ -1,6 +1,6 @@
 """Matplotlib's settings for all pictures, and pages of panels.
 
-The user's matplotlib settings for fonts, colours and resolution apply where they differ from the defaults.
+The user's fonts, colours and resolution apply where they differ from matplotlib's defaults.
 """
 
 import io
@@ -94,7 +94,7 @@ def font_scale() -> float:
 
 
 def points(size: float) -> float:
-    """Scale a text size, in points at matplotlib's default font size, to the user's font size."""
+    """Scale a text size in points from matplotlib's default font size to the user's."""
     return size * font_scale()
 
 
@@ -164,7 +164,7 @@ def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style:
 
 
 def _svg(figure: Figure, **settings: Any) -> str:
-    """Return a figure as SVG whose texts keep their spaces, which browsers would drop."""
+    """Write SVG whose texts keep their spaces, which browsers would drop."""
     file = io.StringIO()
     figure.savefig(file, format="svg", **settings)
     return re.sub(r"<text (?=[^>]*>(?: |[^<]*  ))", '<text xml:space="preserve" ', file.getvalue())

@@ -102,7 +102,6 @@ def _draw_lines(
 
 
 def _draw_legend(figure: SubFigure, handles: Sequence[Artist], top: float) -> None:
-    """Draw a legend in the right margin, and wrap long names."""
     for handle in handles:
         parts = re.split(r"(?<=:)", str(handle.get_label()))
         handle.set_label("\n".join(line for part in parts for line in textwrap.wrap(part, _LEGEND_LENGTH)))
@@ -204,10 +203,7 @@ def _area(name: str, styles: dict[str, Style], baseline: str) -> dict[str, Any]:
 
 
 def winning_names(sweep: Sweep, network: str) -> Names:
-    """Return the fastest algorithm's name: shape (num_ranks, num_sizes).
-
-    TIED if the ring is as fast, NOBODY if all were skipped.
-    """
+    """Return the fastest algorithms, (num_ranks, num_sizes): TIED if the ring is as fast, NOBODY if all were skipped."""
     names = np.full((len(sweep.ranks), len(sweep.sizes_bytes)), NOBODY, dtype=object)
     for place, winner in _winners(sweep, network).items():
         is_other = winner.cell.algorithm != sweep.baseline(network)
@@ -222,7 +218,7 @@ def _winners(sweep: Sweep, network: str) -> dict[tuple[int, int], Winner]:
 
 
 def size_edges(sizes_bytes: Sequence[int]) -> Floats:
-    """Return the edges of cells, half-way between sizes on a logarithmic axis: (num_sizes + 1,)."""
+    """Return the edges of cells, half-way between sizes on a logarithmic axis, (num_sizes + 1,)."""
     log = np.log2(np.asarray(sizes_bytes, dtype=np.float64))
     if len(log) == 1:
         return np.asarray(2 ** np.array([log[0] - 1, log[0] + 1]))
