@@ -47,7 +47,7 @@ NICS = Quantity("nics", parse_nics)
 
 
 def _setting(names: Sequence[str]) -> Callable[[str], str]:
-    """Return the parser of an NCCL setting: some of these names, or after ^ excluded names."""
+    """Return the parser of an NCCL setting: some of these names, or excluded names after ^."""
 
     def parse(text: str) -> str:
         unknown = [name for name in text.removeprefix("^").split(",") if name.lower() not in names]
@@ -84,9 +84,9 @@ class GivenFileType(click.ParamType[GivenFile]):
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """The cases of the files, and the measurements if they are such files.
+    """The cases of the files, and the measurements if there are any.
 
-    read: a line for each table of a log with its collective, ranks and hosts. left_out: a line for each skipped row.
+    read: a line per table of a log with its collective, ranks and hosts. left_out: a line per skipped row.
     """
 
     cases: tuple[Timing, ...]
@@ -101,7 +101,6 @@ class Timings:
         return {"read": list(self.read), "left_out": list(self.left_out)} if self.read else {}
 
     def under_readings(self, text: str) -> str:
-        """Return the text below the interpretation of the logs."""
         return "\n".join([*(f"read {line}" for line in self.read), *([""] if self.read else []), text])
 
 

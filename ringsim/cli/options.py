@@ -69,7 +69,7 @@ def refuse_together(first: str, *others: str) -> None:
 
 
 class _NumberOfRanks(IntRange):
-    """One number of ranks; the error for a list or a range names the commands that accept it."""
+    """One number of ranks; the error for several names the commands that accept them."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and ("," in value or ":" in value):
@@ -195,7 +195,6 @@ workers_options = together(
 def _networks(
     names: tuple[str, ...], latency: float, bandwidth: float, reduce_bandwidth: float | None
 ) -> Mapping[str, Network]:
-    """Return the networks by the names that the user gave; without names, a uniform network."""
     if not names:
         return {"uniform": Network.uniform(latency, bandwidth, reduce_bandwidth or math.inf)}
     refuse_together("network", "latency", "bandwidth", "reduce_bandwidth")  # a file says all of the network
@@ -248,7 +247,6 @@ network_name_option = option(
 
 
 def _most_ranks() -> int:
-    """Return the largest number of ranks in the options of the running command; 1 without any."""
     params = click.get_current_context().params
     ranks, scaling = params.get("ranks") or 1, params.get("scaling") or []
     return int(max([*(ranks if isinstance(ranks, list) else [ranks]), *scaling]))

@@ -55,7 +55,7 @@ def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | 
 
 
 def _ended(recording: Popen[Any]) -> int:
-    """Wait for the recorder and return its exit code; a KeyboardInterrupt ends it."""
+    """Wait for the recorder; a KeyboardInterrupt ends it."""
     try:
         return recording.wait()
     except KeyboardInterrupt:
@@ -90,8 +90,7 @@ def _crash(request: TraceRequest, ended_by: signal.Signals, traceback: str) -> s
 class Recordings:
     """The trace of a program in a file, and the numbers of ranks for which the program is recorded again.
 
-    program: in place of the program in the file. run_recorded: whether the user allows the program in the file, which
-    the author of the file has chosen, to run.
+    program: in place of the file's. run_recorded: whether the user allows the file's program, chosen by its author.
     """
 
     file: Path
@@ -119,7 +118,7 @@ class Recordings:
         return recorded if len(missing) == len(requests) else [trace, *recorded]
 
     def _request(self, trace: ProgramTrace) -> TraceRequest:
-        """Return the request behind the trace. Raises ValueError if the recording cannot or may not be repeated."""
+        """Return the trace's request. Raises ValueError if the recording cannot or may not be repeated."""
         request = trace.request
         if request is None:
             raise ValueError(f"{self.file}: does not contain how it was recorded: record it again with ringsim trace")

@@ -66,11 +66,9 @@ class Selection:
         return cls(schedule if order is None else permute_ranks(schedule, order), size or 0, algorithm, order)
 
     def placed(self, schedule: Schedule) -> Schedule:
-        """Return the schedule with its ranks in the places of --order."""
         return schedule if self.order is None else permute_ranks(schedule, self.order)
 
     def other(self, algorithm: str) -> "Selection":
-        """Return the selection with another algorithm for the same collective."""
         own = self.schedule
         schedule = self.placed(build(own.collective, algorithm, own.num_ranks, self.size))
         return replace(self, schedule=schedule, algorithm=algorithm)
@@ -115,7 +113,6 @@ class Selection:
 
 
 def _options(library: bool, *more: Decorator) -> Decorator:
-    """Return the options of a schedule, and more, such as --order. library: whether LIBRARY may be selected."""
     told = (
         "Algorithm that ringsim algorithms lists, perhaps in segments (ring/4) or for hosts of 4 ranks (hierarchical@4)"
         + (", nccl for NCCL's choice" if library else "")

@@ -1,4 +1,4 @@
-"""Common parts of all command lines: one-line errors, progress, option types, files, and local ranks."""
+"""Common parts of all command lines: errors, progress, option types, files, and local ranks."""
 
 from click import INT, IntRange
 

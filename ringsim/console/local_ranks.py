@@ -1,8 +1,7 @@
 """Ranks on this host without torchrun: `spawn` runs a function on each rank, `run_local_ranks` a program.
 
-The ranks have torchrun's environment variables. torchrun itself ends every failure with a traceback and exit code 1.
-Batch scripts rely on a one-line error and the rank's exit code, or 128 plus the number of a signal.
-Importing this module loads no torch.
+torchrun ends every failure with a traceback and exit code 1; here a failure is one line with the rank's exit code,
+or 128 plus a signal's number, on which batch scripts rely. Importing this module loads no torch.
 """
 
 import json
@@ -99,7 +98,7 @@ def _run(
 ) -> RankFailure | None:
     """Run all ranks to their end; return the first failure, or None.
 
-    Raises KeyboardInterrupt with the number of the signal that ended the run, and ValueError for a user's mistake.
+    Raises KeyboardInterrupt with the number of the ending signal, and ValueError for a user's mistake.
     """
     if num_ranks < 1:
         raise ValueError(f"{num_ranks} ranks: there must be at least 1")
@@ -149,7 +148,7 @@ def _variables(rank: int, num_ranks: int, port: int, folder: str) -> dict[str, s
 def _environment(variables: Mapping[str, str], blocked: set[signal.Signals]) -> Iterator[None]:
     """Set the environment of processes that start in the block, and block signals in them.
 
-    A terminal sends Ctrl-C to the ranks too; unblocked, it would end each rank with a traceback.
+    A terminal sends Ctrl-C to the ranks too; unblocked, it would end each with a traceback.
     """
     before = dict(os.environ)
     resource_tracker.ensure_running()  # otherwise it would start with the first rank, and unblock the signals
@@ -166,7 +165,7 @@ def _environment(variables: Mapping[str, str], blocked: set[signal.Signals]) -> 
 def _first_codes(
     processes: Sequence[BaseProcess], came: Sequence[int], passed_on: Sequence[signal.Signals]
 ) -> dict[int, int]:
-    """Wait until all ranks have ended or some have failed; return nonzero exit codes by rank, -n after signal n."""
+    """Wait until all ranks have ended or some failed; return nonzero exit codes by rank, -n after signal n."""
     num_heard = 0
     while True:
         running = [process for process in processes if process.exitcode is None]
@@ -184,9 +183,9 @@ def _first_codes(
 
 
 def _failure(codes: Mapping[int, int], came: Sequence[int], folder: str) -> RankFailure:
-    """Return the first cause: a rank that a signal ended, or else the rank that first reported a failure.
+    """Return the first cause: a rank that a signal ended, or else the first reported failure.
 
-    Other ranks fail only because that rank has gone. Raises ValueError for a user's mistake.
+    Other ranks fail as a consequence. Raises ValueError for a user's mistake.
     """
     for rank, code in codes.items():
         if -code in came:  # passed on before the rank was ready for it
@@ -206,7 +205,6 @@ def _failure(codes: Mapping[int, int], came: Sequence[int], folder: str) -> Rank
 
 
 def _run_rank(target: Callable[..., int | None], arguments: Sequence[Any]) -> None:
-    """Run a rank in its process, and report its failure to the parent."""
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     text = ""
     try:
@@ -233,7 +231,7 @@ def _run_rank(target: Callable[..., int | None], arguments: Sequence[Any]) -> No
 
 
 def _leave_with_parent() -> None:
-    """End this rank with its parent: after the parent was killed, no other process ends the rank."""
+    """End this rank with its parent: no other process would, after the parent was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -241,7 +239,7 @@ def _leave_with_parent() -> None:
 
 
 def _run_program(arguments: Sequence[str], errors: str | None) -> None:
-    """Run a program in this process as Python does. errors: a file for its stderr; its stdout is then discarded."""
+    """Run a program as Python does. errors: a file for its stderr; its stdout is then discarded."""
     if errors is not None:
         for descriptor, path in ((1, os.devnull), (2, errors)):
             os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), descriptor)
@@ -265,7 +263,7 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def handling(numbers: Iterable[int], handler: Callable[[int, object], None]) -> Iterator[None]:
     """Call `handler` with number and frame when one of these signals arrives within the block.
 
-    Ignored signals (nohup) stay ignored. Does nothing outside the main thread, as only that can handle signals.
+    Ignored signals (nohup) stay ignored. Outside the main thread, which alone handles signals, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -301,7 +299,7 @@ def ended_once() -> Iterator[None]:
 
 @contextmanager
 def endings_noted(*others: int) -> Iterator[list[int]]:
-    """Yield a list that collects these signals while the block runs; they have no other effect.
+    """Yield a list that collects these signals, without other effect, while the block runs.
 
     For work that no exception may interrupt, such as starting a process that must be ended later.
     """

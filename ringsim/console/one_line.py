@@ -29,7 +29,7 @@ CLEAR_LINE = "\r\033[K"
 
 
 class Progress:
-    """Draw the progress of consecutive phases as one line on a terminal's stderr; a context manager, which erases it.
+    """Draw the progress of consecutive phases as one line on a terminal's stderr, and erase it at the end.
 
     `begin` starts the next phase. rank: only rank 0 draws. delay_s: draw nothing before, as the work is usually short.
     Click's bar is unsuitable: it hides the cursor for good if a rank is killed, and knows no phases or earlier runs.
@@ -52,7 +52,7 @@ class Progress:
             clear_line()
 
     def begin(self, phase: str, length: int | None = None, done: int = 0) -> None:
-        """Begin a phase of `length` units (None: unknown), of which an earlier run has completed `done`."""
+        """Begin a phase of `length` units (None: unknown), `done` of them by an earlier run."""
         self.phase, self.length, self.done, self.text = phase, length, done, ""
         self._begun_s, self._done_before = time.monotonic(), done
         self._draw()
@@ -71,7 +71,6 @@ class Progress:
         self.update(done - self.done)
 
     def say(self, text: str) -> None:
-        """Print a line on stderr above the progress line."""
         say(text)
         if self._drawn_at > float("-inf"):
             self._draw()
@@ -132,8 +131,8 @@ _BREAK = re.compile(r"\s*[\r\n]\s*")
 class OneLineCommand(click.Command):
     """A click command that reports ValueError, OSError and ScheduleError in one line, like usage errors.
 
-    A ScheduleError exits with code 1, after the grid that shows the fault. Ctrl-C exits with code 130 and one line: the
-    message of `click.exceptions.Abort` if it has one.
+    A ScheduleError exits with code 1, after the grid that shows the fault. Ctrl-C exits with code 130 and the message of
+    `click.exceptions.Abort`, if any.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -178,7 +177,6 @@ class OneLineCommand(click.Command):
             raise click.exceptions.Abort from None  # click itself would print an empty line
 
     def refuse(self, message: str, command: str | None, exit_code: int = 2) -> NoReturn:
-        """Print the error, and exit."""
         click.echo(f"{command}: {message}", err=True)
         sys.exit(exit_code)
 
@@ -189,13 +187,13 @@ def needs_torch(command: str) -> str:
 
 
 def require_torch(command: str) -> None:
-    """Raise ValueError, which names `command` and the way to install torch, if it is not installed."""
+    """Raise ValueError, which names `command` and how to install torch, if it is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise ValueError(needs_torch(command))
 
 
 def message_of(error: Exception) -> str:
-    """Return the message of an error to a user; of an OSError the file and the reason, without errno."""
+    """Return the message of an error to a user; of an OSError the file and the reason."""
     if isinstance(error, click.ClickException):
         return in_one_line(error.format_message())
     if isinstance(error, OSError) and error.strerror:
@@ -210,7 +208,7 @@ def message_of(error: Exception) -> str:
 def in_one_line(text: str) -> str:
     """Remove line breaks and terminal controls, which files, their names or click may contain.
 
-    A very long text is cut in the middle; its beginning and end are the place and the rule.
+    A very long text is cut in the middle, between the place and the rule.
     """
     joined = _BREAK.sub(" ", text)
     shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in joined)
@@ -218,7 +216,7 @@ def in_one_line(text: str) -> str:
 
 
 class OneLineGroup(OneLineCommand, click.Group):
-    """A group of such commands, whose help shows the whole first sentence of each."""
+    """A group of such commands, whose help shows each one's first sentence."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -245,7 +243,7 @@ file, such as ~/.bashrc.
 
 
 def examples(*commands: str) -> str:
-    """Return the end of a help text (`epilog` of a click command): commands that a reader can try."""
+    """Return the examples at the end of a help text (`epilog` of a click command)."""
     lines = "\n".join(f"  {command}" for command in commands)
     return f"\b\nExample{'s' * (len(commands) > 1)}:\n{lines}"
 
@@ -268,7 +266,7 @@ GRACE_S = 20.0  # how long another rank leaves rank 0 to say what is wrong; torc
 class TorchrunCommand(OneLineCommand):
     """A command on several ranks; the first rank of each host prints the help and the user's mistake.
 
-    Each host may have its own terminal. Under `spawn` no rank prints the mistake, since `spawn` does.
+    Each host may have its own terminal. Under `spawn`, `spawn` prints the mistake.
     """
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
@@ -299,7 +297,7 @@ def is_under_torchrun() -> bool:
 
 
 def tell_launcher(message: str, exit_code: int) -> None:
-    """Store the first message for the report of torchrun or `spawn`; "" if the rank has printed everything."""
+    """Store the first message for the report of torchrun or `spawn`; "" if the rank printed it."""
     file = os.environ.get(ERROR_FILE)
     if file and not Path(file).exists():
         with contextlib.suppress(OSError):
@@ -313,7 +311,7 @@ def _exit_silently(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 def num_ranks(how_to_start: str) -> int:
-    """Return the number of ranks. Raises UsageError with `how_to_start`, a command, if torchrun did not start this."""
+    """Return the number of ranks. Raises UsageError with `how_to_start`, a command, without torchrun's variables."""
     missing = [name for name in VARIABLES if name not in os.environ]
     if missing:
         raise click.UsageError(f"{missing[0]} is not set: start it with torchrun: {how_to_start}")
@@ -332,10 +330,7 @@ def ranks_here() -> int:
 
 
 def check_writable(option: str, folder: Path) -> None:
-    """Raise UsageError, which names `option`, if `folder` or its nearest existing parent is not writable.
-
-    option: such as `--output report`. Call it before the work.
-    """
+    """Raise UsageError if `folder` or its nearest existing parent is not writable. option: such as `--output report`."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):

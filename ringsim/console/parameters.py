@@ -1,4 +1,4 @@
-"""Option types that the three packages share, and the files and the result that a command writes.
+"""Option types that the three packages share, and the output of commands.
 
 A range contains its first number times all powers of the factor below its last number, and the last number itself:
 8:40:x2 is 8, 16, 32, 40.
@@ -25,7 +25,7 @@ Known = Callable[[click.Context], Iterable[str]]
 
 
 class Choice(click.Choice[Any]):
-    """One of a few texts or enum values; the error for any other text suggests the nearest."""
+    """One of a few texts or enum values; the error suggests the nearest."""
 
     def __init__(self, choices: Iterable[Any]) -> None:
         super().__init__(list(choices))
@@ -40,7 +40,7 @@ class Choice(click.Choice[Any]):
 
 
 class Name(click.ParamType[str]):
-    """A name that the command itself checks, for example of an algorithm or a file.
+    """A name that the command itself checks, such as an algorithm's or a file's.
 
     known: names that the shell completes, or a function of the context. several: separated by commas.
     """
@@ -170,7 +170,7 @@ def say_wrote(path: Path | str) -> None:
 
 
 def print_result(text: str, data: Mapping[str, Any], as_json: bool, *files: Path | None) -> None:
-    """Print the result of a command, as text or as one JSON object, unless one of its output files is stdout.
+    """Print a result, as text or as one JSON object, unless an output file is stdout.
 
     Raises ValueError for a number that JSON cannot represent.
     """
@@ -187,7 +187,7 @@ def require_one_stdout(as_json: bool, *files: Path | None) -> None:
 class OutputFile(click.Path):
     """A file to be written; an unwritable file is refused before the work.
 
-    suffixes: allowed suffixes; empty: any. stdout: whether `-` is allowed, for text.
+    suffixes: allowed; empty: any. stdout: whether `-` is allowed, for text.
     """
 
     def __init__(self, suffixes: Sequence[str] = (), *, stdout: bool = False) -> None:

@@ -40,7 +40,7 @@ def encode(record: Any) -> Any:
 
 
 def _without_subclass(value: Any) -> Any:
-    """Convert text or a number of a subclass, such as torch's version, to the plain type."""
+    """Convert a subclass of str, int or float, such as torch's version, to the plain type."""
     for plain in (str, int, float):
         if isinstance(value, plain):
             return plain(value)
@@ -148,7 +148,7 @@ def _rule(kind: Any, value: Any, place: str) -> str:
 
 
 def unknown_key(place: str, name: str, known: Collection[str]) -> ValueError:
-    """Return the error about a key that a table does not have."""
+    """Return the error about an unknown key of a table."""
     shown = _inside(place, name if name.isidentifier() else _shown(name))  # a quoted key may hold anything
     return ValueError(f"{shown}: unknown key; {did_you_mean(name, known)}known here are {', '.join(known)}")
 
@@ -171,7 +171,6 @@ class FileFormat:
     made_by: str = ""
 
     def write(self, record: Any) -> dict[str, Any]:
-        """Return the record for JSON, after name and version."""
         return {"format": self.name, "version": self.version, **encode(record)}
 
     def read(self, data: Any) -> tuple[dict[str, Any], int]:
@@ -191,7 +190,6 @@ class JsonFile(Record, frozen=True):
     FORMAT: ClassVar[FileFormat]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON, after name and version of the format."""
         return self.FORMAT.write(self)
 
     @classmethod

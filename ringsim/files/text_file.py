@@ -49,7 +49,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """Return the data of a JSON file. Raises ValueError as `parse_json`, with the file, and OSError if unreadable."""
+    """Return the data of a JSON file. Raises the ValueErrors of `parse_json`, with the file, and OSError if unreadable."""
     text = read_text(path)
     with naming_place(path):
         return parse_json(text)
@@ -168,8 +168,8 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Yield a new file, which replaces `path` when the block ends without an error.
 
     After an error or an interrupt, the new file is removed and an older file is unchanged. The file is synced before
-    the replacement, so that a crash of the machine leaves a complete file. The target of a symbolic link is replaced.
-    Anything but a regular file, such as a FIFO or a device, is written in place. Raises OSError if it cannot be written.
+    the replacement, so that a crash of the machine leaves a complete file. A symbolic link's target is replaced.
+    Anything but a regular file, such as a FIFO or a device, is written in place. Raises OSError if it is unwritable.
     """
     path = Path(path)
     target = file_to_replace(path)
@@ -227,7 +227,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _temporary(path: Path) -> Path:
-    """Return a name in the same directory, because a rename is atomic only within one file system."""
+    """Return a name in the same directory: a rename is atomic only within one file system."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 

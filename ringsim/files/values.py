@@ -1,7 +1,6 @@
 """Annotations for the fields of a `Record`: numbers with bounds, quantities with units, text.
 
-A parser converts a JSON or TOML value, or raises ValueError with the broken rule, which follows
-`file: place = value: `.
+A parser converts a JSON or TOML value, or raises ValueError with the broken rule.
 """
 
 import re
@@ -24,7 +23,7 @@ _LARGEST = sys.float_info.max
 
 
 class _ByParser(type):
-    """The type of `By[...]`; msgspec asks it whether the parser's result is an instance."""
+    """The type of `By[...]`, which msgspec asks whether the parser's result is an instance."""
 
     parse: Parser
 

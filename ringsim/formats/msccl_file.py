@@ -1,8 +1,8 @@
 """MSCCL XML: read as a checked `Program`, and written from a `Schedule` by `msccl_lines`.
 
-The format is that of microsoft/msccl's runtime and of msccl-tools (`ir.py`). Each gpu has concurrent thread blocks; a
-thread block has a channel and at most one gpu to send to and one to receive from, and runs its steps in order. Buffers
-are i (input), o (output) and s (scratch), counted in chunks. MSCCL requires sizes that are a multiple of the number of
+The format is that of microsoft/msccl's runtime and of msccl-tools (`ir.py`). Each gpu has concurrent thread blocks;
+a thread block has a channel and at most one gpu to send to and one to receive from, and runs its steps in order.
+Buffers are i (input), o (output) and s (scratch), counted in chunks. Sizes must be a multiple of the number of
 chunks, therefore the XML has no partition.
 """
 
@@ -210,8 +210,6 @@ Point = tuple[Block, int]  # a step of a thread block
 
 
 class _Line(NamedTuple):
-    """A step of a thread block, which waits for a step of another."""
-
     kind: str
     chunk: int
     waits_for: Point | None

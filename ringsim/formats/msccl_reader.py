@@ -71,7 +71,7 @@ def read_msccl(path: str | os.PathLike[str]) -> Schedule:
 class _Value:
     """The content of a location: the `version`-th state of a chunk on its gpu, or an unused message.
 
-    send, receive: the steps of the message, whose version is the sender's; NO_STEP: it is a state.
+    send, receive: the steps of the message, whose version is the sender's; NO_STEP: a state.
     """
 
     chunk: int
@@ -81,14 +81,12 @@ class _Value:
 
     @property
     def is_unused(self) -> bool:
-        """Return whether it is a message that is not yet part of a state of its gpu."""
+        """Whether it is a message that is not yet part of a state of its gpu."""
         return self.send != NO_STEP
 
 
 @dataclass(slots=True)
 class _Cell:
-    """The value in a location, the step that wrote it, and the steps that have read it."""
-
     value: _Value
     writer: int
     readers: list[int] = field(default_factory=list)
@@ -153,7 +151,7 @@ class _Run:
                 yield receive, send
 
     def _order(self) -> "nx.DiGraph[int]":
-        """Return the graph of the steps, with an edge from each step to the steps that wait for it."""
+        """Return the graph of the steps, with an edge from each step to those that wait for it."""
         import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 
         graph: nx.DiGraph[int] = nx.DiGraph()
@@ -212,7 +210,7 @@ class _Run:
                     sent[number].append(_Value(held.chunk, held.version, number))
 
     def _run_one(self, number: int, index: int, arriving: _Value | None) -> _Value | None:
-        """Run one chunk of a step in the order of `Types`; return the value that it sends or writes."""
+        """Run one chunk of a step in the order of `Types`; return the sent or written value."""
         step, held = self._steps[number], arriving
         src = self._alias(step.block.gpu, step.srcbuf, step.srcoff + index)
         dst = self._alias(step.block.gpu, step.dstbuf, step.dstoff + index)
@@ -277,7 +275,7 @@ class _Run:
         value.version, value.send = NOT_A_STATE, NO_STEP
 
     def _check_output(self) -> None:
-        """Require that output buffers end as the ranks' states; otherwise `verify` would not prove the program."""
+        """Require that output buffers end as the ranks' states, which `verify` proves."""
         program = self.program
         wanted = held_at_end(program.collective, program.num_ranks, program.num_chunks)
         for rank, chunk in np.argwhere(wanted).tolist():
@@ -296,7 +294,7 @@ class _Run:
     def _alias(self, gpu: int, buffer: str, offset: int) -> Location:
         """Return the key of a location in `_cells`.
 
-        In place, as in NCCL, the buffer with the gpu's share is part of the longer buffer, which is the key of both.
+        In place, as in NCCL, the buffer with the gpu's share is part of the longer buffer, the key of both.
         """
         if self.program.in_place and buffer != "s":
             offset += gpu * self._share * (buffer == self._share_buffer)
@@ -308,7 +306,7 @@ class _Run:
 
 
 def _steps(run: _Run) -> list[list[Transfer]]:
-    """Return the transfers of each step: as in the file if it places all of them, else as early as possible."""
+    """Return the transfers of each step: as in the file if it places all, else as early as possible."""
     rows = [
         (placed.step, placed.row, transfer._replace(channel=placed.channel))
         for transfer, _, _, placed in run.moves
@@ -321,7 +319,7 @@ def _steps(run: _Run) -> list[list[Transfer]]:
 
 
 def _earliest_steps(run: _Run) -> list[int]:
-    """Return the earliest step, from 0, in which each move still reads the same state as in the program.
+    """Return the earliest step, from 0, in which each move still reads the program's state.
 
     Raises ScheduleError if there is none: if a receiver uses a message only after it has received a later state of the
     same chunk from the same sender.

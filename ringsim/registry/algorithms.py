@@ -46,7 +46,6 @@ class AlgorithmName:
 
     @property
     def whole(self) -> str:
-        """The name without segments."""
         return self.base if self.ranks_per_host is None else f"{self.base}@{self.ranks_per_host}"
 
 
@@ -224,7 +223,7 @@ def build_from_file(algorithm: str, num_ranks: int) -> Schedule:
 
 
 def _functions(algorithm: str, path: Path) -> str:
-    """Return the names of the functions of a file, for a message, without running it."""
+    """Return the names of the functions of a file without running it."""
     _require_file(algorithm, path)
     tree: ast.Module = _call(algorithm, ast.parse, path.read_bytes())
     names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
@@ -268,7 +267,7 @@ def _call(algorithm: str, function: Callable[[Any], Any], argument: Any) -> Any:
 
 
 def _place(algorithm: str, error: BaseException) -> str:
-    """Return the executing line of the user's file, for a message; "" if there is none."""
+    """Return the executing line of the user's file; "" if there is none."""
     file = algorithm.rpartition(":")[0]
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(Path(file))]
     return f"line {lines[-1]}: " if lines else ""

@@ -1,4 +1,4 @@
-"""`BuiltInAlgorithms`: simulated times of the algorithms with which a search is compared, also in other forms."""
+"""`BuiltInAlgorithms`: simulated times of the algorithms with which a search is compared."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -38,21 +38,18 @@ class NamedTime:
 
     @property
     def options(self) -> str:
-        """The algorithm and the placement as options of commands."""
         return self.algorithm if self.order is None else f"{self.algorithm} --order {','.join(map(str, self.order))}"
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether a KeyboardInterrupt prevented its simulation."""
         return self.skipped == INTERRUPTED
 
     @property
     def sorting_s(self) -> float:
-        """Its seconds, infinite if it was not simulated."""
         return np.inf if self.time_s is None else self.time_s
 
     def schedule(self, collective: Collective, num_ranks: int, size_bytes: int) -> Schedule:
-        """Build it. Raises ValueError where the algorithm cannot be built, or has too many transfers."""
+        """Build it. Raises ValueError if that is impossible or takes too many transfers."""
         make = partial(build, collective, self.algorithm, size_bytes=size_bytes)
         require_few_transfers(make, num_ranks)
         schedule = replace(make(num_ranks), algorithm=self.options)
@@ -95,7 +92,7 @@ class BuiltInAlgorithms:
         return sorted(named, key=lambda one: one.sorting_s)
 
     def with_forms(self, named: list[NamedTime]) -> list[NamedTime]:
-        """Return the algorithms and their faster forms by time: in segments, and the fastest with other rank placements.
+        """Return the algorithms and their faster forms by time: in segments, and for the fastest other placements.
 
         All forms together are simulated for `seconds`, or until a KeyboardInterrupt.
         """
@@ -113,7 +110,7 @@ class BuiltInAlgorithms:
     def _gaining(
         self, one: NamedTime, forms: Callable[[NamedTime, float], Iterator[NamedTime]], ends_at: float
     ) -> list[NamedTime]:
-        """Return a list with the fastest form; empty if none gains or the time is up."""
+        """Return the fastest form in a list; empty if none gains or the time is up."""
         if one.time_s is None or time.monotonic() >= ends_at:
             return []
         self.say(f"simulating forms of {one.algorithm}")

@@ -1,8 +1,8 @@
 """`Draft`: an unfinished schedule with an estimate of its time, so that only promising drafts are simulated.
 
-A draft consists of parts: copies of chunks over links. Reversed in time and on reversed links, copies become additions:
-a chunk that spread from its owner to all ranks is collected from all ranks at its owner. A reduce_scatter is therefore
-an all_gather that was found on reversed links.
+Its parts are copies of chunks over links. Reversed in time and on reversed links, copies become additions: a chunk
+that spread from its owner to all ranks is collected at its owner. A reduce_scatter is therefore an all_gather found on
+reversed links.
 """
 
 import math
@@ -43,7 +43,6 @@ class Part:
 
     @classmethod
     def of(cls, links: Links, chunk_bytes: float, link: Ints, chunk: Ints, start_s: Floats, end_s: Floats) -> Self:
-        """Return the transfers that copy chunks over links."""
         src, dst, resource = links.src[link], links.dst[link], links.resource[link]
         used = resource != NONE
         busy_s = links.s_per_byte[link][used] * chunk_bytes
@@ -52,7 +51,6 @@ class Part:
 
     @property
     def time_s(self) -> float:
-        """The end of the last transfer."""
         return float(self.end_s.max(initial=0.0))
 
     def turned_round(self) -> "Part":
@@ -72,7 +70,7 @@ class Part:
 
 
 def _channels(src: Ints, dst: Ints) -> Ints:
-    """Return a channel for each pair of ranks, (num_transfers,), counted from 0 for each sender."""
+    """Return a channel for each pair of ranks, (num_transfers,), from 0 for each sender."""
     pair, number = np.unique(np.column_stack([src, dst]), axis=0, return_inverse=True)
     return (np.arange(len(pair)) - np.searchsorted(pair[:, 0], pair[:, 0]))[number.ravel()]
 
@@ -88,7 +86,7 @@ def assemble(
     """Return the schedule that runs these parts one after the other.
 
     num_waves: pieces of each chunk. A wave runs all parts on one piece of each chunk. The next wave starts when the
-    busiest resource has served it; its first part then overlaps with the second part of this wave.
+    busiest resource has served it, so that its first part overlaps with this wave's second part.
     """
     period_s = period_of(parts)
     rows, begin_s = [], 0.0
@@ -120,7 +118,7 @@ def in_order_of(schedule: Schedule, end_s: Floats) -> Schedule:
 
 
 def _steps(src: Ints, dst: Ints, chunk: Ints, reduce: Bools, channel: Ints) -> Iterator[Columns]:
-    """Yield as few steps as keep the order: a new step begins where a transfer sends a chunk written in the step."""
+    """Yield as few steps as keep the order: a new step begins where a transfer sends a chunk that the step wrote."""
     begins, written = [0], set[tuple[int, int]]()
     for row, (sender, receiver, number) in enumerate(zip(src.tolist(), dst.tolist(), chunk.tolist(), strict=True)):
         if (sender, number) in written:
@@ -157,7 +155,6 @@ class Problem:
         return chunks_per_rank if self.collective.has_root else chunks_per_rank * self.num_ranks
 
     def num_transfers(self, chunks_per_rank: int) -> int:
-        """Return the number of transfers of a schedule without waves."""
         halves = 2 if self.collective is Collective.ALL_REDUCE else 1
         return halves * (self.num_ranks - 1) * self.num_chunks(chunks_per_rank)
 
@@ -206,8 +203,6 @@ class Draft:
 
 
 class Drafting:
-    """Drafts over the links of an overlay."""
-
     def __init__(self, problem: Problem, overlay: Overlay, chunks_per_rank: int, seed: int) -> None:
         self._problem, self._overlay, self._chunks_per_rank = problem, overlay, chunks_per_rank
         self._num_chunks = problem.num_chunks(chunks_per_rank)
@@ -244,7 +239,7 @@ class Drafting:
     def _in_waves(self, halves: tuple[Part, Part]) -> Iterator[Draft]:
         """Yield the draft of an all_reduce with the best number of waves, see `assemble`, then drafts with fewer waves.
 
-        Of numbers with similar estimates the smallest is best: its simulation takes less time.
+        Of similar estimates the fewest waves are best: their simulation takes less time.
         """
         fixed_s = 2 * self._problem.latency_s
         ends_s = max(sum(half.time_s for half in halves) - fixed_s, 0.0)  # of the first wave to come, the last to go
@@ -269,7 +264,7 @@ class Drafting:
         return self._copied(overlay.reversed()).turned_round()
 
     def _held(self) -> Bools:
-        """Return which rank has which chunk before it is copied, (num_ranks, num_chunks)."""
+        """Return which rank first has which chunk, (num_ranks, num_chunks)."""
         ranks = np.arange(self._problem.num_ranks)
         owner = 0 if self._problem.collective.has_root else ranks
         return np.asarray(ranks[:, None] == np.repeat(owner, self._chunks_per_rank))

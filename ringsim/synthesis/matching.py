@@ -63,7 +63,7 @@ def _reached(num_ranks: int, src: Ints, dst: Ints) -> Bools:
 
 
 def _connected(num_ranks: int, src: Ints, dst: Ints) -> Ints:
-    """Return for each rank the lowest rank to which links connect it, in either direction."""
+    """Return for each rank the lowest rank connected to it, in either direction."""
     lowest = np.arange(num_ranks)
     while True:
         before = lowest.copy()
@@ -97,8 +97,8 @@ class Overlay:
 def overlays(links: Links, islands: list[Ints]) -> Iterator[Overlay]:
     """Yield different overlays, those with few links first.
 
-    Each rank of an innermost island is joined to the ranks at some offsets, and each island, rank by rank, to the islands
-    at some offsets within the same outer island.
+    Each rank of an innermost island is joined to the ranks at some offsets, and each island, rank by rank, to the
+    islands at some offsets within the same outer island.
     """
     levels = [np.arange(links.num_ranks), *islands, np.zeros(links.num_ranks, dtype=np.int64)]
     seen: set[bytes] = set()
@@ -125,13 +125,12 @@ _OFFSETS = ((1,), (1, -1), (1, 2, -1, -2), (1, 2, 4, 8, 16, 32), None)  # how ma
 
 
 def _ways_to_join(inner: Ints, outer: Ints, is_linked: Bools) -> list[Bools]:
-    """Return the distinct sets of linked pairs of ranks from `_joined` with `_OFFSETS`."""
     ways = [_joined(inner, outer, offsets) & is_linked for offsets in _OFFSETS]
     return list({way.tobytes(): way for way in ways}.values())
 
 
 def _joined(inner: Ints, outer: Ints, offsets: tuple[int, ...] | None) -> Bools:
-    """Return which pairs of ranks of inner islands within one outer island are joined, (num_ranks, num_ranks)."""
+    """Return the joined pairs of ranks of inner islands within an outer island, (num_ranks, num_ranks)."""
     joined = np.zeros((len(inner), len(inner)), dtype=np.bool_)
     for island in np.unique(outer):
         members = [np.flatnonzero((inner == part) & (outer == island)) for part in np.unique(inner[outer == island])]
@@ -216,7 +215,6 @@ class ChunkMatching:
         return self._now_s + self._tolerance_s
 
     def _match(self) -> None:
-        """Start one copy per rank at a time until none is possible."""
         receivers = np.unique(self._links.dst[self._free_s <= self._soon_s])
         receivers = receivers[~self._here_or_coming[receivers].all(axis=1)]
         while len(receivers):
@@ -224,7 +222,7 @@ class ChunkMatching:
             receivers = np.array([rank for rank in receivers.tolist() if self._take(rank)], dtype=np.int64)
 
     def _take(self, rank: int) -> bool:
-        """Begin a copy of one chunk to a rank; return False if there is none."""
+        """Begin a copy to a rank; return False if there is none."""
         rows = self._into[rank]
         rows = rows[self._free_s[rows] <= self._soon_s]
         if not len(rows):
@@ -261,7 +259,7 @@ class ChunkMatching:
 
 
 def _any_of_island(island: Ints, held: Bools) -> Bools:
-    """Return whether some rank of an island has a chunk, (num_ranks, num_chunks)."""
+    """Return whether a rank of each island has each chunk, (num_ranks, num_chunks)."""
     in_island = np.zeros_like(held)
     np.logical_or.at(in_island, island, held)
     return in_island

@@ -197,7 +197,6 @@ class _SynthesisSearch:
         return False
 
     def _named(self, found_s: float, is_interrupted: bool) -> list[NamedTime]:
-        """Return the built-in algorithms by time, with other forms if these may be faster."""
         problem, seconds, runtime = self._problem, self._options.seconds, self._options.runtime
         built_in = BuiltInAlgorithms(
             problem.collective, self._network, problem.num_ranks, problem.size_bytes, seconds, runtime, self._time_s,
@@ -209,7 +208,7 @@ class _SynthesisSearch:
         return built_in.with_forms(named) if found_s > self._options.enough * problem.bound_s else named
 
     def _search(self, counts: list[int], seed: int) -> None:
-        """Try few chunks on all overlays, other numbers of chunks on the best overlays, then other random numbers."""
+        """Try few chunks on all overlays, other numbers of chunks on the best, then other random numbers."""
         problem, begun_s = self._problem, self._left_s()
         few = [count for count in counts if problem.num_transfers(count) <= FEW_TRANSFERS]
         known: list[Draft] = []
@@ -239,8 +238,8 @@ class _SynthesisSearch:
     def _improve_order(self) -> None:
         """Try the best drafts with their transfers sorted by their end under the rule of execution.
 
-        A reduce_scatter is a reversed plan, in which the sends of a slow rank come first. A rank that executes one step after
-        the other would wait for them instead of sending to the slow rank meanwhile.
+        In a reduce_scatter, a reversed plan, the sends of a slow rank come first; a rank that executes one step after the
+        other would wait for them instead of sending to the slow rank.
         """
         for _, draft in reversed(self._best_tried()[:NUM_KEPT]):
             if draft.num_transfers * self._s_per_transfer > ORDER_SHARE * self._options.seconds:
@@ -312,7 +311,6 @@ class _SynthesisSearch:
         return self._ends_at - time.monotonic()
 
     def _is_over(self) -> bool:
-        """Whether the time is up, or nothing can be much better."""
         enough_s = self._options.enough * self._problem.bound_s
         return self._best is not None and (self._left_s() <= 0 or self._best[0] <= enough_s)
 

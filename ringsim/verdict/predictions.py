@@ -61,7 +61,6 @@ class Attribution:
 
     @property
     def bound(self) -> Bound:
-        """The bound with the largest share."""
         return max(self.seconds, key=lambda bound: self.seconds[bound])
 
     def share(self, bound: Bound) -> float:
@@ -192,8 +191,8 @@ class Forecast:
 def find_subjects(contents: RunDirectory) -> list[Subject]:
     """Return the probes to which a network can be fitted, the main probes first.
 
-    Probes of a strategy comparison precede others, since it also knows the training step; within both, the latest come
-    first. Failed fits are added to `contents.refused`.
+    Probes of a strategy comparison, which also knows the training step, come first; then the latest. Failed fits are
+    added to `contents.refused`.
     """
     given: list[tuple[str, Measurements, JobReport | None]]
     given = [(file, job.measurements, job) for file, job in contents.jobs.items()]
@@ -262,10 +261,10 @@ def _least_gain(subject: Subject) -> float:
 
 
 def scatter(ratios: list[float]) -> float:
-    """Return the factor by which predictions scatter about measurements, 1 without ratios; a common error does not count.
+    """Return the factor by which predictions scatter about measurements; 1 without ratios.
 
-    It is the median absolute deviation of the logarithms of the ratios (predicted over measured), as a factor: common
-    errors cancel when two predictions are compared.
+    It is the median absolute deviation of the logarithms of the ratios (predicted over measured), as a factor. A common
+    error does not count, as it cancels when two predictions are compared.
     """
     logs = [math.log(ratio) for ratio in ratios if ratio > 0] or [0.0]
     middle = statistics.median(logs)
@@ -307,10 +306,7 @@ def _ratio(slower_s: float, faster_s: float) -> float:
 def _sure_gain(
     gain: float, gain_on: Callable[[Network], float], fit: calibration.ProbeFit, num_ranks: int, least_gain: float
 ) -> Estimate | None:
-    """Return a gain with its interval if both exceed the least gain; else None.
-
-    gain: on the fitted network. gain_on: on any.
-    """
+    """Return a gain with its interval if both exceed the least gain; else None. gain_on: on any network."""
     if gain <= least_gain:
         return None
     estimate = _with_interval(fit, gain_on, num_ranks)

@@ -62,7 +62,7 @@ class StrategyResult(OpenRecord, frozen=True):
 
     @property
     def error(self) -> float | None:
-        """Predicted over measured synchronisation, less 1; None if there is none."""
+        """Predicted over measured synchronisation, less 1; None without one of them."""
         if len(self.rank_sync_s) == 1 or not (self.measured_sync_s > 0 and self.predicted_sync_s > 0):
             return None
         return self.predicted_sync_s / self.measured_sync_s - 1
@@ -73,7 +73,6 @@ class StrategyResult(OpenRecord, frozen=True):
         return self.predicted_step_s / self.step_s - 1
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for report.json, and derived values."""
         (sync_low_s, sync_high_s), (step_low_s, step_high_s) = self.sync_p10_p90_s, p10_p90(self.steps_s)
         return {
             **encode(self),
@@ -371,7 +370,6 @@ def read_directory(folder: Path) -> RunDirectory:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files by name, without hidden files and by-products."""
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         by_products = BY_PRODUCTS | ({"log.jsonl"} if "report.json" in names else set())
@@ -403,7 +401,7 @@ def _read(path: Path, name: str, contents: RunDirectory) -> None:
 
 
 def _record(data: Any) -> tuple[str, object]:
-    """Return a JSON file's record, and its field of `RunDirectory`: by its format, or by its keys."""
+    """Return a JSON file's record, and its field of `RunDirectory`, by its format or its keys."""
     form = data.get("format") if isinstance(data, dict) else ""
     if isinstance(form, str) and form in _FORMATS:
         kind = _FORMATS[form]

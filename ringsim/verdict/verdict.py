@@ -112,8 +112,8 @@ class StepCost:
     """The cost of synchronisation in a step of the strategy comparison, for the strategy with the shortest step.
 
     draws: strategies whose steps are not longer beyond their variation. free: training without synchronisation; the
-    difference of both steps includes waits for other ranks and the slowdown by communication. Where `free` is None,
-    only the synchronisation and a straggler are known.
+    difference of both steps includes waits and the slowdown by communication. If `free` is None, only the
+    synchronisation and a straggler are known.
     """
 
     best: StrategyResult
@@ -123,19 +123,17 @@ class StepCost:
 
     @property
     def waited_s(self) -> float:
-        """The part of a step spent waiting for the straggler; 0 if there is none."""
+        """The wait for the straggler in a step; 0 if there is none."""
         return self.straggler.waits_s.get(self.best.strategy, 0.0) if self.straggler else 0.0
 
     @property
     def cost_s(self) -> float:
-        """The part of a step due to synchronisation."""
         if self.free:
             return max(self.best.step_s - self.free.step_s, 0.0)
         return self.best.measured_sync_s + self.waited_s
 
     @property
     def share(self) -> float:
-        """The share of the step due to synchronisation."""
         return self.cost_s / self.best.step_s if self.best.step_s > 0 else 0.0
 
 
@@ -163,12 +161,10 @@ class Verdict:
 
     @property
     def subject(self) -> Subject | None:
-        """The probes behind the answers."""
         return self.subjects[0] if self.forecast else None
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """The answers, in the order of their topics."""
         contents, subject = self.contents, self.subject
         compared_networks = {compared.network for compared in contents.cells.values()}
         predicted = [step.network for step in contents.predicted.values()]

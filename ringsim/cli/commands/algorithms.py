@@ -82,15 +82,13 @@ def algorithms(collective: Collective | None, ranks: int, name: str | None, size
 
 
 class _Listed(NamedTuple):
-    """An algorithm and its simulated time, None if unknown."""
-
     cost: Cost
     summary: str
     time_s: float | None
 
 
 def _time_s(schedule: Schedule, network: Network | None, size_bytes: int) -> float | None:
-    """Return the simulated time; None without a network, or if the simulation would take too long."""
+    """Return the simulated time; None if it would take too long."""
     if network is None or lists_more_than(MAX_TRANSFERS, schedule, network, size_bytes):
         return None
     return predict_time(schedule, network, size_bytes)
@@ -99,7 +97,7 @@ def _time_s(schedule: Schedule, network: Network | None, size_bytes: int) -> flo
 def _lines(
     listed: Sequence[_Listed], bounds: Mapping[Collective, NetworkBound | None], size_bytes: int, times: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the algorithms by collective, each with its summary below. times: the heading of the times, if any."""
+    """Yield the algorithms by collective, each with its summary. times: the heading of the times, if any."""
     rows = [(*_row(one.cost), *([_time_cell(one.time_s)] if times else [])) for one in listed]
     header, *lines = align_columns([(*_HEADER, *times), *rows], "lr")
     collective = None

@@ -31,7 +31,6 @@ def verify(selection: Selection, as_json: bool) -> None:
 
 
 def _proof_lines(name: str, proof: Proof) -> list[str]:
-    """Return the proof, and in a second line the number of redundant transfers, if any."""
     steps, transfers = plural(proof.num_steps, "step"), plural(proof.num_transfers, "transfer")
     lines = [f"{name}: correct ({steps}, {transfers})"]
     if proof.first_redundant:

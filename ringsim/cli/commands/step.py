@@ -24,7 +24,7 @@ class StepOutput(options.PictureFile):
     """The file that shows a step, by its suffix: a picture, a page, or the step itself for Perfetto."""
 
     def check(self, several: str) -> None:
-        """Refuse a file that cannot show the result. several: the option of several ranks, if given."""
+        """Refuse a file that cannot show the result. several: the given option of several ranks, or ""."""
         suffix = self.path.suffix.lower() if self.path else ""
         if suffix == PAGE and self.style:
             raise click.UsageError("--style has no effect on a page, which follows the browser's light or dark mode")
@@ -245,7 +245,7 @@ def _predicted(recordings: Recordings, computer: Computer, calls: Calls) -> list
 
 
 def _say_other_hosts(trace: ProgramTrace, network: Network) -> None:
-    """Report on stderr that the network's hosts differ from the recording's, so that groups may differ."""
+    """Warn that the network's hosts differ from the recording's, so that groups may differ."""
     per_host = network.spec.ranks_per_host
     if per_host is not None and min(per_host, trace.num_ranks) != trace.ranks_per_host:
         console.say(
