@@ -95,7 +95,7 @@ def advise(
     """Simulate better links, ranks and hosts, and all other algorithms.
 
     build_other: builds an algorithm by its name in the same rank placement; by default in rank order.
-    on_progress: called after each simulation with the number done, the total and "simulating".
+    on_progress: called with the number of simulations done, their total and "simulating".
     """
     make = build_other or partial(build, schedule.collective, num_ranks=schedule.num_ranks, size_bytes=size_bytes)
     runs = [(name, lambda: schedule, other) for name, other in better_networks(network)]
@@ -118,7 +118,7 @@ def _build_small(make: Callable[[str], Schedule], schedule: Schedule, network: N
 
 
 def _other_algorithms(schedule: Schedule, network: Network, size_bytes: int) -> Iterator[str]:
-    """Yield the names of other algorithms, first the same one with segments, or without if it has them."""
+    """Yield the other algorithms, first the same one with segments, or without if it has them."""
     own = schedule.algorithm
     if (schedule.collective, own) in ALGORITHMS and schedule.num_ranks > 1:
         # A schedule's name does not tell its segments, but its chunks do.
@@ -142,7 +142,7 @@ def _simulated(
 
 
 def better_networks(network: Network) -> Iterator[tuple[str, Network]]:
-    """Yield each improvement that changes the network, with the improved network."""
+    """Yield each improvement that changes the network, and the improved network."""
     for name, field, value in _FAULTS:
         if getattr(network.spec, field) != value:
             yield name, network.with_spec(**{field: value})

@@ -80,7 +80,7 @@ def _transfer(timeline: Timeline, row: int) -> BlockedTransfer:
 
 
 def _blocked_ranks(timeline: Timeline, topology: Topology) -> tuple[BlockedRank, ...]:
-    """Return the ranks that never finish, each with its first unfinished activity, or else its first wait."""
+    """Return the ranks that never finish, with the first unfinished activity, or else the first wait."""
     last_active = last_active_s(timeline)
     unended = ~np.isfinite(timeline.applied_s)
     begun_to_send = np.isfinite(timeline.start_s) & ~np.isfinite(timeline.sent_s)
@@ -114,7 +114,7 @@ def last_active_s(timeline: Timeline) -> Floats:
 
 
 def _failed(topology: Topology, transfer: BlockedTransfer, until_s: float) -> tuple[str, ...]:
-    """Return the failed resources of the transfer's path, and the failed cores of its ranks."""
+    """Return the failed resources of the path and the failed cores of its ranks."""
     resources, cores = topology.resources, topology.processors.cores
     path = topology.paths(np.array([transfer.src]), np.array([transfer.dst])).resource[0].tolist()
     used = dict.fromkeys([*path, int(cores[transfer.src]), int(cores[transfer.dst])])

@@ -1,4 +1,4 @@
-"""The contributions in each rank's chunks, by transfer or by step, and the phases of a schedule."""
+"""The contributions in each rank's chunks, and the phases of a schedule."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,8 +20,7 @@ class ContributionStep:
     """One step of a schedule, and the contributions in the receivers' chunks.
 
     result: count of each rank's contribution after the transfer, (num_transfers, num_ranks).
-    before, after: number of contributions in the chunk, (num_transfers,).
-    finished: whether the chunk is then complete for the collective, (num_transfers,).
+    before, after: number of contributions, (num_transfers,). finished: complete for the collective, (num_transfers,).
     """
 
     index: int
@@ -43,8 +42,6 @@ def iterate_contributions(schedule: Schedule) -> Iterator[ContributionStep]:
 
 
 class _Contributions:
-    """State of `run` that counts contributions and logs written chunks."""
-
     def __init__(self, schedule: Schedule) -> None:
         self._counts = initial_counts(schedule.collective, schedule.num_ranks, schedule.num_chunks)
         self._result: list[Counts] = []
@@ -79,7 +76,7 @@ class ChunkStates:
 
     states: number of executed steps, (num_states,): all, or MAX_STATES evenly spaced including both ends.
     contributions: counts, (num_states, rank, chunk, contributor).
-    finished: whether the chunk is complete for the collective, (num_states, rank, chunk).
+    finished: complete for the collective, (num_states, rank, chunk).
     """
 
     num_ranks: int
@@ -90,7 +87,7 @@ class ChunkStates:
 
     @classmethod
     def of(cls, schedule: Schedule, timeline: Timeline | None = None) -> Self:
-        """Return the states of a schedule; with the timeline of a run, only applied transfers count."""
+        """Return the states of a schedule; given a run's timeline, only applied transfers count."""
         num_states = schedule.num_steps + 1
         states = np.unique(np.linspace(0, schedule.num_steps, min(num_states, MAX_STATES)).round().astype(np.int64))
         is_applied = np.ones(schedule.num_transfers, np.bool_) if timeline is None else np.isfinite(timeline.applied_s)
@@ -134,7 +131,7 @@ def find_phases(
 
 
 def _names(schedule: Schedule, steps: Sequence[ContributionStep]) -> tuple[str, str]:
-    """Name the adding and the copying steps by the ranks on which complete sums first appear."""
+    """Name adding and copying steps by the ranks on which complete sums first appear."""
     if not schedule.collective.reduces:
         return "reduce", schedule.collective.value.replace("_", "-")
     summed = np.zeros((schedule.num_ranks, schedule.num_chunks), dtype=np.bool_)

@@ -1,6 +1,6 @@
 """The algorithms of a network, their costs and lower bounds, and the rates of nccl-tests.
 
-busbw is algbw times the least number of bytes that a rank sends (nccl-tests, doc/PERFORMANCE.md).
+busbw is algbw times the least bytes that a rank sends (nccl-tests, doc/PERFORMANCE.md).
 """
 
 import math
@@ -18,7 +18,7 @@ from ringsim.schedule import Collective, Schedule
 
 
 def candidates(collective: Collective, networks: Iterable[Network]) -> list[str]:
-    """Return the built-in algorithms that at least one of the networks supports, see `why_not`.
+    """Return the built-in algorithms that at least one network supports, see `why_not`.
 
     >>> from ringsim import load_network
     >>> "nvls" in candidates(Collective.ALL_REDUCE, [load_network("dgx-a100")])
@@ -56,7 +56,7 @@ class Cost:
 
 
 def cost_of(schedule: Schedule) -> Cost:
-    """Return the cost of a schedule; all chunks count as equally large."""
+    """Return the cost of a schedule with chunks of equal size."""
     sends = np.zeros(schedule.num_ranks, dtype=np.int64)
     for step in schedule.steps:
         sends += np.bincount(step.src, minlength=schedule.num_ranks)

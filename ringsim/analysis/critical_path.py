@@ -18,7 +18,7 @@ ROUNDING = 1e-9  # of the time so far: what an activity takes beyond its cost by
 
 
 class Activity(Enum):
-    """The three activities of a transfer, with the columns of their begin and end."""
+    """A transfer's activities, with the columns of their begin and end."""
 
     SENDING = ("start_s", "sent_s")
     TRAVELLING = ("sent_s", "arrived_s")
@@ -76,7 +76,7 @@ class CriticalPath:
         return spent
 
     def shares(self) -> dict[CostKind, float]:
-        """Return the times as fractions with sum 1; all 0 if the run takes no time."""
+        """Return the fractions of the time, with sum 1; all 0 if the run takes no time."""
         return {kind: seconds / self.time_s if self.time_s > 0 else 0.0 for kind, seconds in self.seconds().items()}
 
 
@@ -108,7 +108,6 @@ def critical_path(timeline: Timeline, rows: Dependencies, topology: Topology, ch
 
 
 def _spent(begin_s: float, end_s: float, costs: Mapping[CostKind, float]) -> dict[CostKind, float]:
-    """Split the time of an activity into uncontended costs and contention."""
     spent, rest_s = {}, end_s - begin_s
     for kind, alone_s in costs.items():
         spent[kind] = min(alone_s, rest_s)
@@ -125,7 +124,6 @@ def _times(timeline: Timeline, row: int, activity: Activity) -> tuple[float, flo
 
 
 def _hops(timeline: Timeline, rows: Dependencies) -> Iterator[tuple[int, Activity, Cause]]:
-    """Yield the path's activities from the last application backwards."""
     row, activity = int(np.argmax(timeline.applied_s)) if len(timeline) else NO_ROW, Activity.APPLYING
     while row != NO_ROW:
         before = [known for known in _before(timeline, rows, row, activity) if known[1] != NO_ROW]
@@ -138,7 +136,7 @@ def _hops(timeline: Timeline, rows: Dependencies) -> Iterator[tuple[int, Activit
 def _before(
     timeline: Timeline, rows: Dependencies, row: int, activity: Activity
 ) -> Iterator[tuple[Cause, int, Activity]]:
-    """Yield the possible predecessors in the order of `Cause`; a row may be NO_ROW."""
+    """Yield possible predecessors in the order of `Cause`; a row may be NO_ROW."""
     if activity is Activity.TRAVELLING:
         yield Cause.LEFT, row, Activity.SENDING
     elif activity is Activity.SENDING:
@@ -152,7 +150,7 @@ def _before(
 
 
 def _last_to_leave(timeline: Timeline, rows: Dependencies, free: int) -> int:
-    """Return which of `free` and its sender's earlier transfers of the chunk left last, or NO_ROW."""
+    """Return the row that left last, of `free` and its sender's earlier transfers of the chunk; or NO_ROW."""
     last = free
     while free != NO_ROW:
         if timeline.sent_s[free] >= timeline.sent_s[last]:

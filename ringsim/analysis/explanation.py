@@ -1,4 +1,4 @@
-"""`Explanation`: the critical path of one simulated collective, and the use of its ranks and links."""
+"""`Explanation`: a collective's critical path, and the use of its ranks and links."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indi
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankUsage:
-    """The activities of each rank until `until_s`; columns have the shape (num_ranks,).
+    """The activities of each rank until `until_s`, (num_ranks,) each.
 
     sending_s, applying_s: with at least one transfer on a link, or being added or copied.
     busy_s: sending or applying. waiting_s: neither. Endless activities are not counted.
@@ -88,7 +88,7 @@ def rank_usage(timeline: simulation.Timeline) -> RankUsage:
 def waiting_times(timeline: simulation.Timeline) -> tuple[Floats, ...]:
     """Return the times in which each rank neither sends nor applies, (num_gaps, 2) of begin and end.
 
-    Only times before the rank's last activity count, and before an endless one.
+    Waits after its last activity, or after an endless activity, are left out.
     """
     rank = np.concatenate([timeline.src, timeline.dst])
     begin = np.concatenate([timeline.start_s, timeline.apply_s])
@@ -125,7 +125,7 @@ def pack_rows(lane: Ranks, peer: Ranks, begin_s: Floats, end_s: Floats, num_lane
 
 
 def pack_sends(timeline: simulation.Timeline) -> tuple[Ints, Ints]:
-    """Return the row of each send in its rank's lane, (num_transfers,), and the number of rows by rank."""
+    """Return each send's row within its rank's lane, (num_transfers,), and the number of rows by rank."""
     return pack_rows(timeline.src, timeline.dst, timeline.start_s, timeline.sent_s, timeline.num_ranks)
 
 

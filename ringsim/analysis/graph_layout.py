@@ -61,7 +61,7 @@ class GraphLayout:
 def lay_out_graph(schedule: Schedule, host_names: Sequence[str] = (), host_of_rank: Ints | None = None) -> GraphLayout:
     """Return a readable layout of the communication graph.
 
-    host_of_rank: (num_ranks,), groups ranks if there are several hosts and at least one has several ranks.
+    host_of_rank: (num_ranks,), groups ranks if there are several hosts, and one has several ranks.
     """
     import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 
@@ -88,7 +88,7 @@ def lay_out_graph(schedule: Schedule, host_names: Sequence[str] = (), host_of_ra
 
 
 def pairs_of(schedule: Schedule) -> Ints:
-    """Return the pairs of sender and receiver, (num_pairs, 2), each pair once."""
+    """Return the distinct pairs of sender and receiver, (num_pairs, 2)."""
     rows = schedule.steps.relay or schedule.steps.table
     return np.unique(np.column_stack([rows.src, rows.dst]).astype(np.int64), axis=0)
 
@@ -107,7 +107,7 @@ def _on_circle(order: Ints) -> Floats:
 
 
 def _in_hosts(pairs: Ints, names: Sequence[str], host_of_rank: Ints) -> GraphLayout:
-    """Place the ranks of each host in two rows, so that a ring within the host is a loop."""
+    """Place each host's ranks in two rows, so that a ring within the host is a loop."""
     used = np.unique(host_of_rank).tolist()
     num_columns = math.ceil(math.sqrt(len(used)))
     num_rows = math.ceil(len(used) / num_columns)
@@ -124,7 +124,6 @@ def _in_hosts(pairs: Ints, names: Sequence[str], host_of_rank: Ints) -> GraphLay
 
 
 def _round_in_box(count: int, box: HostBox) -> Floats:
-    """Place ranks rightwards in the upper row and back in the lower row, (count, 2)."""
     num_above = (count + 1) // 2
     slots = np.arange(count)
     above = slots < num_above
@@ -135,14 +134,12 @@ def _round_in_box(count: int, box: HostBox) -> Floats:
 
 
 def _within_margins(places: Floats) -> Floats:
-    """Stretch the places over the unit square; centre a single row or column."""
     low, size = places.min(axis=0), np.ptp(places, axis=0)
     across = np.where(size > 0, (places - low) / np.where(size > 0, size, 1), 0.5)
     return np.asarray(_MARGIN + across * (1 - 2 * _MARGIN))
 
 
 def _bends(shape: GraphShape, places: Floats, pairs: Ints) -> Floats:
-    """Return each link's control point: arcs in a ring, else lines that bend where they would cross."""
     src, dst = pairs.T
     known = {*zip(src.tolist(), dst.tolist(), strict=True)}
     both: Bools = np.array([(pair[1], pair[0]) in known for pair in pairs.tolist()], dtype=np.bool_)

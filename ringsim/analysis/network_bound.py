@@ -106,7 +106,10 @@ class Links:
         return of_src.sum(axis=0), of_dst.sum(axis=0)
 
     def nearness_to_src(self) -> Floats:
-        """Return the sender's share of links on each resource less the receiver's, (num_links, width); larger is nearer."""
+        """Return how near each resource of a link is to its sender, (num_links, width); larger is nearer.
+
+        It is the share of the sender's links that use the resource, less the share of the receiver's links.
+        """
         shares = []
         for end in (self.src, self.dst):
             uses, links_of_rank = self._uses(end), np.bincount(end, minlength=self.num_ranks)
@@ -114,7 +117,7 @@ class Links:
         return np.where(self.resource == NONE, -np.inf, shares[0] - shares[1])
 
     def _uses(self, end: Ints) -> Ints:
-        """Return the links of each rank on each resource, (num_ranks, num_resources). end: `src` or `dst`."""
+        """Return the number of links by rank and resource, (num_ranks, num_resources). end: `src` or `dst`."""
         used = self.resource != NONE
         ranks = np.broadcast_to(end[:, None], used.shape)[used]
         size = self.num_ranks, len(self.names)
@@ -122,7 +125,7 @@ class Links:
 
 
 def groups_of_ranks(network: Network, num_ranks: int) -> list[Ints]:
-    """Return the groupings of ranks: single ranks, by host, by leaf switch; (num_ranks,) each."""
+    """Return groupings of ranks: single ranks, by host, by leaf switch; (num_ranks,) each."""
     host = lay_out(network.spec, num_ranks).host_of_rank
     grouped = [np.arange(num_ranks), host]
     if per_leaf := network.spec.switch.hosts_per_leaf:
@@ -135,7 +138,7 @@ class NetworkBound:
     """The shortest possible time of a collective on a network, and its reason.
 
     latency_s, throughput_s: the bound by latencies, and by bandwidths with the shortest latency.
-    ranks: if a cut is the bound, the set that the data must enter, or leave if `leaves`; otherwise empty.
+    ranks: for a cut, the set that the data must enter, or leave if `leaves`; otherwise empty.
     resources: names of the cut's resources.
     """
 
@@ -228,7 +231,6 @@ def _throughputs(collective: Collective, links: Links, groups: list[Ints], size_
 
 
 def _total(links: Links, group: Ints, num_bytes: float) -> Cut:
-    """Return the bound for `num_bytes` bytes between different groups of ranks."""
     network = FlowNetwork(links.rows(group[links.src] != group[links.dst]), is_passed_on=False)
     for rank in range(links.num_ranks):
         network.add(SOURCE, ("from", rank), np.inf)
@@ -347,7 +349,7 @@ class FlowNetwork:
         return one, other
 
     def _add_unlimited(self, edges: Ints) -> None:
-        """Add edges without limits, through a hub if they join most pairs of two sets of nodes."""
+        """Add edges without limits, through a hub if they join most pairs of two sets."""
         kinds: dict[Any, list[tuple[Any, Any]]] = {}
         for first, second in (self._edge(*edge) for edge in edges.tolist()):
             kind = first[0], self._class_of.get(first), second[0], self._class_of.get(second)
@@ -365,7 +367,7 @@ class FlowNetwork:
                         self.graph.add_edge(*edge, capacity=np.inf, resource=NONE)
 
     def targets(self, *, from_root: bool = False) -> list[int]:
-        """Return the ranks for which to find a cut; if not all, ranks with distinct capacities come first."""
+        """Return the ranks for which to find a cut, if not all, ranks with distinct capacities first."""
         num_ranks = self.links.num_ranks
         most = max(MIN_TARGETS, MAX_FLOW_EDGES // max(self.graph.number_of_edges(), 1))
         first_of: dict[tuple[Any, ...], int] = {}
@@ -383,7 +385,7 @@ class FlowNetwork:
         return float(min(sum(before), 1e300)) if node[0] == "out" else 0.0
 
     def cut(self, source: Any, sink: Any) -> FlowCut:
-        """Return the smallest cut between two nodes; its bandwidth is infinite if the flow has no limit."""
+        """Return the smallest cut between two nodes; of infinite bandwidth if the flow has no limit."""
         try:
             _, (_, behind) = self._networkx.minimum_cut(self.graph, source, sink)
         except self._networkx.NetworkXUnbounded:

@@ -89,7 +89,7 @@ def _orders(
     schedule: Schedule, network: Network, size_bytes: int, times_s: dict[Ranks, float], budget: int,
     rng: np.random.Generator,
 ) -> Iterator[Ranks]:  # fmt: skip
-    """Yield distinct orders, the given order first; the caller puts each time into `times_s`."""
+    """Yield distinct orders, the given first; the caller puts each time into `times_s`."""
     given = tuple(range(schedule.num_ranks))
     yield given
     first = int(schedule.collective.has_root)  # a root stays where it is
@@ -124,7 +124,6 @@ def _message_times(network: Network, num_ranks: int, num_bytes: float) -> Floats
 
 
 def _nearest_neighbours(message_s: Floats) -> Ranks:
-    """Return an order from rank 0 that always continues with the nearest rank."""
     order, left = [0], list(range(1, len(message_s)))
     while left:
         nearest = min(left, key=lambda rank: message_s[order[-1], rank])
@@ -134,7 +133,6 @@ def _nearest_neighbours(message_s: Floats) -> Ranks:
 
 
 def _changed(order: Ranks, first: int, rng: np.random.Generator) -> Ranks:
-    """Exchange two ranks, reverse a run, or exchange two runs, from the place `first` on."""
     begin, end = sorted(rng.choice(np.arange(first, len(order)), 2, replace=False).tolist())
     before, run, after = order[:begin], order[begin : end + 1], order[end + 1 :]
     match rng.integers(3):

@@ -25,7 +25,7 @@ _SMALLEST_LOG2, _LARGEST_LOG2 = 6, 30  # 64 B .. 1 GiB
 
 
 class TimesBySize(NamedTuple):
-    """The time of a schedule as a function of the data size.
+    """The time of a schedule by data size.
 
     times_s, closed_form_s: for each of `sizes_bytes`, which end before the first size at which the run never finishes;
     None if there is no formula. floor_s: at size 0, from latency and overhead alone.
@@ -119,7 +119,7 @@ class RunView:
 
     @cached_property
     def by_size(self) -> TimesBySize:
-        """The times of the schedule at other sizes, including the size of this run."""
+        """The times of the schedule at various sizes, including this run's."""
         schedule, network = self.schedule, self.network
         sizes = np.int64(2) ** np.arange(_SMALLEST_LOG2, max(_LARGEST_LOG2, self.size_bytes.bit_length()) + 1)
         times: list[float] = []

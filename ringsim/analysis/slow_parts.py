@@ -37,7 +37,7 @@ class SlowPart:
 
 
 def _slow_links(spec: Spec) -> list[SlowPart]:
-    """Return the parts that are slower than the (upper) median of their kind, the slowest first."""
+    """Return the parts below the (upper) median rate of their kind, the slowest first."""
     hosts = [(placed.name, placed.host) for placed in spec.placed_hosts]
     kinds: dict[str, list[tuple[str, Any]]] = {
         "nics": [
@@ -100,7 +100,7 @@ class SlowParts:
 
 
 def find_slow_parts(schedule: Schedule, network: Network, size_bytes: int) -> SlowParts:
-    """Return the slow and failing parts that the schedule uses. Raises the ValueErrors of `network.topology`."""
+    """Return the parts that the schedule uses. Raises the ValueErrors of `network.topology`."""
     parts = _slow_links(network.spec)
     sound = reduce(_evened_out, parts, network)
     if network.spec.slow_links or network.spec.slow_ranks or network.spec.failures:
@@ -113,7 +113,6 @@ def find_slow_parts(schedule: Schedule, network: Network, size_bytes: int) -> Sl
         return _affected_pairs(schedule, topology, better.topology(schedule.num_ranks), size_bytes)
 
     def is_met(part: SlowPart) -> bool:
-        """Return whether a transfer would be faster with this part alone at the typical rate."""
         return any(pair.slowdown > SLOW for pair in affected_pairs(_evened_out(network, part)))
 
     ranks = _affected_ranks(network, schedule.num_ranks)
@@ -158,7 +157,7 @@ def slow_pairs(slow_parts: SlowParts) -> set[tuple[int, int]]:
 
 
 def format_slow_parts(slow_parts: SlowParts) -> str:
-    """Return a sentence on slow and failing parts, with the first few pairs; empty if there are none."""
+    """Describe the slow and failing parts, with the first few pairs, in a sentence; empty without any."""
     dead = {rank.rank for rank in slow_parts.ranks if rank.fails_at_s is not None}
     # The pairs of a rank that fails are not named again.
     failing = [pair for pair in slow_parts.pairs if pair.fails_at_s is not None and not dead & {pair.src, pair.dst}]

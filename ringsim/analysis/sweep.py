@@ -43,7 +43,7 @@ _NumRanks = Annotated[int, values.whole(2, values.MAX_RANKS)]
 class SweepCell(OpenRecord, frozen=True):
     """One algorithm's time for one number of ranks, network and size, or the reason why there is none.
 
-    num_steps, num_transfers, time_s: None if skipped. skipped: the reason; empty if simulated.
+    num_steps, num_transfers, time_s: None if skipped. skipped: the reason, or empty.
     taken: algorithm and protocol chosen by a library; absent in older files.
     """
 
@@ -87,7 +87,7 @@ def _listed(counts: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The fastest algorithm for one number of ranks, network and size; of equals, the first in the sweep.
+    """The fastest algorithm for one number of ranks, network and size; of equals, the sweep's first.
 
     over_ring, over_second: speed-up over `Sweep.baseline` and over the second fastest; None if unknown.
     """
@@ -187,7 +187,7 @@ class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
             file.write(self.csv_text().encode())
 
     def csv_text(self) -> str:
-        """Return one line of JSON after a `#`, the column names, and a line per cell."""
+        """Return a line of JSON after a `#`, the column names, and a line per cell."""
         return f"# {json.dumps(self._header())}\n{records_csv([cell.as_dict() for cell in self.cells])}"
 
     @classmethod
@@ -305,7 +305,7 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
 
 @dataclass(frozen=True, slots=True)
 class _Simulator:
-    """Simulate an algorithm on a number of ranks, on all networks and for all sizes, in any process.
+    """Simulate an algorithm on some ranks, for all networks and sizes, in any process.
 
     as_library: as in `run_sweep`. without_room: why a network cannot have a number of ranks.
     """
@@ -364,7 +364,7 @@ class _Simulator:
         return by_size
 
     def _why_not(self, network: str, algorithm: str) -> str:
-        """Return why a network lacks an algorithm; an algorithm that all networks lack is simulated on all."""
+        """Return why a network lacks an algorithm, unless all networks lack it."""
         if algorithm == LIBRARY:
             return "" if self.as_library else f"{LIBRARY} is timed only by ringsim sweep"
         reasons = {name: why_not(other, algorithm) for name, other in self.networks.items()}
@@ -385,7 +385,7 @@ def _without_room(networks: Mapping[str, Network], ranks: Sequence[int]) -> dict
 
 
 def _if_small(make: Algorithm, num_ranks: int, max_transfers: float) -> Schedule | str:
-    """Return the schedule, or why it is skipped, if possible before it is built."""
+    """Return the schedule, or why it is skipped, if possible before building it."""
     num_transfers = estimated_transfers(make, num_ranks)
     if num_transfers <= max_transfers:
         schedule = make(num_ranks)

@@ -1,4 +1,4 @@
-"""`walk_through`: a schedule step by step in words, and its costs compared with the bounds for any algorithm.
+"""`walk_through`: a schedule step by step in words, and its costs compared with lower bounds.
 
 This module collects the facts; the macros of walkthrough.j2 put them into words.
 """
@@ -88,7 +88,7 @@ def templates(schedule: Schedule) -> tuple[str, ...]:
 
 
 def describe_step(schedule: Schedule, held: ContributionStep) -> tuple[str, str]:
-    """Return a sentence on a step, by a rule for all ranks or sender by sender, and an example if it needs one."""
+    """Return a sentence on a step, by a rule for all ranks or sender by sender, and perhaps an example."""
     step, reduces = held.step, schedule.collective.reduces
     if len(step) == 0:
         return "nothing is sent", ""
@@ -205,7 +205,7 @@ def _rule(schedule: Schedule, first: int, last: int) -> str:
 
 
 def _ring_offsets(schedule: Schedule, index: int) -> tuple[int, int] | None:
-    """Return the offsets of receiver and chunk from the sender, modulo the ranks; None if they differ by rank."""
+    """Return the common offsets of receiver and chunk from the sender, modulo the ranks; or None."""
     step, num_ranks = schedule.steps[index], schedule.num_ranks
     if schedule.num_chunks != num_ranks or not np.array_equal(np.sort(step.src), np.arange(num_ranks)):
         return None
@@ -214,7 +214,7 @@ def _ring_offsets(schedule: Schedule, index: int) -> tuple[int, int] | None:
 
 
 def _common_offset(numbers: Ints, senders: Ints, num_ranks: int) -> int | None:
-    """Return the offset of all numbers from their senders, modulo the ranks; None if they differ."""
+    """Return the common offset of numbers from their senders, modulo the ranks; or None."""
     offsets = np.unique((numbers - senders) % num_ranks)
     return int(offsets[0]) if len(offsets) == 1 else None
 

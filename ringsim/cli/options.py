@@ -1,4 +1,4 @@
-"""Options that several commands share, and `together`, which combines several options into one record."""
+"""Options that several commands share, and `together`, which combines options into one record."""
 
 import inspect
 import math

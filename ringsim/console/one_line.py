@@ -1,4 +1,4 @@
-"""Commands with uniform help, one-line progress, and one-line errors on stderr with exit code 2 for a user's mistakes.
+"""Commands with uniform help, one-line progress, and one-line errors with exit code 2.
 
 `TorchrunCommand` is a command that runs on several ranks, started by torchrun, srun or `spawn`.
 """
@@ -76,7 +76,7 @@ class Progress:
             self._draw()
 
     def line(self, width: float = float("inf")) -> str:
-        """Return the progress line, without the bar if that needs more than `width` columns."""
+        """Return the progress line, without the bar if wider than `width` columns."""
         if self.length is None:
             return "  ".join(filter(None, [f"{self.phase} ...", str(self.done) if self.done else "", self.text]))
         bar = "#" * min(BAR_WIDTH * self.done // max(self.length, 1), BAR_WIDTH)
@@ -131,8 +131,8 @@ _BREAK = re.compile(r"\s*[\r\n]\s*")
 class OneLineCommand(click.Command):
     """A click command that reports ValueError, OSError and ScheduleError in one line, like usage errors.
 
-    A ScheduleError exits with code 1, after the grid that shows the fault. Ctrl-C exits with code 130 and the message of
-    `click.exceptions.Abort`, if any.
+    A ScheduleError exits with code 1, after the grid that shows the fault. Ctrl-C exits with code 130, and the message
+    of `click.exceptions.Abort`, if any.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -243,7 +243,7 @@ file, such as ~/.bashrc.
 
 
 def examples(*commands: str) -> str:
-    """Return the examples at the end of a help text (`epilog` of a click command)."""
+    """Return the examples that end a help text (`epilog` of a click command)."""
     lines = "\n".join(f"  {command}" for command in commands)
     return f"\b\nExample{'s' * (len(commands) > 1)}:\n{lines}"
 
@@ -292,7 +292,7 @@ def _is_first_of_host() -> bool:
 
 
 def is_under_torchrun() -> bool:
-    """Return whether torchrun has started this process, and therefore will end it."""
+    """Return whether torchrun started this process, and will end it."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
@@ -330,7 +330,7 @@ def ranks_here() -> int:
 
 
 def check_writable(option: str, folder: Path) -> None:
-    """Raise UsageError if `folder` or its nearest existing parent is not writable. option: such as `--output report`."""
+    """Raise UsageError unless `folder`, or its nearest existing parent, is writable. option: such as `--output report`."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):

@@ -110,7 +110,7 @@ def parse_share(text: str) -> float:
 
 
 class Quantity(click.ParamType[Any]):
-    """A value read by a parser that raises ValueError, such as the parsers of `units`."""
+    """A value read by a parser that raises ValueError, for example of `units`."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -151,7 +151,7 @@ wide_option = click.option("--wide", is_flag=True, help="Print more columns, whi
 
 @contextmanager
 def output_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield stdout for `-`, else a new file, which replaces `path` at the end of the block and is named on stderr.
+    """Yield stdout for `-`, else a new file, which replaces `path` after the block and is named on stderr.
 
     Raises OSError, as `atomic_file` does, if it cannot be written.
     """
@@ -179,7 +179,7 @@ def print_result(text: str, data: Mapping[str, Any], as_json: bool, *files: Path
 
 
 def require_one_stdout(as_json: bool, *files: Path | None) -> None:
-    """Raise UsageError if more than one result is to be printed to stdout."""
+    """Raise UsageError if several results are to be printed to stdout."""
     if as_json + sum(file == STDOUT for file in files) > 1:
         raise click.UsageError("only one of --json and the files named - can be printed to stdout")
 

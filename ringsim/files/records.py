@@ -79,7 +79,6 @@ def _converted(value: Any, kind: Any) -> Any:
 
 
 def _without_surrogates(value: Any) -> Any:
-    """Replace surrogates in a JSON value by escapes."""
     if isinstance(value, dict):
         return {_without_surrogates(key): _without_surrogates(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -120,7 +119,6 @@ def _followed(path: str, kind: Any, value: Any, place: str) -> tuple[Any, Any, s
 
 
 def _has_fields(kind: Any) -> bool:
-    """Return whether this is a record, or `By` its `from_dict`."""
     return hasattr(kind, "__struct_fields__") or ismethod(getattr(kind, "parse", None))
 
 

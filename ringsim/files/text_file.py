@@ -1,4 +1,4 @@
-"""Files of text, JSON and TOML: read errors are one line, and files are written completely or not at all."""
+"""Files of text, JSON and TOML: one-line read errors, and files written completely or not at all."""
 
 import errno
 import json
@@ -49,7 +49,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """Return the data of a JSON file. Raises the ValueErrors of `parse_json`, with the file, and OSError if unreadable."""
+    """Return the data of a JSON file. Raises the ValueErrors of `parse_json`, with the file; OSError if unreadable."""
     text = read_text(path)
     with naming_place(path):
         return parse_json(text)
@@ -84,7 +84,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def toml_text(table: Mapping[str, Any], place: str = "") -> str:
-    """Return the TOML of a table: its values, one per line, then its tables; None and empty lists are left out.
+    """Return the TOML of a table: values, one per line, then tables, without None and empty lists.
 
     place: of the table in the file, such as "host.". Raises ValueError for None in a list.
     """
@@ -132,7 +132,7 @@ def shortened(text: str, most: int = 60) -> str:
 
 @contextmanager
 def naming_place(place: object) -> Iterator[None]:
-    """Prefix the message of a ValueError in the block with the place, such as a file or a field."""
+    """Prefix a ValueError in the block with the place, such as a file or a field."""
     try:
         yield
     except ValueError as error:

@@ -45,7 +45,7 @@ _BUFFERS = {Collective.ALL_GATHER: ("i", "o"), Collective.REDUCE_SCATTER: ("o", 
 
 
 def buffers_of(collective: Collective) -> tuple[str, str]:
-    """Return the buffer with only the gpu's share of the chunks ("": neither), and the buffer with all."""
+    """Return the buffer with only the gpu's share of the chunks, or "", and the buffer with all."""
     return _BUFFERS.get(collective, ("", "i"))
 
 
@@ -145,8 +145,7 @@ class Program(OpenRecord, frozen=True):
 def read_program(path: Path) -> Program:
     """Return the program in a file.
 
-    Raises ValueError, in one line that begins with the file and the place in it, for a wrong format, and OSError if the
-    file cannot be read.
+    Raises ValueError, in one line that begins with file and place, for a wrong format; OSError if unreadable.
     """
     from xml.etree import ElementTree  # noqa: PLC0415  not needed for what does not import
 

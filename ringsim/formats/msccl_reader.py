@@ -51,8 +51,8 @@ def read_msccl(path: str | os.PathLike[str]) -> Schedule:
     """Return the schedule with the same sums in the same order as the MSCCL program in a file.
 
     Its name is `msccl:` and the name in the file. `verify` proves it.
-    Raises ValueError or ScheduleError, in one line that begins with the file and the place in it, for a file that is
-    not MSCCL XML, deadlocks, has a race, or cannot be a Schedule; OSError if it cannot be read.
+    Raises ValueError or ScheduleError, in one line that begins with file and place, for a file that is not MSCCL XML,
+    deadlocks, has a race, or cannot be a Schedule; OSError if it cannot be read.
 
         >>> from pathlib import Path
         >>> from ringsim import msccl_lines, read_msccl, ring_all_reduce
@@ -131,7 +131,6 @@ class _Run:
                 raise self._fault(value.receive, f"receives chunk {value.chunk}, which is not used")
 
     def _senders(self) -> Iterator[tuple[int, int]]:
-        """Yield each receiving step and the step that sends to it."""
         sends, receives = (defaultdict[tuple[int, int, int], list[int]](list) for _ in range(2))
         for number, step in enumerate(self._steps):
             block = step.block
@@ -151,7 +150,7 @@ class _Run:
                 yield receive, send
 
     def _order(self) -> "nx.DiGraph[int]":
-        """Return the graph of the steps, with an edge from each step to those that wait for it."""
+        """Return the graph of the steps; edges lead to the waiting steps."""
         import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 
         graph: nx.DiGraph[int] = nx.DiGraph()

@@ -1,4 +1,4 @@
-"""`build`: from the name of an algorithm, or of a function in a user's Python file, to its `Schedule`."""
+"""`build`: from the name of an algorithm to its `Schedule`."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Calibrations and comparisons as text: parameters with intervals, predictions compared with measurements."""
+"""Calibrations and comparisons of predictions with measurements, as text."""
 
 import math
 import statistics
@@ -60,7 +60,6 @@ def _shown(name: str, value: float) -> str:
 
 
 def _seen(parameter: calibration.FittedParameter) -> str:
-    """Return the collectives with their ranks and sizes; without any, the source of the prior."""
     if not parameter.seen_in:
         is_elsewhere = parameter.name in ("ring_fill", "message_share")
         return "none: as on other clusters" if is_elsewhere else "none: NCCL's own model"
@@ -139,7 +138,7 @@ _ALIKE = 0.2  # intervals at least as wide show both ends: N % longer is then no
 
 
 def format_comparison(comparison: calibration.Comparison, wide: bool = False) -> str:
-    """Return the cases by algorithm, and the summary by size class. wide: repeat the algorithm in every row."""
+    """Return the cases by algorithm, and the summary by size class. wide: put the algorithm into every row."""
     width = None if wide else WIDTH
     lines = comparison_table(comparison).lines() if wide else _rows_by_algorithm(comparison)
     notes = [wrap_text(note, width, "  ") for note in _notes(comparison)]
@@ -158,7 +157,6 @@ def _columns(comparison: calibration.Comparison) -> Sequence[str]:
 
 
 def _rows_by_algorithm(comparison: calibration.Comparison) -> Iterator[str]:
-    """Yield the rows of each algorithm, and of each repeated log, below its name."""
     rows = [_row(comparison, compared) for compared in comparison.cases]
     heading, *lines = cells.DataTable(_columns(comparison), rows).lines()
     by_name: dict[str, list[str]] = {}

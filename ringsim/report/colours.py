@@ -1,7 +1,7 @@
 """All colours: the palette of a paper and an ink, the style of each algorithm, and the colour of each rank.
 
-The hues are Okabe and Ito's, which colour-blind readers can distinguish. Styles with the same stroke and hatch differ
-by a CIELAB distance of at least 20, see tests/ringsim/report/test_style.py.
+The hues are Okabe and Ito's, safe for colour-blind readers. Styles with the same stroke and hatch differ by a CIELAB
+distance of at least 20, see tests/ringsim/report/test_style.py.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,6 @@ class Style(NamedTuple):
 
     @property
     def stroke(self) -> Any:
-        """The linestyle of matplotlib."""
         return self.texture.value[0]
 
     @property
@@ -146,7 +145,7 @@ _DARK_PAGE = ("#14171A", "#E8E8E8")
 
 
 def svg_colours() -> str:
-    """Return CSS by which the pictures of `inline_svg` follow the browser's light or dark mode."""
+    """Return CSS that adapts the pictures of `inline_svg` to the browser's light or dark mode."""
     light, dark = Palette.of(*OWN_STYLES["page"]), Palette.of(*_DARK_PAGE)
     pairs = {look.on_light: look.on_dark for look in _SERIES} | dict(zip(light, dark, strict=True))
     variables = "".join(f" --x{one[1:]}: {other};".lower() for one, other in pairs.items())

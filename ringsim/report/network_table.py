@@ -91,7 +91,6 @@ def format_network_details(details: dict[str, Any], wide: bool = False) -> str:
 
 
 def _alike(resources: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Merge resources whose names differ only in numbers into one row."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for resource in resources:
         notes = [f"burst {format_size(resource['burst_bytes'])}"] if resource["burst_bytes"] else []
@@ -136,7 +135,7 @@ def named_network(network: Mapping[str, Any]) -> list[str]:
 
 
 def uniform_note(network: Mapping[str, Any]) -> str:
-    """Return the costs of a uniform network from its `as_dict`; empty for a network of hosts."""
+    """Return the costs of a uniform network's `as_dict`; empty for a network of hosts."""
     return ", ".join(network_facts(network)) if _is_uniform(network) else ""
 
 

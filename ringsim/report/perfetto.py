@@ -61,7 +61,7 @@ def trace_lines(
 
 
 def write_step_trace(path: Path, timeline: StepTimeline, trace: ProgramTrace) -> None:
-    """Write the computations of a step, its waits, and the calls of each group; the file is complete or absent.
+    """Write the computations of a step, its waits, and the calls of each group, complete or not at all.
 
     Overlapping calls of a group overlap in its thread. Raises ValueError for an endless step, OSError if unwritable.
     """

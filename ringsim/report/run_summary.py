@@ -97,7 +97,7 @@ def describe(
 
 
 def expected_rows(expected: Estimate | None) -> list[tuple[str, str]]:
-    """Return a row with the interval of a prediction; no row if it is unknown."""
+    """Return a row with the interval of a prediction, if known."""
     if expected is None:
         return []
     between = f"{format_time(expected.low)} .. {format_time(expected.high)}" if expected.is_bounded else NOT_BOUNDED
@@ -178,7 +178,6 @@ def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
 
 
 def _which(rank: int, values: Floats) -> str:
-    """Return the rank with the largest value, and the number of its equals."""
     num_as_large = int(among_most(values).sum())
     if num_as_large == len(values) > 1:
         return "all ranks alike"

@@ -1,4 +1,4 @@
-"""A predicted step, its scaling, and DDP steps with other bucket sizes, as text and tables."""
+"""A predicted step, its scaling, and DDP steps by bucket size, as text and tables."""
 
 import math
 from collections import defaultdict
@@ -148,7 +148,6 @@ def caps_table(steps: Sequence[DdpStep], best: BucketCaps) -> DataTable:
 
 
 def _steps(prediction: TracePrediction) -> list[tuple[str, str]]:
-    """Return the row on the recorded steps; none for a generated trace."""
     if prediction.computing.library:
         return []
     times, missing = prediction.steps_s, len(prediction.trace.steps) - len(prediction.timelines)

@@ -11,7 +11,7 @@ _GAP = "   "
 
 
 def format_sweep(sweep: Sweep, width: int = WIDTH) -> str:
-    """Return a table per network, one row per size and one column per number of ranks, and the skipped algorithms.
+    """Return a table per network, by size and number of ranks, and the skipped algorithms.
 
     Columns that do not fit into `width` characters follow below.
     """
@@ -33,7 +33,10 @@ def library_notes(sweep: Sweep) -> list[str]:
 
 
 def format_gain(sweep: Sweep, winner: Winner) -> str:
-    """Return the speed-up over the baseline (or the second fastest), such as 3.1x; empty for the baseline or no time."""
+    """Return the speed-up over the baseline (or the second fastest), such as 3.1x.
+
+    Empty for the baseline, and if no time passes.
+    """
     baseline = sweep.baseline(winner.cell.network)
     has_baseline = baseline in sweep.algorithms
     gain = winner.over_ring if has_baseline else winner.over_second

@@ -27,7 +27,6 @@ class TableCell(NamedTuple):
 
     @property
     def key(self) -> str | None:
-        """The number as JavaScript reads it."""
         if self.number is None:
             return None
         return f"{'-' * (self.number < 0)}1e999" if math.isinf(self.number) else repr(float(self.number))
@@ -85,7 +84,6 @@ class DataTable:
         return cls([column.title for column in described], rows)
 
     def lines(self, gap: str = GAP, width: int | None = None) -> list[str]:
-        """Return headings and rows as aligned lines, see `align_columns`."""
         alignment = "".join("r" if is_right else "l" for is_right in self._is_right)
         return align_columns([self.columns, *([cell.text for cell in row] for row in self.rows)], alignment, gap, width)
 

@@ -62,7 +62,7 @@ def format_walkthrough(
 
 
 def search_hint(advice: Advice, bound: NetworkBound | None) -> str:
-    """Return a hint at a search if bandwidth is the bound and all algorithms are far above it; else ""."""
+    """Hint at a search if bandwidth is the bound and all algorithms are far above it; else ""."""
     fastest_s = min([advice.time_s, *(other.sorting_s for other in advice.alternatives if other.is_algorithm)])
     if not bound or bound.latency_s >= bound.throughput_s or not _FAR < bound.excess(fastest_s) < math.inf:
         return ""

@@ -108,8 +108,8 @@ def assemble(
 def in_order_of(schedule: Schedule, end_s: Floats) -> Schedule:
     """Return the schedule with its transfers in the order of these times, in as few steps as possible.
 
-    end_s: (num_transfers,), end of each transfer, in step order, none before the end of its dependencies. The new value
-    of a chunk must derive from the values that the rank has sent of it.
+    end_s: (num_transfers,), end of each transfer, in step order, none before the end of its dependencies. A value that
+    overwrites a chunk must derive from the values that the rank has sent of the chunk.
     """
     order = np.argsort(end_s, kind="stable")
     columns = [getattr(schedule.steps.table, field)[order] for field in Transfer._fields]
@@ -118,7 +118,7 @@ def in_order_of(schedule: Schedule, end_s: Floats) -> Schedule:
 
 
 def _steps(src: Ints, dst: Ints, chunk: Ints, reduce: Bools, channel: Ints) -> Iterator[Columns]:
-    """Yield as few steps as keep the order: a new step begins where a transfer sends a chunk that the step wrote."""
+    """Yield as few steps as keep the order: a step begins where a transfer sends a chunk that the last step wrote."""
     begins, written = [0], set[tuple[int, int]]()
     for row, (sender, receiver, number) in enumerate(zip(src.tolist(), dst.tolist(), chunk.tolist(), strict=True)):
         if (sender, number) in written:

@@ -1,12 +1,12 @@
 """Overlays, each with a few links of a network, and a greedy matching of chunks to an overlay's links over time.
 
-Islands are sets of ranks joined by links that cost less than the links between the sets, such as hosts and racks. An
-overlay reserves a share of each resource for each of its links. A schedule has no clock: if a rank receives from many
-others, messages meet at its port, and one late message delays all. On networks with ports and switches each rank
-therefore sends to a few fixed ranks, so that max-min fair shares always hold.
-The matching follows TACOS (Won et al., MICRO 2024). Time advances to the next moment at which a link is free or a chunk
-arrives. Then every rank chooses missing chunks for its free incoming links, the rarest first. A link carries one
-message at a time. A chunk enters an island once, as links into an island are expensive.
+Islands are sets of ranks, such as hosts and racks, whose links cost less than the links between the sets. An overlay
+reserves a share of each resource for each of its links. A schedule has no clock: if a rank receives from many others,
+messages meet at its port, and one late message delays all. On networks with ports and switches each rank therefore
+sends to a few fixed ranks, so that max-min fair shares always hold.
+The matching follows TACOS (Won et al., MICRO 2024). At each moment at which a link is free or a chunk arrives, every
+rank chooses missing chunks for its free incoming links, the rarest first. A link carries one message at a time. A
+chunk enters an island once, as links into an island are expensive.
 """
 
 import heapq

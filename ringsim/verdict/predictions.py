@@ -1,4 +1,4 @@
-"""`make_forecast`: predictions on the network fitted to probes: bounds, algorithms, DDP's buckets, and twice the ranks.
+"""`make_forecast`: predictions on the network fitted to probes: bounds, algorithms, DDP's buckets, and more ranks.
 
 A choice is sure if it is better on 95 % of the networks of the calibration's bootstrap, and by more than predictions
 scatter about measurements. Any other choice is, as far as the data show, no better than the default.
@@ -75,12 +75,11 @@ class Attribution:
 
     @property
     def without_straggler_s(self) -> float:
-        """The time with equal links and ranks."""
         return self.time_s - self.seconds[Bound.STRAGGLER]
 
 
 def all_reduce_s(cluster: Network, algorithm: str, num_ranks: int, size_bytes: int) -> float:
-    """Return the predicted seconds of an all_reduce of `collectives`. Raises ValueError if it does not fit."""
+    """Return the predicted seconds of a `collectives` all_reduce. Raises ValueError if it does not fit."""
     schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
     return OURS.predict_call(schedule, cluster, size_bytes)
 
@@ -89,8 +88,7 @@ def attribute(cluster: Network, num_ranks: int, size_bytes: int) -> Attribution:
     """Return the bounds of a ring all_reduce, by simulations on networks with fewer and fewer costs.
 
     First stragglers are removed, then the limit of cores, then the latency of messages and calls. Each bound gets the
-    time that its removal saves, and bandwidth the rest. Stragglers and cores come first, since they slow every message
-    and byte.
+    time that its removal saves, and bandwidth the rest. Stragglers and cores come first, since they slow every message.
     Raises ValueError if the network has no room for the ranks.
 
     >>> from ringsim import load_network

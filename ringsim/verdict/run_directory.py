@@ -1,6 +1,6 @@
 """`RunDirectory`: the files of measurements, predictions and training in a directory, and their records.
 
-This module defines the records of training results and of ringsim's JSON output. Files may have more keys.
+The records here are those of training results and of ringsim's JSON output. Files may have more keys.
 """
 
 import os
@@ -51,7 +51,6 @@ class StrategyResult(OpenRecord, frozen=True):
 
     @property
     def spread(self) -> float:
-        """`sync_p10_p90_s` over the median."""
         low_s, high_s = self.sync_p10_p90_s
         return (high_s - low_s) / self.measured_sync_s
 
@@ -69,7 +68,7 @@ class StrategyResult(OpenRecord, frozen=True):
 
     @property
     def step_error(self) -> float:
-        """Predicted over measured time of a step, less 1."""
+        """Predicted over measured step time, less 1."""
         return self.predicted_step_s / self.step_s - 1
 
     def as_dict(self) -> dict[str, Any]:
@@ -111,7 +110,6 @@ class JobReport(JsonFile, frozen=True, forbid_unknown_fields=False):
 
     @property
     def gradient_bytes(self) -> int:
-        """The bytes that a step synchronises."""
         return self.profile.gradient_bytes if self.profile else FLOAT32_BYTES * self.num_parameters
 
     @property
@@ -261,7 +259,6 @@ class PredictedDdpStep(OpenRecord, frozen=True):
 
     @property
     def efficiency(self) -> float | None:
-        """The step of one process over this one."""
         return self.single_s / self.step_s if self.step_s else None
 
 
@@ -325,14 +322,12 @@ class RunDirectory:
     refused: dict[str, str] = field(default_factory=dict)
 
     def records(self) -> Iterator[tuple[str, str, Any]]:
-        """Yield the kind, the name and the content of each file."""
         for kind in _RECORDS:
             for name, record in getattr(self, kind).items():
                 yield kind, name, record
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was read."""
         return next(self.records(), None) is None
 
 

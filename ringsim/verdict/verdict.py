@@ -1,4 +1,4 @@
-"""`Verdict`: the facts in a directory of measurements, predictions and training runs, and answers from them.
+"""`Verdict`: the facts in a directory of results, and answers from them.
 
 The template answers.j2 makes a `Finding` for each topic.
 """
@@ -238,8 +238,8 @@ def _is_slower(result: StrategyResult, best: StrategyResult) -> bool:
 def find_straggler(results: Sequence[StrategyResult]) -> Straggler | None:
     """Return the rank for which the others wait; None if there is none, or times of ranks are unknown.
 
-    The last rank to arrive waits for no rank; it therefore has the shortest synchronisation. It is a straggler if it is
-    the same rank in more than half of the strategies, and the others wait longer than the synchronisation itself varies
+    The last rank to arrive does not wait, and therefore has the shortest synchronisation. It is a straggler if it is the
+    same rank in more than half of the strategies, and the others wait longer than the synchronisation itself varies
     (10th to 90th percentile): less may be chance.
     """
     known = [result for result in results if len(result.rank_sync_s) > 1 and result.sync_s]

@@ -1,4 +1,4 @@
-"""`ringsim algorithms` and `ringsim networks`: lists of algorithms and presets."""
+"""`ringsim algorithms` and `ringsim networks`."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -88,7 +88,6 @@ class _Listed(NamedTuple):
 
 
 def _time_s(schedule: Schedule, network: Network | None, size_bytes: int) -> float | None:
-    """Return the simulated time; None if it would take too long."""
     if network is None or lists_more_than(MAX_TRANSFERS, schedule, network, size_bytes):
         return None
     return predict_time(schedule, network, size_bytes)
@@ -97,7 +96,6 @@ def _time_s(schedule: Schedule, network: Network | None, size_bytes: int) -> flo
 def _lines(
     listed: Sequence[_Listed], bounds: Mapping[Collective, NetworkBound | None], size_bytes: int, times: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the algorithms by collective, each with its summary. times: the heading of the times, if any."""
     rows = [(*_row(one.cost), *([_time_cell(one.time_s)] if times else [])) for one in listed]
     header, *lines = align_columns([(*_HEADER, *times), *rows], "lr")
     collective = None

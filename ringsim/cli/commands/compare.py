@@ -1,4 +1,4 @@
-"""`ringsim compare` and `ringsim report`: predictions compared with measurements, and the verdict on both."""
+"""`ringsim compare` and `ringsim report`."""
 
 import re
 import statistics

@@ -1,4 +1,4 @@
-"""`ringsim verify`, `ringsim export` and `ringsim import`: proofs, and schedules in other projects' formats."""
+"""`ringsim verify`, `ringsim export` and `ringsim import`."""
 
 import math
 import shlex

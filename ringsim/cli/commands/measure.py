@@ -1,4 +1,4 @@
-"""`ringsim doctor`, `ringsim measure` and `ringsim calibrate`: from a machine to the network that describes it."""
+"""`ringsim doctor`, `ringsim measure` and `ringsim calibrate`: from a machine to its network."""
 
 import sys
 from contextlib import suppress

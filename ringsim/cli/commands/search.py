@@ -1,4 +1,4 @@
-"""`ringsim order` and `ringsim synthesize`: searches for a rank placement and for a schedule."""
+"""`ringsim order` and `ringsim synthesize`."""
 
 import json
 from functools import partial

@@ -42,7 +42,7 @@ def report_page(verdict: Verdict, title: str) -> str:
 
 
 def _records(records: Mapping[str, Any], attribute: str = "") -> list[_Row]:
-    """Return the records of files, or an attribute of each: one row, or a tuple of rows."""
+    """Return the records of files, or an attribute of each, one row or a tuple of rows."""
     values = [(file, getattr(record, attribute) if attribute else record) for file, record in records.items()]
     return [_Row(file, row) for file, rows in values for row in (rows if isinstance(rows, tuple) else (rows,))]
 

@@ -1,4 +1,4 @@
-"""`plot` and `save_plot`: the picture of a result as a matplotlib Figure, for notebooks and pages, or as a file."""
+"""`plot` and `save_plot`: the picture of a result as a matplotlib Figure or as a file."""
 
 import os
 from functools import singledispatch

@@ -1,6 +1,6 @@
 """Parts shared by several pictures: axes, curves, bars, and boxes and labels in bulk.
 
-A thousand boxes or texts drawn by one artist cost as much as ten artists.
+One artist that draws a thousand boxes or texts costs as much as ten artists.
 """
 
 import math
@@ -180,7 +180,7 @@ def draw_sync_times(axes: Axes, results: Sequence[StrategyResult]) -> bool:
 def draw_loss_curves(axes: Axes, curves: Mapping[str, Sequence[float]]) -> bool:
     """Draw each curve against its step, the first the widest; return whether there is any point.
 
-    Coinciding curves are one line with all their names.
+    Coinciding curves share a line with all their names.
     """
     lines = _told_apart(curves)
     for number, (names, losses) in enumerate(lines):

@@ -48,7 +48,7 @@ def grid_shape(states: ChunkStates) -> tuple[int, int]:
 
 
 def grid_panel(states: ChunkStates, stopped: str = "") -> Panel:
-    """Return the panel of the grid. stopped: text appended to the heading."""
+    """Return the panel of the grid. stopped: appended to the heading."""
     num_rows, num_columns = grid_shape(states)
     tallest = 3.0 if is_striped(states.num_ranks, states.num_chunks) else 1.6
     height = min(max(0.24 * states.num_ranks, 1.1), tallest)
@@ -76,7 +76,7 @@ def _draw_states(panels: Sequence[Axes], num_columns: int, states: ChunkStates) 
 
 
 def name_cells(axes: Axes, num_ranks: int, num_chunks: int, *, with_ranks: bool) -> None:
-    """Set the limits of a panel, and write the chunk numbers below and the ranks to the left."""
+    """Set the limits of a panel, and label chunks below and ranks to the left."""
     axes.set(xlim=(-0.5, num_chunks - 0.5), ylim=(num_ranks - 0.5, -0.5), xticks=[], yticks=[])
     axes.tick_params(length=0, labelsize=points(7), pad=2)
     per_chunk, per_rank = points_per_unit(axes)

@@ -39,7 +39,7 @@ Handles = list[Patch | Line2D]
 class Lanes:
     """The geometry of a run: one lane per rank from top to bottom, time in `unit` along x.
 
-    The upper part of a lane holds sends, in several rows where they overlap, the lower part applications. origin: y
+    The upper part of a lane holds sends, in several rows if they overlap, the lower part applications. origin: y
     of each lane. extra: height of its further rows.
     """
 
@@ -52,7 +52,7 @@ class Lanes:
         slow_parts: analysis.SlowParts | None = None,
         groups: Sequence[str] = (),
     ) -> None:
-        """Place a run. groups: the name of each rank's host or row; empty if there are none."""
+        """Place a run. groups: the name of each rank's host or row, if any."""
         self.timeline, self.blocked, self.groups = timeline, blocked, tuple(groups)
         self.phases = phases if 1 < len(phases) <= MAX_PHASES else ()
         pairs = analysis.slow_pairs(slow_parts) if slow_parts else set()
@@ -89,7 +89,6 @@ class Lanes:
 
     @property
     def height(self) -> float:
-        """The height of all lanes; a single row counts 1."""
         return float(self.num_ranks + self.extra.sum())
 
     @property
@@ -132,7 +131,6 @@ class Lanes:
         return self._boxes(begin_s, end_s, self.origin[dst] + self.extra[dst] + top, bottom - top)
 
     def whole(self, rank: Ints, begin_s: Seconds, end_s: Seconds) -> Floats:
-        """Return boxes with the full height of these ranks' lanes."""
         return self._boxes(begin_s, end_s, self.origin[rank] + _TOP, _APPLIES[1] - _TOP + self.extra[rank])
 
     def _boxes(self, begin_s: Seconds, end_s: Seconds, top: Floats, height: Floats | float) -> Floats:
@@ -161,7 +159,7 @@ def lanes_panel(lanes: Lanes, heading: str = "Timeline of each rank") -> Panel:
 
 
 def draw_lanes(axes: Axes, lanes: Lanes, heading: str) -> None:
-    """Draw a lane per rank, rank 0 on top, with names of ranks, hosts and phases, and a legend."""
+    """Draw a lane per rank, rank 0 on top, with ranks, hosts, phases, and a legend."""
     set_time_axis(axes, lanes)
     axes.set_xlabel(f"time ({lanes.unit})", fontsize=points(9))
     title: dict[str, Any] = {"fontsize": points(11), "fontweight": "bold"}
@@ -184,7 +182,7 @@ def draw_lanes(axes: Axes, lanes: Lanes, heading: str) -> None:
 
 
 def set_time_axis(axes: Axes, lanes: Lanes) -> None:
-    """Set the limits, name the lanes with their hosts, separate hosts by lines, and mark slow ranks."""
+    """Set the limits, name the lanes, separate hosts by lines, and mark slow ranks."""
     axes.set_ylim(lanes.height - 0.5, -0.5)
     axes.set_xlim(lanes.begin_s * lanes.scale, lanes.end_s * lanes.scale * 1.002 or 1)
     axes.tick_params(axis="x", labelsize=points(8))
@@ -211,7 +209,7 @@ def _short(name: str, length: int = _NAME_LENGTH) -> str:
 
 
 def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
-    """Draw sends, applications and waits; return the legend entries of those that occur."""
+    """Draw sends, applications and waits; return their legend entries."""
     timeline, colours, few = lanes.timeline, palette(), lanes.num_ranks <= FEW_RANKS
     begun, applied = np.isfinite(timeline.start_s), np.isfinite(timeline.applied_s)
     lasting = np.isfinite(timeline.apply_s) & timeline.reduce & (lanes.drawn(timeline.applied_s) > timeline.apply_s)
@@ -255,7 +253,7 @@ def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
 
 
 def _label_sends(axes: Axes, lanes: Lanes, begun: Bools) -> bool:
-    """Label sends that have room with chunk and receiver; return whether any has."""
+    """Label sends that have room; return whether any has."""
     timeline, colours = lanes.timeline, palette()
     per_unit, lane = points_per_unit(axes)
     size = min(points(_TEXT), 0.75 * lane * float(lanes.row_height.min()))
@@ -278,7 +276,6 @@ def _label_sends(axes: Axes, lanes: Lanes, begun: Bools) -> bool:
 
 
 def _follow_chunk(axes: Axes, lanes: Lanes) -> Handles:
-    """Draw one chunk from lane to lane: outlined if there is room, else filled."""
     timeline, colours, few = lanes.timeline, palette(), lanes.num_ranks <= FEW_RANKS
     rows = (timeline.chunk == FOLLOWED_CHUNK) & np.isfinite(timeline.start_s)
     # Where all that is sent is one chunk, and to many at once, following it would frame everything.
@@ -298,7 +295,6 @@ def _follow_chunk(axes: Axes, lanes: Lanes) -> Handles:
 
 
 def _level(axes: Axes, number: int) -> Transform:
-    """Return a transform to a line above the lanes, the lowest 0."""
     return shifted(axes, axes.get_xaxis_transform(), y=points(_PHASE_GAP + _PHASE_LEVEL * number))
 
 
@@ -315,7 +311,6 @@ def _draw_phases(axes: Axes, lanes: Lanes) -> None:
 
 
 def _draw_blocked(axes: Axes, lanes: Lanes) -> Handles:
-    """Draw the failures, and each hanging rank's endless activity or wait."""
     blocked, colours = lanes.blocked, palette()
     if blocked is None:
         return []

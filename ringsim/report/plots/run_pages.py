@@ -183,7 +183,7 @@ def _draw_times(axes: Axes, view: RunView) -> list[Line2D]:
 
 
 def _draw_regimes(axes: Axes, view: RunView) -> list[Line2D]:
-    """Draw the time of 0 bytes and the crossover, and name the regimes on both sides; without a crossover there is one."""
+    """Draw the time of 0 bytes and the crossover, and name the regimes."""
     (first, last), colours, lines = axes.get_xlim(), palette(), []
     floor_s, crossover = view.by_size.floor_s, view.by_size.crossover_bytes
     if floor_s > 0:
@@ -208,7 +208,7 @@ _SMALLEST_TEXT = 5.0  # points
 
 
 def draw_graph(axes: Axes, layout: GraphLayout, slow: Collection[tuple[int, int]] = ()) -> None:
-    """Draw ranks and their links, with an arrow if only one of two ranks sends. slow: pairs in another colour."""
+    """Draw ranks and links, with an arrow if only one of two ranks sends. slow: pairs in another colour."""
     width = np.ptp(layout.places[:, 0])
     sideways = (0.03, 0.97) if width else (0.03 - 0.5, 0.97 - 0.5)
     axes.set(xlim=sideways, ylim=(0.97, 0.03), aspect="auto" if layout.shape is GraphShape.TREE else "equal")
@@ -278,7 +278,7 @@ _COLOURS = colormaps["turbo"]
 
 
 def draw_links(schedule: Schedule, network: Network, size_bytes: int, explanation: Explanation) -> Figure:
-    """Draw a row for each of the most used links; simultaneous messages divide the height of the row."""
+    """Draw a row for each of the most used links; simultaneous messages divide its height."""
     usage = explanation.links
     order = np.argsort(-usage.utilisation, kind="stable")[:MAX_LINKS]
     links = np.sort(order[usage.utilisation[order] > 0])

@@ -27,7 +27,10 @@ _MAX_LABELS = 7  # on a curve
 
 
 def draw_traced_step(prediction: TracePrediction) -> Figure:
-    """Draw the computations, and below them the calls of each group; waits are shaded. Raises ValueError for an endless step."""
+    """Draw the computations, and below them the calls of each group; waits are shaded.
+
+    Raises ValueError for an endless step.
+    """
     timeline = prediction.timeline
     timeline.require_end()
     used, num_steps = sorted({call.group for call in timeline.step.calls}), len(prediction.timelines)
@@ -164,7 +167,6 @@ def _draw_efficiency(axes: Axes, steps: Sequence[ScaledStep], reference: str) ->
 
 
 def _label(axes: Axes, marks: Sequence[tuple[int, float, str]]) -> None:
-    """Label as many points as have room, including the last."""
     axes.margins(x=0.1)  # with room for the first and the last text
     for count, value, text in marks[:: -len(marks) // _MAX_LABELS]:
         style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": points(8)}

@@ -94,7 +94,7 @@ def font_scale() -> float:
 
 
 def points(size: float) -> float:
-    """Scale a text size in points from matplotlib's default font size to the user's."""
+    """Convert a text size from matplotlib's default font size to the user's."""
     return size * font_scale()
 
 
@@ -136,7 +136,7 @@ def page_of(panels: Sequence[Panel]) -> Figure:
 
 
 def head(title: str, *lines: tuple[str, float, str], left: float = LEFT) -> Panel:
-    """Return the title of a page, and lines below it: text, size in points, and colour."""
+    """Return the title of a page, and lines: text, size in points, and colour."""
     height = _TITLE_HEIGHT + _LINE_HEIGHT * len(lines)
 
     def draw(figure: SubFigure, margins: dict[str, float]) -> None:

@@ -173,7 +173,7 @@ _ROW = (-0.5, 0.5)
 
 
 def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]) -> list[Patch]:
-    """Draw the fastest algorithm of each size and number of ranks, with its gain over the ring; return the legend."""
+    """Draw the fastest algorithm by size and number of ranks, with its gain over the ring; return the legend."""
     ranks = sweep.ranks
     set_size_axis(axes, sweep.sizes_bytes)
     axes.set_ylim(-0.5, len(ranks) - 0.5)
@@ -203,7 +203,7 @@ def _area(name: str, styles: dict[str, Style], baseline: str) -> dict[str, Any]:
 
 
 def winning_names(sweep: Sweep, network: str) -> Names:
-    """Return the fastest algorithms, (num_ranks, num_sizes): TIED if the ring is as fast, NOBODY if all were skipped."""
+    """Return the fastest algorithms, (num_ranks, num_sizes); TIED if the ring is as fast, NOBODY if all are skipped."""
     names = np.full((len(sweep.ranks), len(sweep.sizes_bytes)), NOBODY, dtype=object)
     for place, winner in _winners(sweep, network).items():
         is_other = winner.cell.algorithm != sweep.baseline(network)
