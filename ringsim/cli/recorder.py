@@ -105,8 +105,8 @@ class Recordings:
     def traces(self, trace: ProgramTrace, per_host: int | None, progress: Progress) -> list[ProgramTrace]:
         """Return the trace on each number of ranks, from the file or recorded again.
 
-        per_host: ranks of a host; None: as recorded. Raises ValueError, which names the file, if the program is unknown,
-        missing, or may not run.
+        per_host: ranks of a host; None: as recorded. Raises ValueError, which names the file, if the program is
+        unknown, missing, or may not run.
         """
         request = self._request(trace)
         with naming_place(self.file):

@@ -330,7 +330,7 @@ def ranks_here() -> int:
 
 
 def check_writable(option: str, folder: Path) -> None:
-    """Raise UsageError unless `folder`, or its nearest existing parent, is writable. option: such as `--output report`."""
+    """Raise UsageError if `folder`, or its nearest existing parent, is not writable. option: for the message."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):

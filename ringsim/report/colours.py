@@ -43,6 +43,8 @@ class Texture(Enum):
 
 
 class Style(NamedTuple):
+    """The colour and texture of an algorithm's lines and areas."""
+
     colour: str
     texture: Texture
 

@@ -203,6 +203,8 @@ class Draft:
 
 
 class Drafting:
+    """Drafts over the links of an overlay."""
+
     def __init__(self, problem: Problem, overlay: Overlay, chunks_per_rank: int, seed: int) -> None:
         self._problem, self._overlay, self._chunks_per_rank = problem, overlay, chunks_per_rank
         self._num_chunks = problem.num_chunks(chunks_per_rank)

@@ -238,8 +238,8 @@ class _SynthesisSearch:
     def _improve_order(self) -> None:
         """Try the best drafts with their transfers sorted by their end under the rule of execution.
 
-        In a reduce_scatter, a reversed plan, the sends of a slow rank come first. A rank that executes one step after the
-        other would wait for them instead of sending to the slow rank.
+        In a reduce_scatter, a reversed plan, the sends of a slow rank come first. A rank that executes one step after
+        the other would wait for them instead of sending to the slow rank.
         """
         for _, draft in reversed(self._best_tried()[:NUM_KEPT]):
             if draft.num_transfers * self._s_per_transfer > ORDER_SHARE * self._options.seconds:

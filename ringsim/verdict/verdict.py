@@ -238,8 +238,8 @@ def _is_slower(result: StrategyResult, best: StrategyResult) -> bool:
 def find_straggler(results: Sequence[StrategyResult]) -> Straggler | None:
     """Return the rank for which the others wait; None if there is none, or times of ranks are unknown.
 
-    The last rank to arrive does not wait, and therefore has the shortest synchronisation. It is a straggler if it is the
-    same rank in more than half of the strategies, and the others wait longer than the synchronisation itself varies
+    The last rank to arrive does not wait, and therefore has the shortest synchronisation. It is a straggler if it is
+    the same rank in more than half of the strategies, and the others wait longer than the synchronisation itself varies
     (10th to 90th percentile): less may be chance.
     """
     known = [result for result in results if len(result.rank_sync_s) > 1 and result.sync_s]
