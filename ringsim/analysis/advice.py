@@ -70,7 +70,7 @@ class Advice:
     alternatives: tuple[Alternative, ...]
 
     def gain(self, alternative: Alternative) -> float | None:
-        """Return the speed-up; None if the alternative was skipped or the ratio is not finite."""
+        """Return the speed-up; None if it is unknown or not finite."""
         return self.time_s / alternative.sorting_s if 0 < alternative.sorting_s < math.inf > self.time_s else None
 
     def as_dicts(self) -> list[dict[str, Any]]:

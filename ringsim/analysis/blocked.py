@@ -1,4 +1,4 @@
-"""`BlockedRun`: the transfers that a failure prevents, and which ranks wait for which."""
+"""`BlockedRun`: the transfers that a failure prevents, and the waiting ranks."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -59,7 +59,7 @@ class BlockedRun:
 
 
 def find_blocked(timeline: Timeline, topology: Topology) -> BlockedRun | None:
-    """Return the reason why a run never finishes; None if it finishes."""
+    """Return why a run never finishes; None if it finishes."""
     never = np.flatnonzero(~np.isfinite(timeline.applied_s))
     if not len(never):
         return None
@@ -103,7 +103,7 @@ def _blocked_ranks(timeline: Timeline, topology: Topology) -> tuple[BlockedRank,
 
 
 def last_active_s(timeline: Timeline) -> Floats:
-    """Return the begin or end of each rank's last activity, (num_ranks,)."""
+    """Return the time of each rank's last event, (num_ranks,)."""
     latest = np.zeros(timeline.num_ranks)
     for rank, begin, end in (
         (timeline.src, timeline.start_s, timeline.sent_s),
@@ -125,7 +125,7 @@ def _failed(topology: Topology, transfer: BlockedTransfer, until_s: float) -> tu
 
 
 def format_blocked(blocked: BlockedRun) -> list[str]:
-    """Return a few lines of text; steps count from 1."""
+    """Return lines of text; steps count from 1."""
     first = blocked.first[0]
     shown = blocked.ranks[:MAX_RANKS_SHOWN]
     more = len(blocked.ranks) - len(shown)
@@ -149,6 +149,6 @@ _HANGING = {
 
 
 def hanging_text(rank: BlockedRank, first_step: int = 1) -> str:
-    """Describe the endless activity of a rank; steps count from `first_step`."""
+    """Describe a rank's endless activity; steps count from `first_step`."""
     transfer = rank.transfer
     return _HANGING[rank.doing].format(peer=rank.peer, chunk=transfer.chunk, step=transfer.step + first_step)

@@ -32,7 +32,7 @@ class ContributionStep:
 
 
 def iterate_contributions(schedule: Schedule) -> Iterator[ContributionStep]:
-    """Yield the steps in the order in which `replay` executes them."""
+    """Yield the steps in the order of `replay`."""
     complete, _ = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)
     contributions = _Contributions(schedule)
     for index, step in run(schedule, contributions):
@@ -117,8 +117,7 @@ def find_phases(
 ) -> tuple[SchedulePhase, ...]:
     """Return the phases in order; the steps of a phase add, copy or do both.
 
-    steps: from `iterate_contributions`.
-    host_of_rank: (num_ranks,), if ranks share hosts; steps within hosts then form their own phases.
+    steps: from `iterate_contributions`. host_of_rank: (num_ranks,); steps within hosts form their own phases.
     """
     adding, copying = _names(schedule, steps)
     named = []
@@ -155,7 +154,7 @@ def _where(step: Step, host_of_rank: Ints | None) -> str:
 
 
 def hosts_of_network(network: Network, num_ranks: int) -> tuple[tuple[str, ...], Ints | None]:
-    """Return the host names and each rank's host; empty and None unless ranks share hosts."""
+    """Return host names and each rank's host; empty and None unless ranks share hosts."""
     layout = lay_out(network.spec, num_ranks)
     grouped = 1 < len(np.unique(layout.host_of_rank)) < num_ranks
     return (layout.names, layout.host_of_rank) if grouped else ((), None)

@@ -76,14 +76,14 @@ class CriticalPath:
         return spent
 
     def shares(self) -> dict[CostKind, float]:
-        """Return the fractions of the time, with sum 1; all 0 if the run takes no time."""
+        """Return the fractions of the time; all 0 if the run takes no time."""
         return {kind: seconds / self.time_s if self.time_s > 0 else 0.0 for kind, seconds in self.seconds().items()}
 
 
 def critical_path(timeline: Timeline, rows: Dependencies, topology: Topology, chunk_bytes: Ints) -> CriticalPath:
-    """Return the critical path of a run, to the first of the last transfers.
+    """Return the critical path of a run; of several last transfers the first ends it.
 
-    rows: the dependencies of the transfers. chunk_bytes: (num_chunks,). Raises ValueError if the run never finished.
+    rows: dependencies. chunk_bytes: (num_chunks,). Raises ValueError if the run never finished.
     """
     if not np.isfinite(timeline.time_s):
         raise ValueError("a run that never finishes has no critical path")

@@ -64,7 +64,7 @@ class LinkUsage:
 
     @property
     def bottleneck(self) -> int | None:
-        """The first link with the highest utilisation; None if no link limits the run."""
+        """The first link with the highest utilisation; None if no link is used."""
         return int(among_most(self.utilisation).argmax()) if self.utilisation.any() else None
 
 
@@ -215,7 +215,7 @@ def among_most(values: Floats) -> Bools:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
-    """The parts of a run; `path` is None if the run never finishes, `blocked` is None if it finishes."""
+    """The parts of a run; `path` is None if it never finishes, and `blocked` if it does."""
 
     timeline: simulation.Timeline
     ranks: RankUsage
@@ -233,7 +233,7 @@ class Explanation:
 
 
 def why_not_explained(schedule: Schedule) -> str | None:
-    """Return the reason why `schedule` is too large to examine; None if it is not."""
+    """Return why `schedule` is too large to examine; None if it is not."""
     num_transfers = schedule.num_transfers
     if num_transfers > MAX_TRANSFERS:
         return f"{num_transfers:,} transfers: at most {MAX_TRANSFERS:,} are examined one by one"

@@ -1,4 +1,4 @@
-"""`GraphLayout`: the positions of ranks, hosts and links in a drawing of the communication graph."""
+"""`GraphLayout`: a drawing of the communication graph."""
 
 import math
 from collections import defaultdict
@@ -94,7 +94,7 @@ def pairs_of(schedule: Schedule) -> Ints:
 
 
 def _root(schedule: Schedule) -> int:
-    """Return the first copy's sender; without copies rank 0, the root of a reduce."""
+    """Return the first copy's sender; without copies, rank 0."""
     for step in schedule.steps:
         if not step.reduce.all():
             return int(step.src[~step.reduce][0])

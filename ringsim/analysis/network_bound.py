@@ -153,7 +153,7 @@ class NetworkBound:
         return max(self.latency_s, self.throughput_s)
 
     def excess(self, time_s: float) -> float:
-        """Return the fraction by which a time exceeds the bound; 0 if both are 0."""
+        """Return by which fraction a time exceeds the bound; 0 if both are 0."""
         return time_s / self.time_s - 1 if self.time_s > 0 else 0.0 if time_s == 0 else float("inf")
 
     def as_dict(self) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _latency_s(collective: Collective, links: Links) -> float:
 
 
 class Cut(NamedTuple):
-    """A bound by bandwidth: a set of ranks (empty: all), its resources, and whether the data leave the ranks."""
+    """A bound by bandwidth: a set of ranks (empty: all), its resources, and whether data leave the ranks."""
 
     time_s: float
     ranks: tuple[int, ...] = ()
@@ -280,7 +280,7 @@ class FlowCut(NamedTuple):
     burst_bytes: float
 
     def bound(self, num_bytes: float, network: "FlowNetwork") -> Cut:
-        """Return the time in which `num_bytes` bytes cross the cut; 0 s if all ranks are behind it."""
+        """Return the time of `num_bytes` bytes across the cut; 0 s if all ranks are behind it."""
         time_s = max(num_bytes - self.burst_bytes, 0) / self.bytes_per_s if self.bytes_per_s else 0.0
         names = [network.links.names[resource] for resource in self.resource]
         return Cut(time_s, tuple(self.ranks.tolist()), tuple(names))
@@ -385,7 +385,7 @@ class FlowNetwork:
         return float(min(sum(before), 1e300)) if node[0] == "out" else 0.0
 
     def cut(self, source: Any, sink: Any) -> FlowCut:
-        """Return the smallest cut between two nodes; of infinite bandwidth if the flow has no limit."""
+        """Return the smallest cut between two nodes, with infinite bandwidth if the flow is unlimited."""
         try:
             _, (_, behind) = self._networkx.minimum_cut(self.graph, source, sink)
         except self._networkx.NetworkXUnbounded:
@@ -401,7 +401,7 @@ class FlowNetwork:
         return FlowCut(ranks, resource, sum(data["capacity"] for data in edges), burst)
 
     def cut_of_shares(self, target: int, share_bytes_per_s: float = np.inf) -> FlowCut:
-        """Return the smallest cut before a rank to which each other rank sends at this rate."""
+        """Return the smallest cut before a rank that receives from all others at this rate."""
         for rank in range(self.links.num_ranks):
             if rank != target:
                 self.graph.add_edge(SOURCE, ("rank", rank), capacity=share_bytes_per_s, resource=_OF_SOURCE)

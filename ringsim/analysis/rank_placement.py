@@ -81,7 +81,7 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
 
 
 def default_budget(schedule: Schedule) -> int:
-    """Return the number of orders that take some seconds; at least two."""
+    """Return the number of orders that take some seconds, at least two."""
     return max(2, min(MAX_SIMULATED_ORDERS, MAX_SIMULATED_TRANSFERS // max(schedule.num_transfers, 1)))
 
 

@@ -89,7 +89,7 @@ class RunView:
 
     @cached_property
     def states(self) -> contributions.ChunkStates:
-        """The chunks of all ranks after some of the steps, without unapplied transfers."""
+        """The ranks' chunks after some of the steps, without unapplied transfers."""
         return contributions.ChunkStates.of(self.schedule, self.timeline)
 
     @cached_property
@@ -111,7 +111,7 @@ class RunView:
 
     @cached_property
     def step_end_s(self) -> Seconds:
-        """The time by which each step and all earlier steps are applied, or the run stopped."""
+        """The time by which each step and its predecessors are applied, or the run stopped."""
         ends, timeline = np.zeros(self.schedule.num_steps), self.timeline
         applied = np.where(np.isfinite(timeline.applied_s), timeline.applied_s, timeline.until_s)
         np.maximum.at(ends, timeline.step, applied)

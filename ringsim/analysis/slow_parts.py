@@ -157,7 +157,7 @@ def slow_pairs(slow_parts: SlowParts) -> set[tuple[int, int]]:
 
 
 def format_slow_parts(slow_parts: SlowParts) -> str:
-    """Describe the slow and failing parts, with the first few pairs, in a sentence; empty without any."""
+    """Return a sentence on slow and failing parts, with the first few pairs; or ""."""
     dead = {rank.rank for rank in slow_parts.ranks if rank.fails_at_s is not None}
     # The pairs of a rank that fails are not named again.
     failing = [pair for pair in slow_parts.pairs if pair.fails_at_s is not None and not dead & {pair.src, pair.dst}]

@@ -143,7 +143,7 @@ class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
         return sorted({cell.size_bytes for cell in self.cells})
 
     def winners(self) -> dict[tuple[str, int, int], Winner]:
-        """Return the fastest by (network, num_ranks, size_bytes); no entry if all were skipped."""
+        """Return the fastest by (network, num_ranks, size_bytes), unless all were skipped."""
         rivals: dict[tuple[str, int, int], list[SweepCell]] = {}
         for cell in self.cells:
             if cell.time_s is not None:
@@ -164,7 +164,7 @@ class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
         return [name for name in swept if base_name(name) not in own] if own & swept.keys() else []
 
     def skipped(self) -> list[str]:
-        """Return the skipped algorithms, one line per reason."""
+        """Return a line per reason for skipping algorithms."""
         names: dict[tuple[str, int], dict[str, None]] = {}
         for cell in self.cells:
             if cell.skipped:
@@ -318,7 +318,7 @@ class _Simulator:
     without_room: Mapping[tuple[str, int], str]
 
     def __call__(self, group: tuple[str, int]) -> tuple[list[SweepCell], str]:
-        """Return the cells, and why the algorithm cannot be built for these ranks; empty if it can."""
+        """Return the cells, and why the algorithm cannot be built, or ""."""
         algorithm, num_ranks = group
         built: dict[int, Schedule | str] = {}
         refusal = ""
@@ -352,7 +352,7 @@ class _Simulator:
         )
 
     def _built(self, algorithm: str, num_ranks: int) -> dict[int, Schedule | str]:
-        """Return each size's schedule, or why it is skipped. Raises ValueError if it cannot be built."""
+        """Return schedules, or why they are skipped, by size. Raises ValueError if none can be built."""
         variants: dict[int, Schedule | str] = {}
         by_size = {}
         for size_bytes in self.sizes_bytes:

@@ -47,9 +47,9 @@ TRANSFER_TEMPLATES = (
 def walk_through(schedule: Schedule, network: Network, size_bytes: int) -> dict[str, Any]:
     """Return the schedule in words, for JSON; of a very large schedule only the costs.
 
-    Keys: goal, phases, costs (sentences), skipped (the reason why no step is listed, or None). A phase has the rule of
-    its steps `first` to `last`, or "". A step has a sentence, and perhaps the chunks of each rank as an example.
-    Raises ScheduleError if the schedule is not correct.
+    Keys: goal, phases, costs (sentences), skipped (why no step is listed, or None). A phase has the rule of its steps
+    `first` to `last`, or "". A step has a sentence, and perhaps the chunks of each rank as an example.
+    Raises ScheduleError for an incorrect schedule.
     """
     is_skipped = schedule.num_ranks**2 * schedule.num_chunks > MAX_COUNTS
     phases = [] if is_skipped else describe_phases(schedule, network)
@@ -59,7 +59,7 @@ def walk_through(schedule: Schedule, network: Network, size_bytes: int) -> dict[
 
 
 def describe_phases(schedule: Schedule, network: Network) -> list[dict[str, Any]]:
-    """Return the phases with their steps, see `walk_through`. Raises ScheduleError if the schedule is not correct."""
+    """Return the phases with their steps, see `walk_through`. Raises ScheduleError for an incorrect schedule."""
     verify(schedule)
     contributions = list(iterate_contributions(schedule))
     steps = [
@@ -77,12 +77,12 @@ def _words() -> Any:
 
 
 def goal_sentence(schedule: Schedule) -> str:
-    """Describe the data of the ranks before the first step and after the last."""
+    """Describe the ranks' data before the first step and after the last."""
     return str(_words().goal(schedule.collective.value, schedule.num_ranks))
 
 
 def templates(schedule: Schedule) -> tuple[str, ...]:
-    """Return the sentences of transfers, one for each `Action`, with named placeholders."""
+    """Return a sentence with placeholders for each `Action`."""
     reduces = schedule.collective.reduces
     return TRANSFER_TEMPLATES if reduces else tuple(text.removesuffix(COUNT) for text in TRANSFER_TEMPLATES)
 
@@ -226,7 +226,7 @@ def _near(offset: int, num_ranks: int) -> int:
 
 
 def name_numbers(numbers: Sequence[int], noun: str) -> str:
-    """Return, for example, rank 3, chunks 0 to 7, or chunks 0, 3 and 5; 9 chunks if scattered. numbers: sorted."""
+    """Return, for example, rank 3, chunks 0 to 7, or chunks 0, 3 and 5. numbers: sorted; many are only counted."""
     *others, last = numbers
     if not others:
         return f"{noun} {last}"

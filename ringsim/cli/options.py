@@ -62,7 +62,7 @@ def refuse_without(name: str, needed: object, needed_name: str) -> None:
 
 
 def refuse_together(first: str, *others: str) -> None:
-    """Raise click.UsageError for the first other option that was given together with `first`."""
+    """Raise click.UsageError for the first other option given together with `first`."""
     for name in filter(is_given, others):
         text = f"--{first} and --{name.replace('_', '-')} exclude each other"
         raise click.UsageError(text, click.get_current_context())
@@ -100,7 +100,7 @@ def _parse_style(name: str) -> str:
 
 
 def known_algorithms(context: click.Context) -> list[str]:
-    """Return the algorithms of --collective, if known, for shell completion."""
+    """Return the algorithms of --collective for shell completion."""
     chosen = context.params.get("collective")
     names = [name for collective, name in ALGORITHMS if chosen in (None, collective)]
     return list(dict.fromkeys([*names, LIBRARY]))
@@ -135,7 +135,7 @@ def collective_option(known: Iterable[Collective] = COLLECTIVES) -> Decorator:
 
 @dataclass(frozen=True, slots=True)
 class PictureFile:
-    """The file of a picture, None if not requested, and the style."""
+    """The file of a picture, or None, and the style."""
 
     path: Path | None
     style: str | None = None
@@ -253,7 +253,7 @@ def _most_ranks() -> int:
 
 
 def say_left_out(network: Network) -> None:
-    """Report on stderr the parts of a network that a prediction does not include."""
+    """Report parts of a network that a prediction does not include."""
     if network.spec.protocols or network.spec.library != Tuning():
         name = network.name if network.name in preset_names() else network.place
         say(
@@ -264,7 +264,7 @@ def say_left_out(network: Network) -> None:
 
 
 def say_guesses(network: Network, num_ranks: int) -> None:
-    """Report on stderr that a host has, or sends from, more ranks than were measured."""
+    """Report that a host has, or sends from, more ranks than were measured."""
     per_host = network.spec.ranks_per_host
     nics = nic_warning(network, per_host) if per_host and num_ranks > per_host else ""
     for line in filter(None, [nics, one_host_warning(network, num_ranks)]):
@@ -272,7 +272,7 @@ def say_guesses(network: Network, num_ranks: int) -> None:
 
 
 def say_contradiction(network: Network) -> None:
-    """Report on stderr that the network was calibrated from contradictory logs."""
+    """Report that the network was calibrated from contradictory logs."""
     if "contradictory: " in network.source:
         say(
             f"{network.name} was calibrated from logs that contradict each other (`source` in its file): its "

@@ -142,9 +142,9 @@ class Recordings:
 
 
 def record_again(requests: Sequence[TraceRequest], progress: Progress) -> Iterator[ProgramTrace]:
-    """Yield the trace of each request, named on stderr before it runs; no file is kept.
+    """Yield the trace of each request, named on stderr before it runs.
 
-    The programs' stdout is discarded, and equal lines of their stderr, such as warnings, are printed once.
+    The programs' stdout is discarded; equal lines of their stderr, such as warnings, are printed once.
     """
     progress.begin("recording", len(requests))
     said: set[str] = set()

@@ -1,7 +1,7 @@
 """Ranks on this host without torchrun: `spawn` runs a function on each rank, `run_local_ranks` a program.
 
-torchrun ends every failure with a traceback and exit code 1; here a failure is one line with the rank's exit code,
-or 128 plus a signal's number, on which batch scripts rely. Importing this module loads no torch.
+torchrun ends every failure with a traceback and exit code 1. Batch scripts need one line, and the rank's exit code
+or 128 plus a signal's number. Importing this module loads no torch.
 """
 
 import json
@@ -231,7 +231,7 @@ def _run_rank(target: Callable[..., int | None], arguments: Sequence[Any]) -> No
 
 
 def _leave_with_parent() -> None:
-    """End this rank with its parent: no other process would, after the parent was killed."""
+    """End this rank with its parent, which may be killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

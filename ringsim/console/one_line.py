@@ -65,7 +65,7 @@ class Progress:
             self._draw()
 
     def advance_to(self, done: int, length: int, phase: str) -> None:
-        """Set the progress of a phase, and begin it if it is not the current phase."""
+        """Set the progress of a phase, and begin it if it is new."""
         if (phase, length) != (self.phase, self.length):
             self.begin(phase, length)
         self.update(done - self.done)
@@ -182,18 +182,18 @@ class OneLineCommand(click.Command):
 
 
 def needs_torch(command: str) -> str:
-    """Return the message to a user who installed only the simulator."""
+    """Return the message for an installation without torch."""
     return f"{command} needs torch, which is not installed: {to_install('torch')}"
 
 
 def require_torch(command: str) -> None:
-    """Raise ValueError, which names `command` and how to install torch, if it is not installed."""
+    """Raise ValueError, which names `command` and how to install torch, without torch."""
     if importlib.util.find_spec("torch") is None:
         raise ValueError(needs_torch(command))
 
 
 def message_of(error: Exception) -> str:
-    """Return the message of an error to a user; of an OSError the file and the reason."""
+    """Return an error's message to a user; of an OSError the file and the reason."""
     if isinstance(error, click.ClickException):
         return in_one_line(error.format_message())
     if isinstance(error, OSError) and error.strerror:
@@ -249,12 +249,12 @@ def examples(*commands: str) -> str:
 
 
 def command(*tried: str, name: str | None = None, **settings: Any) -> Callable[[Callable[..., None]], click.Command]:
-    """Return the decorator of a command whose help ends with these examples. settings: for `click.command`."""
+    """Return the decorator of a command with these examples. settings: for `click.command`."""
     return click.command(name, epilog=examples(*tried), **settings)
 
 
 def general_help(program: str, rule: str) -> str:
-    """Return the help that all commands of `program` share. rule: a further sentence about files."""
+    """Return the common help of `program`. rule: a further sentence about files."""
     return inspect.cleandoc(GENERAL.format(program=program, variable=program.upper().replace("-", "_"), rule=rule))
 
 
@@ -297,7 +297,7 @@ def is_under_torchrun() -> bool:
 
 
 def tell_launcher(message: str, exit_code: int) -> None:
-    """Store the first message for the report of torchrun or `spawn`; "" if the rank printed it."""
+    """Store the first message for torchrun or `spawn`; "" if the rank printed it."""
     file = os.environ.get(ERROR_FILE)
     if file and not Path(file).exists():
         with contextlib.suppress(OSError):

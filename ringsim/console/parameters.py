@@ -96,7 +96,7 @@ def _parse_part(text: str, parse: Callable[[str], int], factor: int) -> list[int
 
 
 def parse_share(text: str) -> float:
-    """Return a share, where 1 is the whole. Raises ValueError for other text, and for a negative share."""
+    """Return a share, where 1 is the whole. Raises ValueError for a negative share and other text."""
     digits = text.strip().removesuffix("%")
     try:
         value = decimal_number(digits) / (100 if text.strip().endswith("%") else 1)
@@ -165,7 +165,7 @@ def output_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def say_wrote(path: Path | str) -> None:
-    """Name a written file on stderr, so that stdout holds only the result."""
+    """Name a written file on stderr; stdout holds only the result."""
     click.echo(f"wrote {path}", err=True)
 
 

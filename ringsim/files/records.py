@@ -35,12 +35,12 @@ _RULES: dict[Any, str] = {str: "text", bool: "true or false", tuple: "a list", d
 
 
 def encode(record: Any) -> Any:
-    """Return a record for JSON: an object with the keys of its fields; enums become their values."""
+    """Return a record for JSON: an object by field names; enums become their values."""
     return msgspec.to_builtins(record, enc_hook=_without_subclass)
 
 
 def _without_subclass(value: Any) -> Any:
-    """Convert a subclass of str, int or float, such as torch's version, to the plain type."""
+    """Convert a subclass, such as torch's version, to the plain str, int or float."""
     for plain in (str, int, float):
         if isinstance(value, plain):
             return plain(value)
@@ -183,7 +183,7 @@ class FileFormat:
 
 
 class JsonFile(Record, frozen=True):
-    """A record that is a JSON file with the name and version of `FORMAT`."""
+    """A JSON file with the name and version of `FORMAT`."""
 
     FORMAT: ClassVar[FileFormat]
 

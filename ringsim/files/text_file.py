@@ -17,7 +17,7 @@ _TOO_DEEP = "is nested too deeply"
 
 
 def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes:
-    """Return the content of a file. Raises OSError if it cannot be read, ValueError if it is too large."""
+    """Return the content of a file. Raises OSError if unreadable, ValueError if too large."""
     with Path(path).open("rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -26,7 +26,7 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
 
 
 def read_regular(path: str | os.PathLike[str], place: str) -> bytes:
-    """Return the content of a file. Raises ValueError, which begins with `place`, if it cannot be read."""
+    """Return the content of a file. Raises ValueError, which begins with `place`, if unreadable."""
     path = Path(path)
     try:
         if path.exists() and not path.is_file():  # a pipe would keep a rank waiting, a device fill the memory
@@ -37,10 +37,7 @@ def read_regular(path: str | os.PathLike[str], place: str) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Return the text of a UTF-8 file.
-
-    Raises ValueError, which names the file, if it is not UTF-8, OSError if it is unreadable.
-    """
+    """Return the text of a UTF-8 file. Raises ValueError, which names the file, for other text; OSError if unreadable."""
     try:
         text = read_bytes(path).decode("utf-8-sig")  # some editors begin a file with a mark
     except UnicodeDecodeError as error:
@@ -121,7 +118,7 @@ def _toml_key(key: str) -> str:
 
 
 def quoted(value: object, most: int = 60) -> str:
-    """Return a value for a message: one line of at most `most` characters."""
+    """Return a value in one line of at most `most` characters."""
     return shortened(repr(value), most)
 
 
@@ -153,7 +150,7 @@ def _constant(name: str) -> None:
 
 
 def finite_or_none(value: Any) -> Any:
-    """Replace numbers that are not finite by None, also within objects and lists; records become objects."""
+    """Replace non-finite numbers by None, also within objects and lists; records become objects."""
     if isinstance(value, msgspec.Struct):
         value = msgspec.structs.asdict(value)
     if isinstance(value, dict):
@@ -232,7 +229,7 @@ def _temporary(path: Path) -> Path:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make a rename survive a power failure: the name belongs to the directory, not to the file."""
+    """Make a rename survive a power failure: the name belongs to the directory."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -43,17 +43,17 @@ else:
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Return whether a value is a whole number; true and false, ints in Python, are not."""
+    """Return whether a value is a whole number, and not true or false, which are ints in Python."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a number; true and false are not."""
+    """Return whether a value is a number, and not true or false."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def whole(low: int = 0, high: int = MAX_VALUE, unit: str = "") -> Meta:
-    """Return the bounds of whole numbers. unit: of the counted things, for the message."""
+    """Return the bounds of whole numbers. unit: for the message."""
     bounds = f" from {low} to {high}" if high < MAX_VALUE else f", at least {low}"
     return Meta(ge=low, le=high, description=f"must be a whole number{unit and f' of {unit}'}{bounds}")
 
@@ -75,12 +75,12 @@ def one_of(*known: str) -> Meta:
 
 
 def rate(value: Any) -> float:
-    """Return a rate in bytes per second; TOML has it as text with a unit."""
+    """Return a rate in bytes per second, from text with a unit."""
     return _quantity(parse_rate, value, '"1.25GB/s" or "10Gbit/s"')
 
 
 def time(value: Any) -> float:
-    """Return a time in seconds; TOML has it as text with a unit."""
+    """Return a time in seconds, from text with a unit."""
     return _quantity(parse_time, value, '"10us" or "1.5ms"')
 
 

@@ -74,7 +74,7 @@ class Types:
 
 
 class Placed(NamedTuple):
-    """The place of a transfer in a Schedule: its step, its row among all transfers, and its channel."""
+    """A transfer's place in a Schedule: step, row among all transfers, and channel."""
 
     step: int
     row: int

@@ -81,7 +81,7 @@ class _Value:
 
     @property
     def is_unused(self) -> bool:
-        """Whether it is a message that is not yet part of a state of its gpu."""
+        """Whether it is a message that is not yet part of a state."""
         return self.send != NO_STEP
 
 

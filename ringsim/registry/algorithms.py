@@ -181,17 +181,17 @@ def require_trusted(named: str, algorithm: str, trusted: Collection[str]) -> Non
 
 
 def is_built_in(collective: Collective | None, algorithm: str) -> bool:
-    """Return whether the algorithm is built in, and therefore proved by the tests of this project."""
+    """Return whether the algorithm is built in, and therefore proved by our tests."""
     return not names_file(algorithm) and (collective, base_name(algorithm)) in ALGORITHMS
 
 
 def names_file(algorithm: str) -> bool:
-    """Return whether the name is that of a file."""
+    """Return whether the name is a file's."""
     return ":" in algorithm or algorithm.endswith((".xml", ".py"))
 
 
 def summary_of(collective: Collective, algorithm: str) -> str:
-    """Return the docstring of a built-in algorithm up to the number of its steps."""
+    """Return a built-in algorithm's docstring up to the number of its steps."""
     line = (ALGORITHMS[collective, algorithm].__doc__ or "").partition("\n")[0].removeprefix("Return ")
     summary = _COUNTS.split(line)[0].rstrip(".").replace("`", "")
     return summary[:1].upper() + summary[1:]

@@ -110,7 +110,7 @@ def fit_dict(fit: calibration.LogFit) -> dict[str, Any]:
 
 
 def probe_fit_dict(fit: calibration.ProbeFit) -> dict[str, Any]:
-    """Return a fit to probes for JSON; an infinite rate becomes None."""
+    """Return a fit to probes for JSON; None: an infinite rate."""
     return {
         "parameters": [
             finite_or_none({"name": name, **asdict(estimate), "probes": fit.probes[name]})

@@ -101,7 +101,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 class Palette(NamedTuple):
-    """Paper, ink, greys and hues, each as #RRGGBB; sky and peach are lighter variants of blue and vermillion."""
+    """Paper, ink, greys and hues, as #RRGGBB; sky and peach are lighter variants of blue and vermillion."""
 
     paper: str
     ink: str

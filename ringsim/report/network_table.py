@@ -1,4 +1,4 @@
-"""Networks and rank placements, as tables for people and as JSON."""
+"""Networks and rank placements, as text and JSON."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ def network_summary(cluster: Network) -> dict[str, Any]:
 
 
 def format_networks(clusters: Iterable[Network], wide: bool = False) -> str:
-    """Return one row per network; wide: unwrapped, with the source of the numbers."""
+    """Return one row per network; wide: unwrapped, with sources."""
     rows = [("network", "hosts", "ranks", "description")]
     for summary in map(network_summary, clusters):
         hosts, ranks = summary["num_hosts"] or "any", summary["max_ranks"] or "any"
@@ -41,7 +41,7 @@ def format_networks(clusters: Iterable[Network], wide: bool = False) -> str:
 
 
 def network_details(cluster: Network, num_ranks: int) -> dict[str, Any]:
-    """Return a network, its resources and the kinds of paths from rank 0, for JSON."""
+    """Return a network, its resources and its paths from rank 0, for JSON."""
     topology = cluster.topology(num_ranks)
     resources = topology.resources
     limits = resources.capacity.tolist(), resources.burst_bytes.tolist(), resources.fails_at_s.tolist()
@@ -79,7 +79,7 @@ def _kinds_of_paths(topology: Topology) -> list[dict[str, Any]]:
 
 
 def format_network_details(details: dict[str, Any], wide: bool = False) -> str:
-    """Return the tables of the result of `network_details`."""
+    """Return the tables of `network_details`."""
     width = None if wide else WIDTH
     paths = [_path(path) for path in details["paths"]]
     about = f": {details['description']}" if details["description"] else ""
@@ -117,7 +117,7 @@ def _capacity(resource: dict[str, Any]) -> str:
 
 
 def network_facts(network: Mapping[str, Any]) -> list[str]:
-    """Return the description of a network's `as_dict`, or the costs and ports of a uniform network."""
+    """Return a network's description, or a uniform network's costs and ports."""
     if not _is_uniform(network):
         return [network["description"]] if network.get("description") else []
     formats = {"_bytes_per_s": format_rate, "_s": format_time}
@@ -149,7 +149,7 @@ _MARGIN = 15  # characters before the order
 def placement_dict(
     schedule: Schedule, network: Network, size_bytes: int, placement: RankPlacement, seed: int = 0
 ) -> dict[str, Any]:
-    """Return a rank placement with its gain and conditions for JSON; None: an infinite time."""
+    """Return a rank placement with its gain for JSON; None: an infinite time."""
     return {
         "collective": schedule.collective.value,
         "algorithm": schedule.algorithm,
@@ -162,7 +162,7 @@ def placement_dict(
 
 
 def format_placement(report: Mapping[str, Any], wide: bool = False) -> str:
-    """Return the text for a result of `placement_dict`; wide: with the full order."""
+    """Return the text of a `placement_dict`; wide: with the full order."""
     order = ",".join(map(str, report["order"]))
     if not wide and len(order) > WIDTH - _MARGIN:
         order = f"{order[: order.rfind(',', 0, 24) + 1]}... (--wide shows it, -o saves it)"

@@ -1,4 +1,4 @@
-"""`html_of`: HTML of results for notebooks: tables, and the lanes of a timeline as SVG."""
+"""`html_of`: HTML of results for notebooks."""
 
 import sys
 from collections.abc import Iterable

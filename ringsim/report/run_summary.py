@@ -1,4 +1,4 @@
-"""A simulated collective, and its `Explanation`, as text for people and as JSON."""
+"""A simulated collective, and its `Explanation`, as text and JSON."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,7 +69,7 @@ def summarise(
 
 
 def how_timed(result: Mapping[str, Any]) -> str:
-    """Return the origin of the time of `summarise`, and its notes."""
+    """Return the origin of the time, and notes."""
     return "; ".join([result["timed"], *result["notes"]])
 
 
@@ -79,10 +79,7 @@ def describe(
     width: int | None = WIDTH,
     further: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """Return the summary of `summarise`, the explanation and further rows as text.
-
-    width: in characters; None: unlimited.
-    """
+    """Return the text of `summarise`, the explanation and further rows. width: in characters; None: unlimited."""
     rows = [("timed", how_timed(result))] if result["library"] else []
     rows += [("transfers", f"{result['num_transfers']} in {plural(result['num_steps'], 'step')}"), *_times(result)]
     rows += lines(explanation) if explanation else ()
@@ -124,7 +121,7 @@ _RANK_COLUMNS = {"busy_s": "busy", "sending_s": "sending", "applying_s": "applyi
 
 
 def as_dict(explanation: Explanation) -> dict[str, Any]:
-    """Return an explanation for JSON, without the times of `ranks_as_dicts`."""
+    """Return an explanation for JSON, without the times by rank."""
     path, ranks, links = explanation.path, explanation.ranks, explanation.links
     spent = {f"{kind.value}_s": seconds for kind, seconds in path.seconds().items()} if path else {}
     link = links.bottleneck

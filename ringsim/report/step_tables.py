@@ -41,7 +41,7 @@ def format_trace_scaling(scaling: TraceScaling) -> str:
 
 
 def scaling_facts(scaling: TraceScaling) -> list[str]:
-    """Return facts for all numbers of ranks: certainty of the times, and omissions."""
+    """Return the certainty of the times, and omissions."""
     last = scaling.predictions[-1]
     between = [f"{plural(step.trace.num_ranks, 'rank')}: {step_time(step)}" for step in scaling.predictions]
     return [
@@ -81,7 +81,7 @@ def step_time(prediction: TracePrediction) -> str:
 
 
 def notes_on_step(prediction: TracePrediction) -> list[str]:
-    """Return uncounted operators, calls without a wait, and algorithms that NCCL would not choose."""
+    """Return uncounted operators, unawaited calls, and algorithms that NCCL would not choose."""
     not_counted = f"not counted: {'; '.join(prediction.not_counted)}" if prediction.not_counted else ""
     not_chosen = f"not NCCL's choice: {prediction.not_chosen}" if prediction.not_chosen else ""
     return [note for note in (not_counted, prediction.unawaited, not_chosen, prediction.by_formula) if note]
@@ -114,7 +114,7 @@ def step_facts(prediction: TracePrediction) -> list[tuple[str, str]]:
 
 
 def token_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[str, str]]:
-    """Return the row of tokens per second. tokens: per rank and step; None if unknown."""
+    """Return the row of tokens per second. tokens: per rank and step, or None."""
     least_s = prediction.mean.step_s if prediction.fused_s is None else prediction.fused_s
     if not tokens or not least_s:
         return []
@@ -124,7 +124,7 @@ def token_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[s
 
 
 def ddp_facts(step: DdpStep, profile: StepProfile) -> list[tuple[str, str]]:
-    """Return the rows of a DDP step: buckets, source of the times, and efficiency."""
+    """Return the rows of a DDP step: buckets, source, and efficiency."""
     count, buckets = plural(len(profile.parameters), "parameter"), plural(step.num_buckets, "bucket")
     source = in_one_line(shortened(str(profile.provenance.get("source") or "")))
     return [
@@ -135,7 +135,7 @@ def ddp_facts(step: DdpStep, profile: StepProfile) -> list[tuple[str, str]]:
 
 
 def caps_table(steps: Sequence[DdpStep], best: BucketCaps) -> DataTable:
-    """Return one row per bucket size, the last with torch's default caps. best: caps of the shortest step."""
+    """Return one row per bucket size, the last with torch's default caps. best: of the shortest step."""
     marks = {id(steps[-1]): "default"} | {id(step): "best" for step in steps if step.config.caps == best}
     columns: list[TableColumn | str] = [
         TableColumn("config.caps", "bucket_cap_mb", lambda caps: TableCell(str(caps), caps.rest_bytes)),
@@ -169,7 +169,7 @@ def _memory(peak: int, prediction: TracePrediction) -> str:
 
 
 def calls_table(prediction: TracePrediction) -> DataTable:
-    """Return one row per kind of call in the mean step, by first occurrence."""
+    """Return one row per kind of call, by first occurrence."""
     groups, num_steps = prediction.trace.groups, len(prediction.timelines)
     # Groups of the same ranks are one. Of each call: 1, its bytes, and seconds under way and exposed.
     kinds: dict[tuple[str, tuple[int, ...], str], list[tuple[float, ...]]] = defaultdict(list)
@@ -195,7 +195,7 @@ def calls_table(prediction: TracePrediction) -> DataTable:
 
 
 def better_steps(prediction: TracePrediction) -> list[str]:
-    """Return the changes that shorten the step, the best first; none for a compiled program."""
+    """Return the changes that shorten the step, the best first, unless it is compiled."""
     step_s, better = prediction.mean.step_s, () if prediction.trace.is_compiled else prediction.better
     return [f"{_time(time_s)} with {name}" for name, time_s in better if time_s < step_s][:MAX_BETTER]
 

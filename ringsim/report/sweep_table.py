@@ -1,4 +1,4 @@
-"""A `Sweep` as text: the fastest algorithms, their times and their gains."""
+"""A `Sweep` as text: the fastest algorithms, their times and gains."""
 
 from collections.abc import Iterator, Sequence
 
@@ -26,7 +26,7 @@ def sweep_notes(sweep: Sweep) -> list[str]:
 
 
 def library_notes(sweep: Sweep) -> list[str]:
-    """Return a note on times that lack the correction to a library's formula."""
+    """Return a note on times without the correction to a library's formula."""
     others = sweep.not_of_the_library()
     told = "not NCCL's, and simulated without the factor that brings NCCL's algorithms to the time of its formula"
     return [f"{', '.join(others)}: {told}"] if others else []
@@ -46,7 +46,7 @@ def format_gain(sweep: Sweep, winner: Winner) -> str:
 
 
 def runner_up(sweep: Sweep, network: str) -> str:
-    """Return the reference of the gains: the ring, or the second fastest."""
+    """Return the reference of the gains: the ring, or the second."""
     baseline = sweep.baseline(network)
     return f"the {baseline}".replace("the nccl", "nccl") if baseline in sweep.algorithms else "the second"
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TableCell(NamedTuple):
-    """The text of a cell, and its number for sorting, without which its text is used."""
+    """The text of a cell, and its number for sorting, if any."""
 
     text: str
     number: float | None = None
@@ -101,7 +101,7 @@ def _template() -> "Template":
 
 
 def time_cell(time_s: float | None) -> TableCell:
-    """Return a time with its unit; "never" if it is infinite."""
+    """Return a time with its unit, or "never"."""
     if time_s is None:
         return NOTHING
     return TableCell("never" if math.isinf(time_s) else format_time(time_s) if time_s else "0", time_s)
@@ -132,7 +132,7 @@ def share_cell(share: float | None, digits: int = 0) -> TableCell:
 
 
 def error_cell(error: float | None, digits: int = 0) -> TableCell:
-    """Return a signed relative error as per cent, sorted by magnitude."""
+    """Return a signed error as per cent, sorted by magnitude."""
     return NOTHING if error is None else TableCell(f"{error:+.{digits}%}", abs(error))
 
 

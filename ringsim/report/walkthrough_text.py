@@ -1,4 +1,4 @@
-"""The text of a walkthrough, of `Advice`, of a `NetworkBound`, and of a synthesized schedule."""
+"""The text of a walkthrough, of `Advice`, of a `NetworkBound`, and of a synthesis."""
 
 import math
 from collections.abc import Mapping
@@ -78,7 +78,7 @@ def bound_line(bound: NetworkBound, time_s: float) -> str:
 
 
 def bound_reason(bound: NetworkBound) -> str:
-    """Return the latency, ranks or resources that determine the bound."""
+    """Return the latency, ranks or resources behind the bound."""
     if bound.latency_s >= bound.throughput_s:
         return "latency only"
     if not bound.ranks:
@@ -94,7 +94,7 @@ def bound_reason(bound: NetworkBound) -> str:
 def synthesis_dict(
     synthesis: Synthesis, network: Network, size_bytes: int, seed: int, explanation: Explanation | None
 ) -> dict[str, Any]:
-    """Return the fastest schedule's summary, the bound and the named algorithms, for JSON."""
+    """Return the fastest schedule, the bound and the named algorithms, for JSON."""
     return summarise(synthesis.schedule, network, size_bytes, explanation) | {
         "seed": seed,
         "is_named": synthesis.is_named,

@@ -151,7 +151,7 @@ class Problem:
         return self.links.num_ranks
 
     def num_chunks(self, chunks_per_rank: int) -> int:
-        """Return the number of all chunks; in a broadcast or reduce only the root has chunks."""
+        """Return the number of all chunks; in a broadcast or reduce, only the root has chunks."""
         return chunks_per_rank if self.collective.has_root else chunks_per_rank * self.num_ranks
 
     def num_transfers(self, chunks_per_rank: int) -> int:
@@ -193,7 +193,7 @@ class Draft:
 
     @property
     def order(self) -> tuple[float, int]:
-        """The key for sorting: faster drafts first, and of similar drafts the smaller."""
+        """The sort key: faster drafts first, and of similar drafts the smaller."""
         return math.ceil(math.log(max(self.estimate_s, LEAST_S), ALIKE)), self.num_transfers
 
     def schedule(self, name: str) -> Schedule:

@@ -1,4 +1,4 @@
-"""`synthesize`: a search, limited in time, for the fastest schedule of a collective on a network."""
+"""`synthesize`: a search for the fastest schedule of a collective on a network."""
 
 import time
 from collections.abc import Callable
@@ -187,7 +187,7 @@ class _SynthesisSearch:
         )
 
     def _prove(self, schedule: Schedule) -> bool:
-        """Prove a schedule, again after a KeyboardInterrupt, and return whether there was one."""
+        """Prove a schedule, again after a KeyboardInterrupt; return whether there was one."""
         try:
             self._say("proving")
             verify(schedule)

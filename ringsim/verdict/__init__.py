@@ -1,4 +1,4 @@
-"""The verdict on a directory of results: the bottleneck, the best settings, and the cost of more ranks."""
+"""The verdict on a directory of results."""
 
 from ringsim.verdict.predictions import Attribution
 from ringsim.verdict.run_directory import (

@@ -68,7 +68,7 @@ def findings_from(facts: Mapping[str, Any]) -> tuple[Finding, ...]:
 
 
 def percent(share: float) -> str:
-    """Return a share such as 12 %; below one per cent with a digit, down to a tenth."""
+    """Return a share such as 12 %; below one per cent with a digit."""
     return f"{100 * share:.0f} %" if abs(share) >= 0.01 or abs(share) < 0.0005 else f"{100 * share:.1f} %"
 
 
@@ -138,7 +138,7 @@ class StepCost:
 
 
 class Check(NamedTuple):
-    """The errors of held-out predictions in a file; within: the number within the measured spread."""
+    """The errors of held-out predictions in a file; within: how many lie within the measured spread."""
 
     file: str
     kind: str

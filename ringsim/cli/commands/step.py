@@ -21,7 +21,7 @@ PERFETTO, PAGE = ".json", ".html"
 
 
 class StepOutput(options.PictureFile):
-    """The file that shows a step, by its suffix: a picture, a page, or the step itself for Perfetto."""
+    """The file of a step, by its suffix: a picture, a page, or a trace for Perfetto."""
 
     def check(self, several: str) -> None:
         """Refuse a file that cannot show the result. several: the given option of several ranks, or ""."""
@@ -41,7 +41,7 @@ class StepOutput(options.PictureFile):
         scaling: TraceScaling | None,
         caps: report.DataTable | None = None,
     ) -> None:
-        """Write the step, or with a scaling its curve, if a file is requested; see `step_page`."""
+        """Write the step, or its scaling curve, if a file is requested; see `step_page`."""
         if self.path is None:
             return
         suffix = self.path.suffix.lower()
@@ -98,7 +98,7 @@ class Computer:
             raise click.UsageError("--compute-scale and --measured-step exclude each other")
 
     def computing(self, file: Path, trace: ProgramTrace, network: Network) -> Computing:
-        """Return device and speed of the trace's computations. Raises UsageError if the trace has no times."""
+        """Return device and speed of the computations. Raises UsageError for a trace without times."""
         device = self.device or (Device.CUDA if library_of(network).chooses else trace.device)
         roofline = self._roofline()
         if roofline is None and any(step.is_watched and not step.compute_s for step in trace.steps):

@@ -89,7 +89,7 @@ def trace(
 
 
 def format_trace(trace: ProgramTrace) -> str:
-    """Return a line per kind of call of the last step, and a line for the whole step."""
+    """Return a line per kind of call of the last step, and one for the whole step."""
     step = trace.steps[-1]
     kinds: dict[tuple[str, str, tuple[int, ...]], list[int]] = {}  # groups of the same ranks are one
     for call in step.calls:

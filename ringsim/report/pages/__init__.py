@@ -1,4 +1,4 @@
-"""`page`: a self-contained HTML page with embedded style, program and data."""
+"""`page`: a self-contained HTML page."""
 
 import json
 from importlib import resources

@@ -1,4 +1,4 @@
-"""`animation_page`: a page that plays one run of a collective, or two on one axis of time."""
+"""`animation_page`: a page that plays one run of a collective, or two on one time axis."""
 
 import math
 from collections.abc import Sequence
@@ -106,10 +106,7 @@ def _ticks(times_s: Seconds, first_s: float, last_s: float) -> list[int | None]:
 
 
 def _times(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, list[int | None]]:
-    """Return each transfer's start in ticks, and the ticks between its events, as differences have fewer digits.
-
-    Events: the last byte leaves, it arrives, applying begins and ends.
-    """
+    """Return each transfer's start in ticks, and the ticks between its events, as differences have fewer digits."""
     timeline = run.timeline
     columns = {"left": "sent_s", "arrived": "arrived_s", "apply": "apply_s", "applied": "applied_s"}
     before = _ticks(timeline.start_s, first_s, last_s)

@@ -1,4 +1,4 @@
-"""`report_page`: a verdict as one page, the answers first; `step_page`: a predicted step as one page."""
+"""`report_page`: a verdict as one page; `step_page`: a predicted step as one page."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

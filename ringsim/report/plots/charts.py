@@ -38,7 +38,7 @@ Writes = Callable[[float], str]
 
 
 class Scale(NamedTuple):
-    """The label and format of an axis; log_base: 2 or 10 for a logarithmic axis."""
+    """The label and format of an axis; log_base: 2 or 10 if logarithmic."""
 
     label: str
     text: Writes
@@ -59,7 +59,7 @@ class Curve(NamedTuple):
 
 
 def draw_curves(axes: Axes, curves: Sequence[Curve]) -> bool:
-    """Draw each curve in its own colour; return whether any point fits on an axis."""
+    """Draw each curve in its own colour; return whether any point fits."""
     hues = palette()
     colours = (hues.blue, hues.vermillion, hues.orange, hues.sky, hues.dark_grey)
     drawn = [curve for curve in curves if any(map(_holds, curve.y))]
@@ -118,7 +118,7 @@ def describe_axes(axes: Axes, title: str = "", x: Scale | None = None, y: Scale 
 
 
 def set_axis(axis: Axis, label: str, text: Writes, log_base: int | None = None) -> None:
-    """Name an axis and format its values; log_base: 2 or 10 for a logarithmic axis."""
+    """Name an axis and format its values; log_base: 2 or 10 if logarithmic."""
     axis.axes.grid(color=palette().light_grey, linewidth=0.6)
     axis.axes.set_axisbelow(True)
     axis.axes.spines[["top", "right"]].set_visible(False)
@@ -212,13 +212,13 @@ def _told_apart(curves: Mapping[str, Sequence[float]]) -> list[tuple[list[str], 
 
 
 def draw_labels(axes: Axes, labels: Sequence[Label], size: float) -> None:
-    """Write each text centred at its (x, y) in data coordinates, `size` points high."""
+    """Write each text centred at (x, y) in data coordinates, `size` points high."""
     if labels:
         axes.add_artist(Labels(labels, size))
 
 
 class Labels(Artist):
-    """Texts at places in data coordinates, which are text in SVG and PDF."""
+    """Texts in data coordinates, which stay text in SVG and PDF."""
 
     def __init__(self, labels: Sequence[Label], size: float) -> None:
         super().__init__()
@@ -268,7 +268,7 @@ def draw_boxes(axes: Axes, shapes: Floats, label: str, **style: Any) -> None:
 
 
 def points_per_unit(axes: Axes) -> tuple[float, float]:
-    """Return the points (1/72 inch) of one unit along x and along y."""
+    """Return the points (1/72 inch) of one unit along x and y."""
     box = axes.get_position()
     width, height = axes.figure.bbox.width * box.width, axes.figure.bbox.height * box.height
     points = 72 / axes.figure.dpi

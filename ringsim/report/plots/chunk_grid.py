@@ -35,12 +35,12 @@ _SHADED_ON_DARK = ("black: holds nothing", "blue: contributions,", "the lighter 
 
 
 def is_striped(num_ranks: int, num_chunks: int) -> bool:
-    """Return whether a cell has room for a stripe per contributor; else it is shaded."""
+    """Return whether a cell has room for a stripe per contributor."""
     return num_ranks <= _MAX_STRIPED_RANKS and num_chunks * num_ranks <= MAX_STRIPES
 
 
 def grid_shape(states: ChunkStates) -> tuple[int, int]:
-    """Return the rows and columns of panels: one per state, and one for the legend."""
+    """Return rows and columns of panels: one per state, and one for the legend."""
     slots = len(states.states) + 1
     large = is_striped(states.num_ranks, states.num_chunks) and states.num_chunks > 8
     num_rows = -(-slots // (_MAX_PANELS // 2 if large else _MAX_PANELS))

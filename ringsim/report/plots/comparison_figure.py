@@ -1,4 +1,4 @@
-"""Pictures of a `Comparison`: time against size, predicted and measured, and error against size."""
+"""Pictures of a `Comparison`: times and errors against size."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ _FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1e3, 1e4)
 
 
 def draw_times(comparison: Comparison) -> Figure:
-    """Draw time against size: predictions as lines, measured medians with their spread as points."""
+    """Draw predictions as lines, and measured medians with their spread as points."""
     figure, axes = _page(f"Time on {comparison.network}: predicted and measured", TIMES)
     draw_time_curves(axes, comparison)
     others: list[Line2D | Patch] = [Line2D([], [], color=palette().dark_grey, label="predicted")]
@@ -89,12 +89,12 @@ def _set_error_axis(axes: Axes, ratios: Floats, *, is_linear: bool) -> None:
 
 
 def format_percent(ratio: float) -> str:
-    """Return the error of a prediction in percent: +20%."""
+    """Return an error in percent: +20%."""
     return "right" if abs(ratio - 1) < 1e-6 else f"{100 * (ratio - 1):+.3g}%"
 
 
 def format_factor(ratio: float) -> str:
-    """Return the error of a prediction as a factor: 2x too long, 3x too short."""
+    """Return an error as a factor: 2x too long, 3x too short."""
     if abs(np.log(ratio)) < 1e-6:
         return "right"
     return f"{ratio:g}x too long" if ratio > 1 else f"{1 / ratio:g}x too short"

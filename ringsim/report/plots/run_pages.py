@@ -71,7 +71,7 @@ def draw_run_page(view: RunView) -> Figure:
 
 
 def draw_compared_run(compared: ComparedRun) -> Figure:
-    """Draw the lanes of a recorded run, predicted above measured, on one axis of time."""
+    """Draw the lanes of a recorded run, predicted above measured, on one time axis."""
     run, timelines, grey = compared.run, [view.timeline for view in compared.views], palette().dark_grey
     both = [Lanes.of_view(view) for view in compared.views]
     for lanes in both:

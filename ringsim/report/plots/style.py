@@ -108,13 +108,13 @@ class Page(Figure):
 
 
 def new_figure(width: float, height: float, **rest: Any) -> Figure:
-    """Return an empty page of `width` by `height` inches, scaled with the user's font size."""
+    """Return an empty page in inches, scaled with the user's font size."""
     scale = font_scale()
     return Page(figsize=(width * scale, height * scale), dpi=setting("figure.dpi", _DPI), **rest)
 
 
 class Panel(NamedTuple):
-    """A band of a page. draw: fills it within the margins, in inches, that follow."""
+    """A band of a page. draw: fills it within the margins that follow, in inches."""
 
     height: float
     draw: Callable[[SubFigure, dict[str, float]], None]

@@ -61,7 +61,7 @@ def draw_sweep(sweep: Sweep) -> Figure:
 
 
 def panel_ranks(ranks: Sequence[int]) -> list[int]:
-    """Return the numbers of ranks with a panel: the least, the middle and the largest."""
+    """Return the least, the middle and the largest number of ranks, which have panels."""
     chosen = np.linspace(0, len(ranks) - 1, min(len(ranks), _MAX_PANELS)).round().astype(int)
     return [ranks[index] for index in chosen]
 
@@ -227,7 +227,7 @@ def size_edges(sizes_bytes: Sequence[int]) -> Floats:
 
 
 def set_size_axis(axes: Axes, sizes_bytes: Sequence[int], max_ticks: int = 16) -> None:
-    """Set a logarithmic axis over the cells, with at most `max_ticks` ticks at cell centres."""
+    """Set a logarithmic axis over the cells, with at most `max_ticks` ticks."""
     edges = size_edges(sizes_bytes)
     axes.set_xscale("log", base=2)
     axes.set_xlim(edges[0], edges[-1])
