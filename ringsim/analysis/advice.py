@@ -110,7 +110,6 @@ def advise(
 
 
 def _build_small(make: Callable[[str], Schedule], schedule: Schedule, network: Network, name: str) -> Schedule:
-    """Raise ValueError for too many transfers before the schedule is built."""
     estimate = estimated_transfers(partial(build, schedule.collective, name), schedule.num_ranks)
     if estimate > (MAX_TRANSFERS_UNSHARED if network.message_costs else MAX_TRANSFERS):
         raise ValueError(f"about {format_count(estimate)} transfers")
@@ -121,7 +120,7 @@ def _other_algorithms(schedule: Schedule, network: Network, size_bytes: int) -> 
     """Yield the other algorithms, first the same one with segments, or without if it has them."""
     own = schedule.algorithm
     if (schedule.collective, own) in ALGORITHMS and schedule.num_ranks > 1:
-        # A schedule's name does not tell its segments, but its chunks do.
+        # The number of segments follows from the chunks, not from the schedule's name.
         plain = build(schedule.collective, own, schedule.num_ranks, size_bytes)
         is_plain = (plain.num_chunks, plain.num_steps) == (schedule.num_chunks, schedule.num_steps)
         yield f"{own}/{SEGMENTS}" if is_plain else own

@@ -119,7 +119,7 @@ def _failed(topology: Topology, transfer: BlockedTransfer, until_s: float) -> tu
     path = topology.paths(np.array([transfer.src]), np.array([transfer.dst])).resource[0].tolist()
     used = dict.fromkeys([*path, int(cores[transfer.src]), int(cores[transfer.dst])])
     fails_at = {number: float(resources.fails_at_s[number]) for number in used if number != NONE}
-    # What was under way when the first of them failed ends at no later time.
+    # A transfer that uses the first failed resource cannot end after its failure.
     first_s = min(fails_at.values(), default=np.inf)
     return tuple(resources.names[number] for number, at_s in fails_at.items() if at_s <= max(until_s, first_s) < np.inf)
 

@@ -12,7 +12,7 @@ from ringsim.network import Network, lay_out
 from ringsim.schedule import Bools, Counts, Ints, Schedule, Step, Transfer, initial_counts, required, run
 from ringsim.simulation import Timeline
 
-MAX_STATES = 15  # all of an 8-rank all-reduce; odd, so that the state half-way is one of them
+MAX_STATES = 15  # all of an 8-rank all-reduce; odd, so that the middle state is included
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +130,6 @@ def find_phases(
 
 
 def _names(schedule: Schedule, steps: Sequence[ContributionStep]) -> tuple[str, str]:
-    """Name adding and copying steps by the ranks on which complete sums first appear."""
     if not schedule.collective.reduces:
         return "reduce", schedule.collective.value.replace("_", "-")
     summed = np.zeros((schedule.num_ranks, schedule.num_chunks), dtype=np.bool_)

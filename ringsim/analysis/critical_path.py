@@ -14,7 +14,7 @@ from ringsim.network import Floats, Ints, Topology
 from ringsim.schedule import NO_ROW, Dependencies
 from ringsim.simulation import Timeline, TransferCosts, bytes_s
 
-ROUNDING = 1e-9  # of the time so far: what an activity takes beyond its cost by less than that is no contention
+ROUNDING = 1e-9  # of the time so far: a smaller excess over an activity's cost is rounding, not contention
 
 
 class Activity(Enum):
@@ -42,7 +42,7 @@ class CostKind(Enum):
 
     LATENCY = "latency"
     BANDWIDTH = "bandwidth"  # of the bytes alone
-    CONTENTION = "contention"  # by which bytes, overheads and reductions take longer since others use the same
+    CONTENTION = "contention"  # additional time because other activities share the resources
     REDUCTION = "reduction"
     OVERHEAD = "overhead"  # of a message, at either end
     WAITING = "waiting"  # without a cause in the schedule: 0 in a simulation

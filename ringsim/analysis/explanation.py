@@ -14,8 +14,8 @@ from ringsim.schedule import Bools, Schedule, dependencies, stable_order
 
 MAX_TRANSFERS = transfers_in(8.0)  # a ring of 1,024 ranks has not quite as many
 _BYTES_PER_TRANSFER = 500  # of memory, at most
-_ROUNDING = 1e-9  # of the whole time: what begins that little before the other's end begins with it
-SAME_USE = 1e-6  # what differs by less than this fraction is called equally busy: rounding must not choose
+_ROUNDING = 1e-9  # of the whole time: an activity that begins so little before another's end begins with it
+SAME_USE = 1e-6  # values that differ by a smaller fraction are equal: rounding must not decide
 
 Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indices 64
 
@@ -113,7 +113,7 @@ def pack_rows(lane: Ranks, peer: Ranks, begin_s: Floats, end_s: Floats, num_lane
     row = np.zeros(len(lane), dtype=np.int64)
     rows: list[list[tuple[float, int]]] = [[] for _ in range(num_lanes)]  # end and peer of the last one in each
     activities = list(zip(*(column.tolist() for column in (lane, peer, begin_s, end_s)), strict=True))
-    # By their beginning: then any free row will do, and a new one is needed only where all are in use.
+    # Ordered by their begin, any free row is suitable, and a new row is needed only if all are in use.
     for index in np.argsort(begin_s, kind="stable").tolist():
         number, other, begin, end = activities[index]
         own = rows[number]
@@ -165,7 +165,7 @@ def _union(rank: Ranks, begin: Floats, end: Floats) -> Intervals:
         return rank, begin, end
     times = np.concatenate([begin, end])
     order = np.argsort(times)
-    # NumPy has no stable sort by two keys as fast as one by the time and one by the rank after it.
+    # Sorting by time and then stably by rank is faster than NumPy's sort by two keys.
     order = order[stable_order(np.concatenate([rank, rank])[order])]
     change = np.where(order < len(rank), 1, -1)
     num_open = np.cumsum(change)

@@ -12,11 +12,11 @@ from ringsim.network import Floats
 from ringsim.schedule import Bools, Ints, Schedule
 
 _MARGIN = 0.12  # of the unit square, around everything
-# By which part of its length a link is bent: one of two in both directions, one that would lead over a rank, and one
-# that would lead through the middle of a circle, where all those would meet.
+# Bend of a link, as a fraction of its length: if both ranks send, if a straight link would cross a rank, and if it
+# would pass the centre of a circle, where all such links would meet.
 _BOTH_WAYS, _OVER_A_RANK, _THROUGH_THE_MIDDLE = 0.07, 0.22, 0.32
 _TWO_RANKS = 0.4  # likewise, of the links between the only two
-_TOUCHES, _APART = 0.2, 0.07  # of the distance of the closest ranks: as near a link touches one; two arcs side by side
+_TOUCHES, _APART = 0.2, 0.07  # of the distance of the closest ranks: a link touches a rank; between two arcs
 
 
 class GraphShape(Enum):
@@ -107,7 +107,6 @@ def _on_circle(order: Ints) -> Floats:
 
 
 def _in_hosts(pairs: Ints, names: Sequence[str], host_of_rank: Ints) -> GraphLayout:
-    """Place each host's ranks in two rows, so that a ring within the host is a loop."""
     used = np.unique(host_of_rank).tolist()
     num_columns = math.ceil(math.sqrt(len(used)))
     num_rows = math.ceil(len(used) / num_columns)

@@ -24,10 +24,10 @@ BOUNDED = (
     Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER, Collective.BROADCAST, Collective.REDUCE,
 )  # fmt: skip
 MAX_FLOW_EDGES = 8_000  # of all flow problems of one kind together; about a second
-MIN_TARGETS = 8  # ranks, if there are so many, for which the worst cut is found at least
+MIN_TARGETS = 8  # least number of ranks for which a cut is found
 SAME = 1e-9  # numbers closer than this fraction are equal
 SOURCE, SINK = "source", "sink"
-MAX_PAIRS = 2**19  # of ranks; those of 724 ranks, which take some seconds
+MAX_PAIRS = 2**19  # of ranks; 724 ranks, which take some seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,7 +182,7 @@ def bound_of(collective: Collective, network: Network, num_ranks: int, size_byte
     is_mirrored = collective.reduces and collective is not Collective.ALL_REDUCE
     if is_mirrored:  # on reversed links
         links, collective = links.reversed(), _MIRRORED[collective]
-    hosts_only = topology.switch_of_rank is not None  # within them a switch adds or copies many messages as one
+    hosts_only = topology.switch_of_rank is not None  # within hosts a switch adds or copies many messages as one
     groups = groups_of_ranks(network, num_ranks)[int(hosts_only) :]
     worst = max(_throughputs(collective, links, groups, size_bytes), key=lambda cut: cut.time_s)
     throughput_s = float(worst.time_s + links.fixed_s.min())
@@ -324,7 +324,6 @@ class FlowNetwork:
             self._class_of["in", resource] = self._class_of["out", resource] = counts
 
     def _add_paths(self) -> None:
-        """Join each path's resources and ranks; a path without resources is one edge."""
         links = self.links
         order = np.argsort(-links.nearness_to_src(), axis=1, kind="stable")
         resource = np.take_along_axis(links.resource, order, axis=1)

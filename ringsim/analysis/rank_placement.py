@@ -68,7 +68,7 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
     if budget < 1:
         raise ValueError(f"budget {budget}: must be at least 1, since the given order is simulated")
     ends_at = time.monotonic() + seconds
-    times_s: dict[Ranks, float] = {}  # the best one is the first of the fastest: nothing is moved without a gain
+    times_s: dict[Ranks, float] = {}  # of equal times the first wins: no rank moves without a gain
     best = given = tuple(range(schedule.num_ranks))
     for order in _orders(schedule, network, size_bytes, times_s, budget, np.random.default_rng(seed)):
         times_s[order] = predict_time(permute_ranks(schedule, order), network, size_bytes, runtime=runtime)

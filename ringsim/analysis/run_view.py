@@ -18,7 +18,7 @@ from ringsim.schedule import Ints, Schedule
 from ringsim.simulation import Seconds, Timeline, closed_form_of, predict_time, simulate
 from ringsim.units import format_size, format_time
 
-MAX_RANKS = 128  # more can neither be told apart in a picture nor be counted in little memory
+MAX_RANKS = 128  # more ranks are indistinguishable in a picture, and their contributions need much memory
 MAX_TRANSFERS = 12_000  # about a megabyte of a page; a ring of 64 ranks has 8,064
 MAX_CELLS = 2**15  # chunks of all ranks
 _SMALLEST_LOG2, _LARGEST_LOG2 = 6, 30  # 64 B .. 1 GiB
@@ -137,7 +137,7 @@ class RunView:
         beyond = np.flatnonzero(times_s >= 2 * floor_s)
         if floor_s in (0, np.inf) or not len(beyond):
             return None
-        # Between two simulated sizes the time may have a kink, where a pipeline fills: so search, not interpolate.
+        # Search instead of interpolating: the time may have a kink between two simulated sizes, where a pipeline fills.
         # Only multiples of the number of chunks: with chunks of one size, few transfers may stand for all.
         first, num_chunks = int(beyond[0]), self.schedule.num_chunks
         low, high = int(sizes[first - 1]) if first else 0, int(sizes[first])

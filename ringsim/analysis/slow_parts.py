@@ -159,7 +159,7 @@ def slow_pairs(slow_parts: SlowParts) -> set[tuple[int, int]]:
 def format_slow_parts(slow_parts: SlowParts) -> str:
     """Return a sentence on slow and failing parts, with the first few pairs; or ""."""
     dead = {rank.rank for rank in slow_parts.ranks if rank.fails_at_s is not None}
-    # The pairs of a rank that fails are not named again.
+    # Pairs of a failing rank are not repeated.
     failing = [pair for pair in slow_parts.pairs if pair.fails_at_s is not None and not dead & {pair.src, pair.dst}]
     slow = [pair for pair in slow_parts.pairs if pair.slowdown > SLOW]
     template = text_template(Path(__file__).with_name("slow_parts.j2"))

@@ -34,9 +34,9 @@ from ringsim.text_table import records_csv
 from ringsim.units import decimal_number, format_size, plural, whole_number
 from ringsim.workers import Workers
 
-MAX_TRANSFERS = 10**7  # of a schedule; one that is listed takes about 1 GB then
+MAX_TRANSFERS = 10**7  # of a schedule; listed, it takes about 1 GB
 BASELINE, LIBRARY_RING = "ring", LIBRARY_ALGORITHMS[0]
-_TIE = 1e-9  # two algorithms that do the same in another order differ by rounding alone
+_TIE = 1e-9  # equal work in a different order differs only by rounding
 _NumRanks = Annotated[int, values.whole(2, values.MAX_RANKS)]
 
 
@@ -285,7 +285,7 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
     simulate = _Simulator(collective, sizes_bytes, networks, max_transfers, as_library, without_room)
     workers, names = workers or Workers(), list(dict.fromkeys(algorithms))
     groups = list(product(names, ranks))
-    if workers.count > 1:  # the longest tasks come first, so that all workers end at about the same time
+    if workers.count > 1:  # the longest tasks first, so that all workers end at about the same time
         groups.sort(key=lambda group: -group[1])
     cells: dict[tuple[str, int], list[SweepCell]] = {}
     refused: dict[str, dict[int, str]] = {name: {} for name in names}
@@ -352,7 +352,7 @@ class _Simulator:
         )
 
     def _built(self, algorithm: str, num_ranks: int) -> dict[int, Schedule | str]:
-        """Return schedules, or why they are skipped, by size. Raises ValueError if none can be built."""
+        """Return schedules, or why they are skipped, by size. Raises ValueError if one cannot be built."""
         variants: dict[int, Schedule | str] = {}
         by_size = {}
         for size_bytes in self.sizes_bytes:

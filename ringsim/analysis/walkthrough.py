@@ -24,7 +24,7 @@ from ringsim.text_table import text_template
 from ringsim.units import plural
 
 MAX_COUNTS = 2**24  # chunks of all ranks, times ranks: tens of MiB, and a few seconds
-MAX_NAMED = 8  # chunks and ranks that are listed; more are counted
+MAX_NAMED = 8  # listed chunks and ranks; more are only counted
 
 
 class Action(IntEnum):
@@ -154,11 +154,9 @@ class _Sends(NamedTuple):
         return len(self.chunks) == self.num_ranks * (self.num_ranks - 1)
 
     def is_chunk_of(self, end: int) -> bool:
-        """Return whether each message is one chunk numbered like its sender (0) or receiver (1)."""
         return all(chunks == [ranks[end]] for ranks, chunks in self.chunks.items())
 
     def clauses(self) -> list[str]:
-        """Return the messages in words, one clause for equal messages to the same receivers."""
         receivers: dict[tuple[int, str], list[int]] = {}
         for (src, dst), content in zip(self.chunks, self.contents, strict=True):
             receivers.setdefault((src, content), []).append(dst)

@@ -22,7 +22,7 @@ from ringsim.units import parse_size, whole_number
 from ringsim.workers import Workers
 
 MAX_JOBS = 2**10
-MAX_RANKS = 2**17  # beyond that one collective would be simulated for many minutes
+MAX_RANKS = 2**17  # above, simulating one collective takes many minutes
 COLLECTIVES = sorted({collective for collective, _ in ALGORITHMS}, key=lambda collective: collective.value)
 
 Command = Callable[..., None]
@@ -197,7 +197,7 @@ def _networks(
 ) -> Mapping[str, Network]:
     if not names:
         return {"uniform": Network.uniform(latency, bandwidth, reduce_bandwidth or math.inf)}
-    refuse_together("network", "latency", "bandwidth", "reduce_bandwidth")  # a file says all of the network
+    refuse_together("network", "latency", "bandwidth", "reduce_bandwidth")  # a file describes the whole network
     loaded = {name: load_network(name) for name in names}
     for network in loaded.values():
         say_contradiction(network)

@@ -23,7 +23,7 @@ from ringsim.files import decode, encode, naming_place
 from ringsim.traces import INTERRUPTED, ProgramTrace, TraceRequest
 
 GRACE_S = 10.0  # in which an interrupted program may end
-RECORDING = (sys.executable, "-P", "-m", "collectives.recording")  # whatever files the working directory has
+RECORDING = (sys.executable, "-P", "-m", "collectives.recording")  # independent of files in the working directory
 
 
 def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | None = None) -> ProgramTrace:
@@ -39,13 +39,13 @@ def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | 
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.txt")
         command = [*RECORDING, json.dumps(encode(replace(request, output=str(output)))), str(report)]
-        # It has a session of its own, so that Ctrl-C reaches us alone.
+        # The recorder has its own session, so that Ctrl-C reaches only this process.
         start = partial(Popen, command, env=environment, cwd=request.folder or None, start_new_session=True)
         with ended_once(), start(stdout=stdout, stderr=stderr) as recording:
             exit_code = _ended(recording)
         told = report.read_text(encoding="utf-8", errors="replace") if report.exists() else ""
     first = told.partition("\n")[0]
-    if first.isdigit():  # the recorder's own, whatever has become of the process since
+    if first.isdigit():  # the recorder's own exit code, independent of the later fate of the process
         if int(first):
             sys.exit(int(first))
         return ProgramTrace.load(output)
@@ -55,7 +55,6 @@ def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | 
 
 
 def _ended(recording: Popen[Any]) -> int:
-    """Wait for the recorder; a KeyboardInterrupt ends it."""
     try:
         return recording.wait()
     except KeyboardInterrupt:
@@ -66,7 +65,7 @@ def _ended(recording: Popen[Any]) -> int:
         raise
     finally:
         recording.kill()
-        with suppress(OSError):  # unless the program has left processes that it would have ended
+        with suppress(OSError):  # if the program left no process
             os.killpg(recording.pid, signal.SIGTERM)
 
 

@@ -108,7 +108,7 @@ def _run(
             f"{num_ranks} ranks were requested, but {starter} has already started ranks: use only one of the two"
         )
     processes: list[BaseProcess] = []
-    # Noted, not raised: a signal that comes while a process is being started must not lose it.
+    # Signals are noted, not raised, as an exception during the start of a process would lose the process.
     with endings_noted(*passed_on) as came, _reserved_port() as port, TemporaryDirectory() as folder:
         try:
             for rank in range(num_ranks):
@@ -119,7 +119,7 @@ def _run(
             codes = _first_codes(processes, came, passed_on)
         finally:
             for process in processes:
-                process.kill()  # a rank that takes SIGTERM for a wish to stop would wait for those that have gone
+                process.kill()  # a rank that treats SIGTERM as a stop request would wait for ranks that have ended
                 process.join()
         return _failure(codes, came, folder) if codes else None
 
@@ -131,7 +131,7 @@ def _reserved_port() -> Iterator[int]:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((HOST, 0))
         port = holder.getsockname()[1]
-        if sys.platform != "linux":  # where no two sockets may have the port, even if only one of them listens
+        if sys.platform != "linux":  # other systems let no two sockets have the port, even if only one listens
             holder.close()
         yield port
 
@@ -213,7 +213,7 @@ def _run_rank(target: Callable[..., int | None], arguments: Sequence[Any]) -> No
         if isinstance(leaving.code, str):
             click.echo(leaving.code, err=True)
         code = 1 if isinstance(leaving.code, str) else leaving.code or 0
-    except BrokenPipeError:  # the reader of our output had enough
+    except BrokenPipeError:  # the reader of our output has closed the pipe
         code = 1
     except MISTAKES as error:
         code, text = MISTAKE, message_of(error)
@@ -226,7 +226,7 @@ def _run_rank(target: Callable[..., int | None], arguments: Sequence[Any]) -> No
         with suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()
-        # Threads of a broken group may still be waiting, and would abort a process that takes leave in order.
+        # Threads of a broken process group may still wait, and would abort a process that exits normally.
         os._exit(code)
 
 

@@ -120,10 +120,10 @@ def clear_line() -> None:
 
 
 def _is_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()  # it is None if it was closed before the program began
+    return sys.stderr is not None and sys.stderr.isatty()  # it is None if stderr was closed before the start
 
 
-MISTAKES = (click.ClickException, ValueError, OSError, ScheduleError)  # what a user got wrong, or the machine refuses
+MISTAKES = (click.ClickException, ValueError, OSError, ScheduleError)  # of the user, or refusals of the machine
 LONGEST = 1000  # characters of a message
 _BREAK = re.compile(r"\s*[\r\n]\s*")
 
@@ -154,7 +154,7 @@ class OneLineCommand(click.Command):
         except click.exceptions.Abort as abort:
             say(f"{self.name}: {str(abort) or 'interrupted'}")
             sys.exit(130)
-        except BrokenPipeError:  # the reader of our output had enough, such as `head`
+        except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
             sys.exit(1)
         except MemoryError as error:
             self.refuse(f"not enough memory: {error}".removesuffix(": "), self.name)
@@ -164,7 +164,7 @@ class OneLineCommand(click.Command):
             if (error.name or "").split(".")[0] != "torch":
                 raise
             self.refuse(needs_torch("this command"), self.name)
-        except ScheduleError as error:  # a result: the command was called rightly, and the schedule is wrong
+        except ScheduleError as error:  # a result: the command was used correctly, and the schedule is wrong
             self.refuse(message_of(error), self.name, exit_code=1)
         except MISTAKES as error:
             self.refuse(message_of(error), self.name)
@@ -260,7 +260,7 @@ def general_help(program: str, rule: str) -> str:
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # set by torchrun and by `spawn`
-GRACE_S = 20.0  # how long another rank leaves rank 0 to say what is wrong; torchrun ends it sooner
+GRACE_S = 20.0  # for which other ranks wait until rank 0 has printed its error; torchrun ends them sooner
 
 
 class TorchrunCommand(OneLineCommand):
@@ -281,7 +281,7 @@ class TorchrunCommand(OneLineCommand):
             sys.exit(exit_code)
         started = "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized()
         if not (_is_first_of_host() or started):
-            # torchrun ends all ranks as soon as one exits: that must not happen before rank 0 has spoken.
+            # torchrun ends all ranks as soon as one exits, which must not happen before rank 0 has printed its error.
             time.sleep(GRACE_S)
             sys.exit(exit_code)
         super().refuse(message, command, exit_code)

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-MAX_BYTES = 256 * 2**20  # also what keeps a device that never ends, such as /dev/zero, from filling the memory
+MAX_BYTES = 256 * 2**20  # also prevents an endless device, such as /dev/zero, from filling the memory
 _TOO_DEEP = "is nested too deeply"
 
 
@@ -29,7 +29,7 @@ def read_regular(path: str | os.PathLike[str], place: str) -> bytes:
     """Return the content of a file. Raises ValueError, which begins with `place`, if unreadable."""
     path = Path(path)
     try:
-        if path.exists() and not path.is_file():  # a pipe would keep a rank waiting, a device fill the memory
+        if path.exists() and not path.is_file():  # a pipe would block a rank, a device would fill the memory
             raise ValueError(f"{place}: cannot be read: not a regular file")
         return path.read_bytes()
     except OSError as error:
@@ -37,7 +37,7 @@ def read_regular(path: str | os.PathLike[str], place: str) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Return the text of a UTF-8 file. Raises ValueError, which names the file, for other text; OSError if unreadable."""
+    """Return the text of a UTF-8 file. Raises ValueError, which names it, for other text; OSError if unreadable."""
     try:
         text = read_bytes(path).decode("utf-8-sig")  # some editors begin a file with a mark
     except UnicodeDecodeError as error:
@@ -100,7 +100,6 @@ def _holds_tables(value: Any) -> bool:
 
 
 def _toml(value: Any) -> str:
-    """Return a value on one line. TOML's escapes are JSON's, and one more."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, dict):

@@ -15,9 +15,9 @@ from ringsim.units import MAX_VALUE, parse_rate, parse_time
 Parser = Callable[[Any], Any]
 
 MAX_RANKS = 2**17
-MIN_S, MAX_S = 1e-12, 1e9  # less than any clock can tell, and decades: what is between can be added up and divided by
+MIN_S, MAX_S = 1e-12, 1e9  # below the resolution of any clock, and decades; sums and quotients stay finite
 MAX_RATIO = 1e9  # how many times as slow something may be
-MAX_COUNT = 2**20  # more hosts, NICs or cores than that are a slip of the finger
+MAX_COUNT = 2**20  # more hosts, NICs or cores are a typing error
 MAX_BYTES = 2**40
 _LARGEST = sys.float_info.max
 
@@ -89,7 +89,7 @@ def _quantity(parse: Callable[[str], float], value: Any, example: str) -> float:
         raise ValueError(f"must be text with a unit, such as {example}")
     try:
         return parse(value)
-    except ValueError as error:  # its message begins with the value, which is named already
+    except ValueError as error:  # its message begins with the value, which is already named
         raise ValueError(str(error).removeprefix(repr(value)).removeprefix(":").strip()) from None
 
 

@@ -40,7 +40,7 @@ COLLECTIVES = {  # the last name of each is the one that is written
     "reduce": Collective.REDUCE,
 }
 MAX_CHUNKS = 2**16  # the runtime keeps offsets in 16 bits
-PLACED = "ringsim"  # an attribute of ours: where the schedule that was written has what a step receives
+PLACED = "ringsim"  # our own attribute: the place of a received transfer in the written schedule
 _BUFFERS = {Collective.ALL_GATHER: ("i", "o"), Collective.REDUCE_SCATTER: ("o", "i")}
 
 
@@ -204,7 +204,7 @@ def _read_step(program: Program, block: ThreadBlock, number: int, element: "Elem
 NAMES = {collective: name for name, collective in COLLECTIVES.items()}
 BYTES_PER_TRANSFER = 600  # of memory, while it is written
 MAX_BYTES = 2**40  # sizes up to which the runtime is to use it: all
-Block = tuple[str, int, int]  # what a thread block does, "s" or "r", with whom, and on which channel
+Block = tuple[str, int, int]  # "s" (send) or "r" (receive), peer and channel of a thread block
 Point = tuple[Block, int]  # a step of a thread block
 
 
@@ -274,7 +274,7 @@ def _blocks(
         block = ("s", int(waits.dst[row]), channels[row]) if is_send else ("r", int(waits.src[row]), channels[row])
         lines = blocks.setdefault(block, [])
         latest: dict[Block, int] = {}
-        # A write waits for all of them, also for those that have left whenever the chunk can have come back.
+        # A write waits for all earlier reads, even for sends that must have left before the chunk can return.
         for other, step in [*(points[earlier] for earlier in required), *([] if is_send else sends.pop(chunk, []))]:
             if other != block and step > waited_for.get((block, other), -1):
                 waited_for[block, other] = latest[other] = step

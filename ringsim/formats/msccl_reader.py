@@ -29,7 +29,7 @@ from ringsim.schedule import Schedule, ScheduleError, Transfer, held_at_end, hel
 if TYPE_CHECKING:
     import networkx as nx
 
-MAX_BYTES = 2**30  # of the table that tells which steps are before which
+MAX_BYTES = 2**30  # of the table of preceding steps
 MAX_NAMED = 6  # steps of a deadlock, in a message
 NO_STEP = -1  # in place of a step or a move: held from the start
 NOT_A_STATE = -1  # in place of a version: it was added to a state
@@ -150,7 +150,6 @@ class _Run:
                 yield receive, send
 
     def _order(self) -> "nx.DiGraph[int]":
-        """Return the graph of the steps; edges lead to the waiting steps."""
         import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 
         graph: nx.DiGraph[int] = nx.DiGraph()
@@ -162,7 +161,7 @@ class _Run:
             if step.hasdep and step.type != Types.NOP:
                 signals[step.block.gpu, step.block.id].append(number)
         for number, step in enumerate(self._steps):
-            if step.depid >= 0:  # it waits for the first step with hasdep from there on
+            if step.depid >= 0:  # it waits for the first step with hasdep from `deps` on
                 known = signals[step.block.gpu, step.depid]
                 place = bisect.bisect_left(known, step.deps, key=lambda signal: self._steps[signal].s)
                 if place == len(known):
@@ -237,7 +236,7 @@ class _Run:
         if before := self._cells.get(location):
             self._require_after(number, location, before.writer, *before.readers)
             if location == self._alias(*self._place(location.gpu, "o", before.value.chunk)):
-                self._take(number, before.value)  # nobody has read it, but the rank's state was that for a while
+                self._take(number, before.value)  # unread, but temporarily the rank's state
         self._cells[location] = _Cell(value, number)
 
     def _require_after(self, number: int, location: Location, *others: int) -> None:
@@ -261,7 +260,6 @@ class _Run:
         return _Value(own.chunk, own.version + 1, NO_STEP)
 
     def _take(self, number: int, value: _Value) -> None:
-        """Make an unused message the rank's state of the chunk."""
         if value.is_unused:
             self._move(number, value, reduce=False)
             value.version = len(self.states[self._steps[number].block.gpu, value.chunk]) - 1

@@ -223,7 +223,6 @@ def build_from_file(algorithm: str, num_ranks: int) -> Schedule:
 
 
 def _functions(algorithm: str, path: Path) -> str:
-    """Return the names of the functions of a file without running it."""
     _require_file(algorithm, path)
     tree: ast.Module = _call(algorithm, ast.parse, path.read_bytes())
     names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
@@ -249,10 +248,10 @@ def _function(algorithm: str, path: Path, name: str) -> Any:
 
 
 def _run(module: ModuleType) -> None:
-    # Not by an import, which may take the bytecode of an older file for it, and leaves bytecode beside it.
+    # No import: it might use the bytecode of an older file, and would write bytecode next to the file.
     path = Path(str(module.__file__))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)  # an error is one line; what Python makes of it says the rest
+        warnings.simplefilter("ignore", SyntaxWarning)  # an error must be one line
         code = compile(path.read_bytes(), path, "exec")
     exec(code, vars(module))
 
@@ -267,7 +266,6 @@ def _call(algorithm: str, function: Callable[[Any], Any], argument: Any) -> Any:
 
 
 def _place(algorithm: str, error: BaseException) -> str:
-    """Return the executing line of the user's file; "" if there is none."""
     file = algorithm.rpartition(":")[0]
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(Path(file))]
     return f"line {lines[-1]}: " if lines else ""

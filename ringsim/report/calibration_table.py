@@ -134,7 +134,7 @@ def format_value(name: str, value: float) -> str:
     return format_rate(value) if name.endswith("bandwidth") else format_time(value)
 
 
-_ALIKE = 0.2  # intervals at least as wide show both ends: N % longer is then not N % shorter
+_ALIKE = 0.2  # wider intervals show both ends, as N % longer is then not N % shorter
 
 
 def format_comparison(comparison: calibration.Comparison, wide: bool = False) -> str:

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 WHITE, BLACK = "#FFFFFF", "#000000"
-_MIDDLE = 0.5  # of lightness: paper that is darker takes the hues for dark paper
+_MIDDLE = 0.5  # lightness below which paper counts as dark
 
 
 def _rgb(colour: str) -> tuple[int, int, int]:
@@ -154,7 +154,7 @@ def svg_colours() -> str:
     return f"@media (prefers-color-scheme: dark) {{ figure svg {{{variables} }} }}\n"
 
 
-# Readable on white and on black; vermillion is left to faults.
+# Readable on white and on black; vermillion is reserved for faults.
 _FEW_RANKS = ("#3B82C4", "#E69F00", "#1A9E77", "#C76AA5", "#62C3EE", "#D8C820", "#9A6A44", "#8A8A8A")
 # For more ranks a scale from purple to yellow (viridis), in which neighbours look alike.
 _SCALE = ("#56308C", "#3E5A96", "#2A7D8E", "#24A087", "#5AC364", "#AAD73C", "#F5E43C")

@@ -21,10 +21,10 @@ from ringsim.simulation import Seconds, Timeline
 from ringsim.traces import ProgramTrace
 from ringsim.training_step import StepTimeline
 
-MAX_TRANSFERS = 500_000  # of all runs; at four events each, more than a browser likes to hold
+MAX_TRANSFERS = 500_000  # of all runs; with four events each, about the limit of a browser
 _EVENTS_AT_ONCE = 10_000
-_APPLIES = 0  # the number of that thread; those that send come after it, and then what hangs
-_STOPPED, _AT_LEAST_US = 0.05, 1.0  # of the time of the run, and beside it: how far beyond its end that is drawn
+_APPLIES = 0  # the thread of applications; the threads of sends and of a hanging activity follow
+_STOPPED, _AT_LEAST_US = 0.05, 1.0  # relative and absolute extension of a hanging activity beyond the end of the run
 
 Event = dict[str, Any]
 
@@ -108,7 +108,7 @@ def _run_events(
 def _transfers(timeline: Timeline, row: Ints, zero_s: float, first_pid: int, first_arrow: int) -> Iterator[Event]:
     moments = timeline.start_s, timeline.sent_s, timeline.apply_s, timeline.applied_s
     start, sent, apply, applied = (np.rint((times_s - zero_s) * 1e9) for times_s in moments)
-    # An arrow for each transfer that is applied, and whose sending is long enough to be seen.
+    # An arrow for each applied transfer whose send is long enough to be visible.
     arrows = np.where((sent > start) & np.isfinite(applied), first_arrow + np.arange(len(timeline)), -1)
     columns = (timeline.step, timeline.chunk, timeline.src, timeline.dst, timeline.reduce, arrows)
     transfers = list(zip(*(column.tolist() for column in columns), strict=True))
@@ -125,18 +125,17 @@ def _transfers(timeline: Timeline, row: Ints, zero_s: float, first_pid: int, fir
             activity = _slice(pid, tid, name, begin / 1000, (end - begin) / 1000, args)
             arrow = {"ph": phase, "cat": "transfer", "name": "transfer", "id": number, "pid": pid, "tid": tid}
             arrow["ts"] = begin / 1000
-            # An arrow begins in the slice that is written before it, and ends in the one after it.
+            # An arrow begins in the preceding slice, and ends in the following slice.
             yield from [activity, arrow][:: 1 if phase == "s" else -1] if number >= 0 else [activity]
 
 
 def _in_order(begin: Seconds, end: Seconds, pids: Ints, tids: Ints) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield row, process, thread, begin and end (ns) of finished transfers, ordered by time."""
     order = np.lexsort((end, begin))
     threads = list(zip(pids.tolist(), tids.tolist(), strict=True))
     busy_until: dict[tuple[int, int], int] = {}
     for row in order[np.isfinite(end[order])].tolist():
         thread = threads[row]
-        # Rows are packed with an allowance for rounding, which the viewers do not make: they drop what overlaps.
+        # Rows are packed with a tolerance for rounding, but the viewers drop slices that overlap at all.
         begins = max(int(begin[row]), busy_until.get(thread, 0))
         busy_until[thread] = ends = max(int(end[row]), begins)
         yield row, *thread, begins, ends

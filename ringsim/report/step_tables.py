@@ -17,7 +17,7 @@ from ringsim.units import format_size, format_time, plural
 MAX_BETTER = 4  # alternatives that are listed
 BETTER = "The step would take"  # heads them
 _TENTHS = partial(share_cell, digits=1)
-_ROUNDING_S = 1e-9  # what a step is slowed by less is the rounding of times
+_ROUNDING_S = 1e-9  # a smaller slowdown is rounding
 
 
 def format_trace_prediction(prediction: TracePrediction, facts: Sequence[tuple[str, str]] = ()) -> str:
@@ -171,7 +171,7 @@ def _memory(peak: int, prediction: TracePrediction) -> str:
 def calls_table(prediction: TracePrediction) -> DataTable:
     """Return one row per kind of call, by first occurrence."""
     groups, num_steps = prediction.trace.groups, len(prediction.timelines)
-    # Groups of the same ranks are one. Of each call: 1, its bytes, and seconds under way and exposed.
+    # Groups with the same ranks count as one. Of each call: 1, its bytes, and seconds under way and exposed.
     kinds: dict[tuple[str, tuple[int, ...], str], list[tuple[float, ...]]] = defaultdict(list)
     for timeline in prediction.timelines:
         for call, span, exposed_s in zip(timeline.step.calls, timeline.calls, timeline.exposed_by_call(), strict=True):

@@ -15,11 +15,11 @@ from ringsim.schedule import Collective, Schedule, permute_ranks
 from ringsim.simulation import Runtime, lists_more_than
 
 SEGMENTS = (4, 16)  # in which built-in algorithms are tried
-LEAST_GAIN = 0.98  # times the time of its plain form, below which another form of an algorithm is listed
-NUM_PLACED = 3  # built-in algorithms for which a placement is searched for
+LEAST_GAIN = 0.98  # times the time of the plain form, below which another form of an algorithm is listed
+NUM_PLACED = 3  # built-in algorithms for which placements are searched
 MAX_PLACED_RANKS = 16
 MAX_FORM_TRANSFERS = 2**11  # of a built-in algorithm in another form
-NUM_PLACEMENTS = 24  # that are simulated for a built-in algorithm: all of four ranks
+NUM_PLACEMENTS = 24  # simulated for a built-in algorithm: all orders of four ranks
 INTERRUPTED = "interrupted"  # why an algorithm was skipped
 MAX_TRANSFERS = transfers_in(2.0)  # of which each has to be looked at
 
@@ -110,7 +110,6 @@ class BuiltInAlgorithms:
     def _gaining(
         self, one: NamedTime, forms: Callable[[NamedTime, float], Iterator[NamedTime]], ends_at: float
     ) -> list[NamedTime]:
-        """Return the fastest form in a list; empty if none gains or the time is up."""
         if one.time_s is None or time.monotonic() >= ends_at:
             return []
         self.say(f"simulating forms of {one.algorithm}")

@@ -18,11 +18,11 @@ from ringsim.network import NONE, Floats, Ints
 from ringsim.schedule import Bools, Collective, Columns, Schedule, Transfer
 from ringsim.synthesis.matching import ChunkMatching, Overlay
 
-NUM_ROUNDS = 3  # in which either half of an all_reduce makes room for what the other one uses
+NUM_ROUNDS = 3  # in which each half of an all_reduce avoids the resources of the other half
 WAVES = (2, 4, 8, 16, 32, 64)
-ALIKE = 1.02  # times as long, up to which two estimates are alike
+ALIKE = 1.02  # largest ratio of equivalent estimates
 LEAST_S = 1e-12  # in place of a time or a bound of 0
-UNBALANCED = 1.02  # times the bound, from which on the busiest resource of both halves together is too busy
+UNBALANCED = 1.02  # times the bound, above which the busiest resource of both halves together is too busy
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -266,7 +266,6 @@ class Drafting:
         return self._copied(overlay.reversed()).turned_round()
 
     def _held(self) -> Bools:
-        """Return which rank first has which chunk, (num_ranks, num_chunks)."""
         ranks = np.arange(self._problem.num_ranks)
         owner = 0 if self._problem.collective.has_root else ranks
         return np.asarray(ranks[:, None] == np.repeat(owner, self._chunks_per_rank))

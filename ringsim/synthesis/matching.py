@@ -24,7 +24,7 @@ from ringsim.simulation import fair_rates
 
 MAX_LINKS_OF_RANK = 64  # of an overlay that has all links
 MAX_COMBINATIONS = 1000  # of patterns, of which many have the same links
-LEAST_SHARE = 0.02  # of a resource, that is left to what uses it beside something else
+LEAST_SHARE = 0.02  # least share of a resource that remains when others use it
 DEARER = 1.5  # times as much, from which on a link leads to another island
 NO_TIME = 1e-30  # seconds a byte, where nothing limits a link
 
@@ -63,7 +63,6 @@ def _reached(num_ranks: int, src: Ints, dst: Ints) -> Bools:
 
 
 def _connected(num_ranks: int, src: Ints, dst: Ints) -> Ints:
-    """Return for each rank the lowest rank connected to it, in either direction."""
     lowest = np.arange(num_ranks)
     while True:
         before = lowest.copy()
@@ -143,7 +142,7 @@ def _joined(inner: Ints, outer: Ints, offsets: tuple[int, ...] | None) -> Bools:
     return joined
 
 
-TOLERANCE = 0.1  # of the time of most messages: what happens within it happens at once
+TOLERANCE = 0.1  # of the median time of a message: events within it count as simultaneous
 
 
 class NotConnectedError(Exception):
@@ -199,7 +198,6 @@ class ChunkMatching:
         return MatchedCopies(link.astype(np.int64), chunk.astype(np.int64), start_s, end_s)
 
     def _go_on(self) -> bool:
-        """Advance to the next event; return False if there is none."""
         busy_s = self._free_s[self._free_s > self._soon_s]
         next_s = min(busy_s.min(initial=np.inf), self._coming[0][0] if self._coming else np.inf)
         if next_s == np.inf:
@@ -222,7 +220,6 @@ class ChunkMatching:
             receivers = np.array([rank for rank in receivers.tolist() if self._take(rank)], dtype=np.int64)
 
     def _take(self, rank: int) -> bool:
-        """Begin a copy to a rank; return False if there is none."""
         rows = self._into[rank]
         rows = rows[self._free_s[rows] <= self._soon_s]
         if not len(rows):
@@ -238,7 +235,7 @@ class ChunkMatching:
         rarity = self._holders[lacking[offered]] + self._rng.random(len(offered))
         column = int(offered[rarity.argmin()])
         offers = np.flatnonzero(useful[:, column])
-        if len(offers) > 1:  # over the link that is soonest done, and of such ones over the one with the least choice
+        if len(offers) > 1:  # prefer the link that is done first, then the link with the fewest useful chunks
             keys = self._rng.random(len(offers)), useful[offers].sum(axis=1), self._busy_s[rows[offers]]
             offers = offers[np.lexsort(keys)]
         self._send(int(rows[offers[0]]), rank, int(lacking[column]))

@@ -21,13 +21,13 @@ CHUNKS_PER_RANK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 CHUNKS_OF_ROOT = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 MAX_OVERLAYS = 64
 FEW_TRANSFERS = 2**11  # of what is tried with each overlay
-MAX_TRANSFERS = 2**15  # of what is tried; on many ranks MAX_PER_PAIR of each pair
+MAX_TRANSFERS = 2**15  # of a tried schedule; on many ranks MAX_PER_PAIR per pair
 MAX_PER_PAIR = 16
-LEFT_FOR_BEST = 0.7  # of the time, that is not spent on trying all overlays
-LEFT_FOR_BALANCE = 0.7  # of the time left then, that is spent on making halves of an all_reduce fit to each other
-NUM_KEPT = 3  # overlays that are looked into, and drafts whose order is improved
-ORDER_SHARE = 0.1  # of the time, that the simulation of such a draft may take
-NUM_LOOKED_AT = 8  # drafts that are simulated of all those that were made
+LEFT_FOR_BEST = 0.7  # of the time: reserved for the best overlays
+LEFT_FOR_BALANCE = 0.7  # of the remaining time, for fitting the halves of an all_reduce to each other
+NUM_KEPT = 3  # overlays that are examined, and drafts whose order is improved
+ORDER_SHARE = 0.1  # of the time: limit for the simulation of such a draft
+NUM_LOOKED_AT = 8  # drafts to simulate
 MAX_RESTARTS = 1000
 SAME = 1e-6  # times closer than this fraction are equal
 GOOD_ENOUGH = 1.001  # times the bound, at which a search ends
@@ -208,7 +208,6 @@ class _SynthesisSearch:
         return built_in.with_forms(named) if found_s > self._options.enough * problem.bound_s else named
 
     def _search(self, counts: list[int], seed: int) -> None:
-        """Try few chunks on all overlays, other numbers of chunks on the best, then other random numbers."""
         problem, begun_s = self._problem, self._left_s()
         few = [count for count in counts if problem.num_transfers(count) <= FEW_TRANSFERS]
         known: list[Draft] = []

@@ -30,11 +30,11 @@ MOST_SIZES = 10
 MOST_RANKS = 32  # with more a page would take minutes
 MAX_FITS = 16  # of a directory with many files; each takes a second
 CAPS_MB = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
-# Networks of the bootstrap that give an interval: 20, of which 95 % are 19; fewer where ranks make a simulation long.
+# Number of bootstrap networks for an interval: 20, of which 95 % are 19; fewer if many ranks make a simulation long.
 _MOST_DRAWS, _FEWEST_DRAWS, _AFFORDED_PAIRS = 20, 5, 4000
 
 
-# The fields of a network that say what messages and calls cost, whatever their bytes.
+# The fields of a network with costs per message or call, independent of the bytes.
 _LATENCIES = {"latency_s", "uplink_latency_s", "send_overhead_s", "receive_overhead_s", "call_s", "torch_call_s"}
 
 
@@ -106,7 +106,7 @@ def attribute(cluster: Network, num_ranks: int, size_bytes: int) -> Attribution:
     return Attribution(num_ranks, size_bytes, seconds)
 
 
-# One on which nothing costs anything is refused: so latencies are nearly nothing, as far as the network adds up.
+# A network without any costs is refused; latencies therefore become tiny instead of 0.
 _TAKEN_AWAY: dict[Bound, Callable[[Network], Network]] = {
     Bound.STRAGGLER: lambda cluster: cluster.with_spec(slow_ranks=(), slow_links=()),
     Bound.CORES: lambda cluster: with_numbers(cluster, lambda field, number: None if field == "cores" else number),
@@ -213,7 +213,7 @@ def _subject(file: str, measurements: Measurements, job: JobReport | None, conte
         cases = calibration.cases_of_measurements(measurements, calibration.num_hosts(measurements), file)
         comparison = calibration.compare_measurements(cases, fit.cluster)
     profile = (job and job.profile) or next(iter(contents.profiles.values()), None)
-    # The gradients, else the largest tensor timed, or that the longest message is cut from.
+    # The gradients, else the largest timed tensor, or the tensor from which the longest message is cut.
     messages = [probe.size_bytes for probe in measurements.probes_of("shift")]
     timed = [times.size_bytes for times in measurements.collectives]
     size = job.gradient_bytes if job else max(timed or [max(messages, default=SMALLEST) * measurements.num_ranks])

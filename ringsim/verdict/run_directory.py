@@ -216,7 +216,6 @@ class TrainingComparison(JsonFile, frozen=True, forbid_unknown_fields=False):
 
 
 def _name(described: Any) -> str:
-    """Return the name of a network or a resource in JSON; "" for none."""
     if not isinstance(described, dict | None):
         raise ValueError("must be an object")
     name = described.get("name", UNIFORM) if described is not None else ""
@@ -279,8 +278,8 @@ class DdpPrediction(OpenRecord, frozen=True):
         return (self.step, *self.sweep, *self.scaling)
 
 
-MAX_FILES = 1000  # more is no directory of results but somebody's home
-# What our own commands write beside what is read here, with nothing in it that is not there too.
+MAX_FILES = 1000  # a directory with more files is probably a home directory
+# Other outputs of our own commands, without additional data.
 BY_PRODUCTS = {
     "report.png", "memory.png", "report.html", "checkpoint.pt", "comparison.png", "compare.csv",
     "compare.txt", "times.png", "errors.png", "runs.json", "run.toml",
@@ -333,7 +332,7 @@ class RunDirectory:
 
 _RECORDS: dict[str, Any] = {kind: get_args(of)[1] for kind, of in [*get_type_hints(RunDirectory).items()][1:-1]}
 _FORMATS = {record.FORMAT.name: kind for kind, record in _RECORDS.items() if hasattr(record, "FORMAT")}
-# The output of --json does not name a format: its kind is that whose keys it has, perhaps among others.
+# The output of --json does not name a format; its keys identify its kind.
 _SHAPES = {
     "cells": {"network", "cells", "summary"},
     "simulated": {"collective", "algorithm", "size_bytes", "network", "time_s", "explained"},
@@ -348,7 +347,7 @@ def read_directory(folder: Path) -> RunDirectory:
     """
     alone = folder.is_file()
     if not alone:
-        os.listdir(folder)  # os.walk would say nothing of a directory that cannot be read
+        os.listdir(folder)  # os.walk ignores an unreadable directory
     contents = RunDirectory(str(folder))
     for number, path in enumerate([folder] if alone else _files(folder)):
         name = path.name if alone else str(path.relative_to(folder))
@@ -396,12 +395,11 @@ def _read(path: Path, name: str, contents: RunDirectory) -> None:
 
 
 def _record(data: Any) -> tuple[str, object]:
-    """Return a JSON file's record, and its field of `RunDirectory`, by its format or its keys."""
     form = data.get("format") if isinstance(data, dict) else ""
     if isinstance(form, str) and form in _FORMATS:
         kind = _FORMATS[form]
         return kind, _RECORDS[kind].from_dict(data)
     for kind, keys in _SHAPES.items() if form is None else ():
-        if keys <= data.keys():  # the output of `ringsim ddp` has the fields of the step beside the others
+        if keys <= data.keys():  # the output of `ringsim ddp` also has the fields of the step
             return kind, decode(_RECORDS[kind], data | {"step": data})
     raise ValueError(NO_KIND)

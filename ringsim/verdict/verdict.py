@@ -54,7 +54,7 @@ def findings_from(facts: Mapping[str, Any]) -> tuple[Finding, ...]:
         "percent": percent, "rounded": rounded, "interval": interval, "by_size": by_size,
         "size": format_size, "rate": format_rate, "plural": plural,
     }  # fmt: skip
-    path = Path(__file__).with_name("answers.j2")  # the names of what is in files may contain line breaks
+    path = Path(__file__).with_name("answers.j2")  # names from files may contain line breaks
     answers = load_template(path, filters, finalize=lambda value: in_one_line(str(value)))
     sections = re.split(r"^# ", answers.render(facts), flags=re.MULTILINE)[1:]
     findings = []

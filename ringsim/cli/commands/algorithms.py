@@ -21,7 +21,7 @@ from ringsim.simulation import lists_more_than, predict_time
 from ringsim.text_table import align_columns, wrap_text
 from ringsim.units import format_size, format_time, plural
 
-MAX_TRANSFERS = transfers_in(2.0)  # of an algorithm that is simulated, if each of them has to be looked at
+MAX_TRANSFERS = transfers_in(2.0)  # of a simulated algorithm, if each transfer must be simulated
 
 
 @console.command(

@@ -15,7 +15,7 @@ from ringsim.simulation import Seconds
 from ringsim.text_table import as_sentence
 from ringsim.units import format_size, format_time, plural, time_unit
 
-_TICKS = 10**6  # into which the whole time is divided: a pixel is a hundred of them or more
+_TICKS = 10**6  # of the whole time; a pixel is at least a hundred ticks
 _SCRIPTS = ("run.js", "canvas.js", "graph.js", "grid.js", "lanes.js", "player.js")
 MAX_SIDES = 2
 

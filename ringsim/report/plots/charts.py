@@ -27,10 +27,10 @@ Floats = npt.NDArray[np.float64]
 Reals = npt.NDArray[np.floating]
 Label = tuple[float, float, str, str, bool]  # x, y (the centre of a digit's height), text, colour, bold
 _WIDEST, _THINNEST = 5.0, 1.2  # points
-_MARKS = 8  # on each curve
-_ALIKE = 0.01  # of the height of a picture: curves that are nowhere farther apart are one line
+_MARKS = 8  # markers on each curve
+_ALIKE = 0.01  # of the height of a picture: closer curves are merged into one line
 _NAMES = 44  # characters of a line of the legend
-_BEYOND = 1e100  # losses come near to the end of floats, which no axis can hold
+_BEYOND = 1e100  # losses may approach the largest float, which no axis can show
 _MOST_TICKS = 9
 # Widths in font sizes: of a label such as "200 ms" with its gap, and of the label that Axis.get_tick_space assumes.
 _LABEL_WIDTH, _COUNTED_WIDTH = 5, 3
@@ -76,8 +76,6 @@ def _holds(value: float) -> bool:
 
 
 class _Decades(LogLocator):
-    """Ticks at 1, 2 and 5 of each decade if their labels fit, else at fewer places."""
-
     def __init__(self, room: int) -> None:
         super().__init__(numticks=room)
         self._room = room
@@ -98,7 +96,6 @@ class _Decades(LogLocator):
 
 
 def _room(axis: Axis) -> int:
-    """Return the number of tick labels that fit, as far as the axis' place is known before drawing."""
     if axis is axis.axes.yaxis:
         return _MOST_TICKS
     return max(3, min(_MOST_TICKS, int(axis.get_tick_space() * _COUNTED_WIDTH / _LABEL_WIDTH)))
@@ -197,7 +194,6 @@ def draw_loss_curves(axes: Axes, curves: Mapping[str, Sequence[float]]) -> bool:
 
 
 def _told_apart(curves: Mapping[str, Sequence[float]]) -> list[tuple[list[str], Sequence[float]]]:
-    """Merge curves that differ by at most _ALIKE of the height."""
     held = [loss for losses in curves.values() for loss in losses if _holds(loss)]
     distance = _ALIKE * (max(held, default=0.0) - min(held, default=0.0))
     lines: list[tuple[list[str], Sequence[float]]] = []

@@ -16,9 +16,9 @@ from ringsim.report.plots.charts import Floats, boxes, draw_boxes, draw_labels, 
 from ringsim.report.plots.style import LEFT, RIGHT, WIDTH, Panel, palette, points
 from ringsim.schedule import Bools
 
-MAX_STRIPES = 128  # across a panel; with more, nobody tells one stripe from the next
+MAX_STRIPES = 128  # across a panel; more stripes are indistinguishable
 _MAX_STRIPED_RANKS = 16  # with more, a row is too low for its frame
-_MAX_PANELS = 9  # side by side; half as many where a panel has many chunks to tell apart
+_MAX_PANELS = 9  # per row; half as many if panels have many chunks
 _GAP = (0.12, 0.42)  # inches between panels, across and down
 _COUNT_SIZE = 6.5  # points
 _FRAME_WIDTH = 1.4  # points
@@ -80,7 +80,7 @@ def name_cells(axes: Axes, num_ranks: int, num_chunks: int, *, with_ranks: bool)
     axes.set(xlim=(-0.5, num_chunks - 0.5), ylim=(num_ranks - 0.5, -0.5), xticks=[], yticks=[])
     axes.tick_params(length=0, labelsize=points(7), pad=2)
     per_chunk, per_rank = points_per_unit(axes)
-    # The chunks as labels, not ticks: hundreds of those would take longer to make than all the rest.
+    # Chunks are labels, not ticks: hundreds of ticks take longer to draw than everything else.
     y, chunks = num_ranks - 0.5 + points(_COUNT_SIZE) / per_rank, strided(num_chunks, points(12.0), per_chunk)
     draw_labels(axes, [(chunk, y, str(chunk), palette().ink, False) for chunk in chunks], points(_COUNT_SIZE))
     if with_ranks:

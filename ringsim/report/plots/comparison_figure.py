@@ -19,7 +19,7 @@ from ringsim.report.plots.style import new_figure, palette, points
 
 _SIZE = (10.0, 5.6)  # inches
 _MAX_GROUPS = 24  # whose lines can be told apart
-_LINEAR_ERRORS = 0.5  # up to so large, errors stand on a linear axis in percent
+_LINEAR_ERRORS = 0.5  # largest error for a linear axis in percent
 _BAND = 0.15  # opacity of an interval
 _SPREAD = 0.3  # opacity of the spread of the measured times
 _FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1e3, 1e4)
@@ -112,7 +112,7 @@ class _Group(NamedTuple):
     low_s: Floats
     high_s: Floats
     used: Floats  # 1 where it was used in the calibration
-    least_s: Floats  # of the interval in which the measured time is expected; NaN where it is not known
+    least_s: Floats  # ends of the interval in which the measured time is expected; NaN if unknown
     most_s: Floats
 
     @property

@@ -27,7 +27,7 @@ FOLLOWED_CHUNK = 0
 FEW_RANKS = 16  # up to so many, there is room for outlines
 MAX_PHASES = 4  # with names above the lanes
 _TOP, _SENDS, _APPLIES, _ROW_OF_MANY = -0.40, 0.45, (0.09, 0.40), 0.30  # of a lane that reaches from -0.4 to 0.4
-_STOPPED, _NOTES = 0.05, 0.5  # of the time: how far beyond its end what hangs is drawn, and the room for notes
+_STOPPED, _NOTES = 0.05, 0.5  # of the time: how far hanging activities are drawn beyond its end, and the room for notes
 _TEXT, _SMALLEST_TEXT = 8.0, 5.5  # points
 _NAME_LENGTH, _NOTE_LENGTH = 12, 74  # characters
 _HIGHEST, _LEFT_OF_HOSTS = 6.0, 1.6  # inches, of all lanes together, and of their names
@@ -235,7 +235,7 @@ def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
     slow = lanes.sends(begun & lanes.is_slow)[:, 2:4]
     add_lines(slow, "over a slow link", colours.vermillion, 2.5 if few else 1, linewidth=2.5)
     add_boxes(lanes.applies(lasting), "reduces", facecolor=colours.orange, linewidth=0)
-    # What takes no time has a tick, which says when the chunk is in its place.
+    # Activities without duration have a tick at the time at which the chunk is in its place.
     tick: dict[str, Any] = {"marker": "|", "linestyle": "none", "markeredgewidth": 2}
     at_once, copies = applied & timeline.reduce & ~lasting, applied & ~timeline.reduce
     add_lines(lanes.applies(at_once)[:, 1:3], "reduces (takes no time)", colours.orange, 2.0 if few else 0.5, **tick)
@@ -253,7 +253,6 @@ def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
 
 
 def _label_sends(axes: Axes, lanes: Lanes, begun: Bools) -> bool:
-    """Label sends that have room; return whether any has."""
     timeline, colours = lanes.timeline, palette()
     per_unit, lane = points_per_unit(axes)
     size = min(points(_TEXT), 0.75 * lane * float(lanes.row_height.min()))
@@ -278,7 +277,7 @@ def _label_sends(axes: Axes, lanes: Lanes, begun: Bools) -> bool:
 def _follow_chunk(axes: Axes, lanes: Lanes) -> Handles:
     timeline, colours, few = lanes.timeline, palette(), lanes.num_ranks <= FEW_RANKS
     rows = (timeline.chunk == FOLLOWED_CHUNK) & np.isfinite(timeline.start_s)
-    # Where all that is sent is one chunk, and to many at once, following it would frame everything.
+    # If there is only one chunk, sent to many ranks at once, following it would frame everything.
     if not rows.any() or (timeline.num_chunks == 1 and lanes.row.any()):
         return []
     outline: dict[str, Any] = {"facecolor": "none" if few else colours.ink, "edgecolor": colours.ink}

@@ -133,7 +133,7 @@ def _draw_messages(
     draw_graph(axes, layout, slow)
 
 
-_NARROW = 0.15  # of the axis: a regime that is narrower has no room for its name
+_NARROW = 0.15  # of the axis: a narrower regime has no room for its name
 
 
 def draw_sizes(axes: Axes, view: RunView) -> None:
@@ -183,7 +183,6 @@ def _draw_times(axes: Axes, view: RunView) -> list[Line2D]:
 
 
 def _draw_regimes(axes: Axes, view: RunView) -> list[Line2D]:
-    """Draw the time of 0 bytes and the crossover, and name the regimes."""
     (first, last), colours, lines = axes.get_xlim(), palette(), []
     floor_s, crossover = view.by_size.floor_s, view.by_size.crossover_bytes
     if floor_s > 0:
@@ -317,7 +316,6 @@ def _draw_link_times(axes: Axes, schedule: Schedule, network: Network, explanati
 
 
 def _rows_of_transfers(network: Network, explanation: Explanation, row_of_link: Ints) -> tuple[Ints, Ints]:
-    """Return transfers and their rows, one pair for each link of a transfer."""
     timeline, usage = explanation.timeline, explanation.links
     paths = network.topology(timeline.num_ranks).paths(timeline.src.astype(np.int64), timeline.dst.astype(np.int64))
     rows = row_of_link[paths.resource]

@@ -71,7 +71,6 @@ def _draw_bar(axes: Axes, lane: int, begin_s: float, end_s: float, colour: str, 
 
 
 def _draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, short: str, colour: str) -> bool:
-    """Write the longer text that fits; return whether one does."""
     room = _LANES_WIDTH * 72 * (end_s - begin_s) / axes.get_xlim()[1]
     for label in (text, short):
         if len(label) * _POINTS_PER_CHARACTER < room - 2:
@@ -82,7 +81,6 @@ def _draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, 
 
 
 def _draw_exposed(axes: Axes, waits: Sequence[tuple[float, float]]) -> None:
-    """Shade and name the waits for communication; if no name fits, name the longest below the axis."""
     colour = palette().vermillion
     for begin_s, end_s in waits:
         axes.axvspan(begin_s, end_s, color=colour, alpha=0.13, linewidth=0, zorder=0)

@@ -37,7 +37,7 @@ def _hex(colour: str, otherwise: str) -> str:
 WIDTH, LEFT, RIGHT = 14.0, 0.8, 0.25
 _TITLE_HEIGHT, _LINE_HEIGHT = 0.53, 0.22
 _DPI = 144.0  # with the widths of the pages about 2000 pixels
-# Matplotlib's types know every name, and take no other string.
+# Matplotlib's types list every setting, and accept no other string.
 _SETTINGS, _DEFAULTS = cast(MutableMapping[str, Any], rcParams), cast(MutableMapping[str, Any], rcParamsDefault)
 
 
@@ -52,7 +52,7 @@ def drawing(style: str | None = None) -> Iterator[None]:
         if style is not None:
             _use(style)
         _SETTINGS["text.parse_math"] = False  # a $ in a name is a $
-        _SETTINGS["text.usetex"] = False  # a file of settings would start latex, with the file's own preamble
+        _SETTINGS["text.usetex"] = False  # a settings file could start latex with its own preamble
         _SETTINGS["svg.fonttype"] = setting("svg.fonttype", "none")  # text that can be searched and copied
         yield
 
@@ -72,7 +72,7 @@ def _use(style: str) -> None:
         return
     try:
         if style not in ("default", *matplotlib.style.available) and not Path(style).is_file():
-            raise OSError  # matplotlib would import package of package.style, and open what is behind a URL
+            raise OSError  # matplotlib would import the package of package.style, and open URLs
         matplotlib.style.use(style)
     except (OSError, ValueError, UnicodeError) as error:
         known = ", ".join(name for name in matplotlib.style.available if not name.startswith("_"))

@@ -134,7 +134,6 @@ def draw_sweep_curves(axes: Axes, sweep: Sweep, network: str, num_ranks: int, st
 
 
 def _told_apart(sweep: Sweep, network: str) -> set[str]:
-    """Return the algorithms with coloured curves: all if they are few, else the ring and the winners."""
     if len(sweep.algorithms) <= _FEW_CURVES:
         return set(sweep.algorithms)
     return {sweep.baseline(network), *winning_names(sweep, network).ravel().tolist()}
@@ -167,7 +166,7 @@ def _notes(sweep: Sweep) -> list[str]:
 Names = npt.NDArray[np.object_]
 
 NOBODY, TIED = "", "tied"
-TIE = 1.02  # an algorithm that is less than so many times as fast as the ring gains nothing that a run would show
+TIE = 1.02  # a smaller speed-up over the ring would not show in a measurement
 _GAIN_SIZE = 8.0  # points
 _ROW = (-0.5, 0.5)
 
