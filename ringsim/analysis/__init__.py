@@ -1,4 +1,4 @@
-"""The analysis of simulations: bounds, use of ranks and links, the best algorithm and placement."""
+"""Analysis of simulations: lower bounds, use of ranks and links, algorithms and rank placements."""
 
 from ringsim.analysis.advice import Advice, advise, better_networks
 from ringsim.analysis.blocked import BlockedRun, find_blocked, format_blocked, hanging_text

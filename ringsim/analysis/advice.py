@@ -43,10 +43,7 @@ _FAULTS: tuple[tuple[str, str, Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A change that may help.
-
-    time_s: simulated; infinite if it never finishes, None if it was skipped. skipped: the reason, or empty.
-    """
+    """A change that may help. time_s: infinite if the run never finishes, None if it was skipped."""
 
     name: str
     time_s: float | None
@@ -67,17 +64,16 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The simulated time as it is, and of the alternatives, the fastest first."""
+    """The simulated time, and the alternatives, the fastest first."""
 
     time_s: float
     alternatives: tuple[Alternative, ...]
 
     def gain(self, alternative: Alternative) -> float | None:
-        """Return how many times as fast it is; None if that is no finite number, or it was skipped."""
+        """Return the speed-up; None if it is unknown or not finite."""
         return self.time_s / alternative.sorting_s if 0 < alternative.sorting_s < math.inf > self.time_s else None
 
     def as_dicts(self) -> list[dict[str, Any]]:
-        """Return the alternatives for JSON; time_s is None if it never finishes or was not simulated."""
         return [
             {
                 "name": other.name,
@@ -96,10 +92,10 @@ def advise(
     build_other: Callable[[str], Schedule] | None = None,
     on_progress: Callable[[int, int, str], object] = lambda *_: None,
 ) -> Advice:
-    """Simulate everything that might help: better links, ranks and hosts, and all other algorithms.
+    """Simulate better links, ranks and hosts, and all other algorithms.
 
-    build_other: builds another algorithm by its name, in the same rank placement; by default in rank order.
-    on_progress: called after each simulation with the number done, the number of all, and "simulating".
+    build_other: builds an algorithm by its name in the same rank placement; by default in rank order.
+    on_progress: called with the number of simulations done, their total and "simulating".
     """
     make = build_other or partial(build, schedule.collective, num_ranks=schedule.num_ranks, size_bytes=size_bytes)
     runs = [(name, lambda: schedule, other) for name, other in better_networks(network)]
@@ -114,7 +110,6 @@ def advise(
 
 
 def _build_small(make: Callable[[str], Schedule], schedule: Schedule, network: Network, name: str) -> Schedule:
-    """Return the schedule of another algorithm. Raises ValueError for too many transfers before it is built."""
     estimate = estimated_transfers(partial(build, schedule.collective, name), schedule.num_ranks)
     if estimate > (MAX_TRANSFERS_UNSHARED if network.message_costs else MAX_TRANSFERS):
         raise ValueError(f"about {format_count(estimate)} transfers")
@@ -122,10 +117,10 @@ def _build_small(make: Callable[[str], Schedule], schedule: Schedule, network: N
 
 
 def _other_algorithms(schedule: Schedule, network: Network, size_bytes: int) -> Iterator[str]:
-    """Yield the names of all others for the collective; the first is the same one in segments, or without."""
+    """Yield the other algorithms, first the same one with segments, or without if it has them."""
     own = schedule.algorithm
     if (schedule.collective, own) in ALGORITHMS and schedule.num_ranks > 1:
-        # A schedule's name does not tell its segments, but its chunks do.
+        # The number of segments follows from the chunks, not from the schedule's name.
         plain = build(schedule.collective, own, schedule.num_ranks, size_bytes)
         is_plain = (plain.num_chunks, plain.num_steps) == (schedule.num_chunks, schedule.num_steps)
         yield f"{own}/{SEGMENTS}" if is_plain else own
@@ -146,7 +141,7 @@ def _simulated(
 
 
 def better_networks(network: Network) -> Iterator[tuple[str, Network]]:
-    """Yield each improvement that changes a number, and the network with it."""
+    """Yield each improvement that changes the network, and the improved network."""
     for name, field, value in _FAULTS:
         if getattr(network.spec, field) != value:
             yield name, network.with_spec(**{field: value})

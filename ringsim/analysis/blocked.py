@@ -1,4 +1,4 @@
-"""`BlockedRun`: the transfers that a failure keeps from happening, and which rank waits for which."""
+"""`BlockedRun`: the transfers that a failure prevents, and the waiting ranks."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,9 +27,9 @@ class BlockedTransfer:
 class BlockedRank:
     """A rank that never finishes.
 
-    last_active_s: the end of its last activity; 0 if there is none.
-    doing: "sends" or "adds" (or copies) `transfer` without end, or "waits" for it.
-    peer: the other rank of the transfer. failed: resources on its path that have failed.
+    last_active_s: end of its last activity; 0 if there is none.
+    doing: "sends", "adds" (or copies) or "waits", for `transfer`, without end.
+    peer: the other rank of the transfer. failed: failed resources on its path.
     """
 
     rank: int
@@ -42,10 +42,9 @@ class BlockedRank:
 
 @dataclass(frozen=True, slots=True)
 class BlockedRun:
-    """A run that never finishes: nothing happens after `until_s`.
+    """A run that never finishes; nothing happens after `until_s`.
 
-    first: the first few transfers that are never applied, in step order.
-    failed: the resources that keep transfers from ending, and when they failed.
+    first: the first unapplied transfers in step order. failed: resources that stop transfers, and when they failed.
     """
 
     until_s: float
@@ -56,12 +55,11 @@ class BlockedRun:
     ranks: tuple[BlockedRank, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
         return asdict(self) | {"failed": [{"name": name, "failed_at_s": at_s} for name, at_s in self.failed]}
 
 
 def find_blocked(timeline: Timeline, topology: Topology) -> BlockedRun | None:
-    """Return why a run never finishes; None if it does."""
+    """Return why a run never finishes; None if it finishes."""
     never = np.flatnonzero(~np.isfinite(timeline.applied_s))
     if not len(never):
         return None
@@ -82,7 +80,7 @@ def _transfer(timeline: Timeline, row: int) -> BlockedTransfer:
 
 
 def _blocked_ranks(timeline: Timeline, topology: Topology) -> tuple[BlockedRank, ...]:
-    """Return each rank that never finishes, with the first transfer that it cannot end, or else waits for."""
+    """Return the ranks that never finish, with the first unfinished activity, or else the first wait."""
     last_active = last_active_s(timeline)
     unended = ~np.isfinite(timeline.applied_s)
     begun_to_send = np.isfinite(timeline.start_s) & ~np.isfinite(timeline.sent_s)
@@ -105,7 +103,7 @@ def _blocked_ranks(timeline: Timeline, topology: Topology) -> tuple[BlockedRank,
 
 
 def last_active_s(timeline: Timeline) -> Floats:
-    """Return when each rank began or ended something for the last time, (num_ranks,)."""
+    """Return the time of each rank's last event, (num_ranks,)."""
     latest = np.zeros(timeline.num_ranks)
     for rank, begin, end in (
         (timeline.src, timeline.start_s, timeline.sent_s),
@@ -116,18 +114,18 @@ def last_active_s(timeline: Timeline) -> Floats:
 
 
 def _failed(topology: Topology, transfer: BlockedTransfer, until_s: float) -> tuple[str, ...]:
-    """Return the resources of its path, and cores of its ends, that had failed when the run stopped."""
+    """Return the failed resources of the path and the failed cores of its ranks."""
     resources, cores = topology.resources, topology.processors.cores
     path = topology.paths(np.array([transfer.src]), np.array([transfer.dst])).resource[0].tolist()
     used = dict.fromkeys([*path, int(cores[transfer.src]), int(cores[transfer.dst])])
     fails_at = {number: float(resources.fails_at_s[number]) for number in used if number != NONE}
-    # What was under way when the first of them failed ends at no later time.
+    # A transfer that uses the first failed resource cannot end after its failure.
     first_s = min(fails_at.values(), default=np.inf)
     return tuple(resources.names[number] for number, at_s in fails_at.items() if at_s <= max(until_s, first_s) < np.inf)
 
 
 def format_blocked(blocked: BlockedRun) -> list[str]:
-    """Return a few lines for people, with steps from 1."""
+    """Return lines of text; steps count from 1."""
     first = blocked.first[0]
     shown = blocked.ranks[:MAX_RANKS_SHOWN]
     more = len(blocked.ranks) - len(shown)
@@ -151,6 +149,6 @@ _HANGING = {
 
 
 def hanging_text(rank: BlockedRank, first_step: int = 1) -> str:
-    """Return what a rank does without end, or waits for, with steps from `first_step`."""
+    """Describe a rank's endless activity; steps count from `first_step`."""
     transfer = rank.transfer
     return _HANGING[rank.doing].format(peer=rank.peer, chunk=transfer.chunk, step=transfer.step + first_step)

@@ -1,4 +1,4 @@
-"""The contributions that each rank holds of each chunk, by transfer or after some steps; the phases of a schedule."""
+"""The contributions in each rank's chunks, and the phases of a schedule."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,16 +12,15 @@ from ringsim.network import Network, lay_out
 from ringsim.schedule import Bools, Counts, Ints, Schedule, Step, Transfer, initial_counts, required, run
 from ringsim.simulation import Timeline
 
-MAX_STATES = 15  # all of an 8-rank all-reduce; odd, so that the state half-way is one of them
+MAX_STATES = 15  # all of an 8-rank all-reduce; odd, so that the middle state is included
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContributionStep:
     """One step of a schedule, and the contributions in the receivers' chunks.
 
-    result: how often each rank's contribution is in the chunk after the transfer, (num_transfers, num_ranks).
-    before, after: the number of contributions in the chunk, (num_transfers,).
-    finished: whether the chunk then is what the collective asks for, (num_transfers,).
+    result: count of each rank's contribution after the transfer, (num_transfers, num_ranks).
+    before, after: number of contributions, (num_transfers,). finished: complete for the collective, (num_transfers,).
     """
 
     index: int
@@ -33,7 +32,7 @@ class ContributionStep:
 
 
 def iterate_contributions(schedule: Schedule) -> Iterator[ContributionStep]:
-    """Yield the steps one after the other, as `replay` carries them out."""
+    """Yield the steps in the order of `replay`."""
     complete, _ = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)
     contributions = _Contributions(schedule)
     for index, step in run(schedule, contributions):
@@ -43,8 +42,6 @@ def iterate_contributions(schedule: Schedule) -> Iterator[ContributionStep]:
 
 
 class _Contributions:
-    """The state of `run` that counts contributions, and logs what was written."""
-
     def __init__(self, schedule: Schedule) -> None:
         self._counts = initial_counts(schedule.collective, schedule.num_ranks, schedule.num_chunks)
         self._result: list[Counts] = []
@@ -61,7 +58,7 @@ class _Contributions:
         self._result.append(held.copy())
 
     def take_written(self) -> tuple[Counts, Ints]:
-        """Return the columns `result` and `before` of a `ContributionStep`, and clear the log."""
+        """Return `result` and `before` of a `ContributionStep`, and clear the log."""
         result = np.array(self._result, np.int32).reshape(len(self._before), len(self._counts))
         before = np.array(self._before, np.int64)
         self._result, self._before = [], []
@@ -69,17 +66,17 @@ class _Contributions:
 
 
 def num_shares(schedule: Schedule) -> int:
-    """Return how many contributions a finished chunk holds: of all ranks, or one where nothing is summed."""
+    """Return the number of contributions in a finished chunk."""
     return schedule.num_ranks if schedule.collective.reduces else 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkStates:
-    """The contributions that each rank holds of each chunk, state after state.
+    """The contributions that each rank holds of each chunk, after some of the steps.
 
-    states: the steps run so far in each state, (num_states,): all, or MAX_STATES evenly chosen with both ends.
+    states: number of executed steps, (num_states,): all, or MAX_STATES evenly spaced including both ends.
     contributions: counts, (num_states, rank, chunk, contributor).
-    finished: whether a rank holds all that the collective asks of a chunk, (num_states, rank, chunk).
+    finished: complete for the collective, (num_states, rank, chunk).
     """
 
     num_ranks: int
@@ -90,7 +87,7 @@ class ChunkStates:
 
     @classmethod
     def of(cls, schedule: Schedule, timeline: Timeline | None = None) -> Self:
-        """Return the states of a schedule; with the timeline of a run, only applied transfers count."""
+        """Return the states of a schedule; given a run's timeline, only applied transfers count."""
         num_states = schedule.num_steps + 1
         states = np.unique(np.linspace(0, schedule.num_steps, min(num_states, MAX_STATES)).round().astype(np.int64))
         is_applied = np.ones(schedule.num_transfers, np.bool_) if timeline is None else np.isfinite(timeline.applied_s)
@@ -108,7 +105,7 @@ class ChunkStates:
 
 
 class SchedulePhase(NamedTuple):
-    """The steps `first` to `last`, with one name."""
+    """The steps `first` to `last`, under one name."""
 
     name: str
     first: int
@@ -118,10 +115,9 @@ class SchedulePhase(NamedTuple):
 def find_phases(
     schedule: Schedule, steps: Sequence[ContributionStep], host_of_rank: Ints | None = None
 ) -> tuple[SchedulePhase, ...]:
-    """Return the phases in their order: steps that add, copy, or do both.
+    """Return the phases in order; the steps of a phase add, copy or do both.
 
-    steps: of `iterate_contributions`.
-    host_of_rank: (num_ranks,), if ranks share hosts; then steps that stay within hosts are their own phase.
+    steps: from `iterate_contributions`. host_of_rank: (num_ranks,); steps within hosts form their own phases.
     """
     adding, copying = _names(schedule, steps)
     named = []
@@ -134,7 +130,6 @@ def find_phases(
 
 
 def _names(schedule: Schedule, steps: Sequence[ContributionStep]) -> tuple[str, str]:
-    """Return the names of steps that add and that copy, by where the sum of each chunk first appears."""
     if not schedule.collective.reduces:
         return "reduce", schedule.collective.value.replace("_", "-")
     summed = np.zeros((schedule.num_ranks, schedule.num_chunks), dtype=np.bool_)
@@ -158,7 +153,7 @@ def _where(step: Step, host_of_rank: Ints | None) -> str:
 
 
 def hosts_of_network(network: Network, num_ranks: int) -> tuple[tuple[str, ...], Ints | None]:
-    """Return the names of the hosts and the host of each rank; nothing unless ranks share hosts."""
+    """Return host names and each rank's host; empty and None unless ranks share hosts."""
     layout = lay_out(network.spec, num_ranks)
     grouped = 1 < len(np.unique(layout.host_of_rank)) < num_ranks
     return (layout.names, layout.host_of_rank) if grouped else ((), None)

@@ -1,6 +1,6 @@
-"""The algorithms that a network has, their costs and the bounds of these; the rates of nccl-tests.
+"""The algorithms of a network, their costs and lower bounds, and the rates of nccl-tests.
 
-busbw is algbw times the least number of bytes that a rank sends (nccl-tests, doc/PERFORMANCE.md).
+busbw is algbw times the least bytes that a rank sends (nccl-tests, doc/PERFORMANCE.md).
 """
 
 import math
@@ -18,7 +18,7 @@ from ringsim.schedule import Collective, Schedule
 
 
 def candidates(collective: Collective, networks: Iterable[Network]) -> list[str]:
-    """Return the built-in algorithms that at least one of the networks has, see `why_not`.
+    """Return the built-in algorithms that at least one network supports, see `why_not`.
 
     >>> from ringsim import load_network
     >>> "nvls" in candidates(Collective.ALL_REDUCE, [load_network("dgx-a100")])
@@ -30,9 +30,9 @@ def candidates(collective: Collective, networks: Iterable[Network]) -> list[str]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a schedule; bytes as a multiple of the size of the whole tensor.
+    """The cost of a schedule; bytes are relative to the whole tensor.
 
-    sent: by the rank that sends most. sent_bound, steps_bound: the least that any algorithm needs.
+    sent: by the busiest sender. sent_bound, steps_bound: lower bounds for any algorithm.
     """
 
     schedule: Schedule
@@ -42,7 +42,6 @@ class Cost:
     steps_bound: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
         schedule = self.schedule
         return {
             "collective": schedule.collective.value,
@@ -57,7 +56,7 @@ class Cost:
 
 
 def cost_of(schedule: Schedule) -> Cost:
-    """Return the cost of a schedule; all chunks count as equally large."""
+    """Return the cost of a schedule with chunks of equal size."""
     sends = np.zeros(schedule.num_ranks, dtype=np.int64)
     for step in schedule.steps:
         sends += np.bincount(step.src, minlength=schedule.num_ranks)
@@ -67,7 +66,7 @@ def cost_of(schedule: Schedule) -> Cost:
 
 
 def sent_bound(collective: Collective, num_ranks: int) -> float:
-    """Return the bytes that the busiest rank must send at least, over the size of the whole tensor.
+    """Return the least bytes that the busiest rank must send, over the size of the whole tensor.
 
     all_reduce 2(n-1)/n, its halves (n-1)/n (Patarasuk and Yuan 2009); broadcast and reduce 1, as every byte must leave
     the root, or another rank; scatter and all_to_all (n-1)/n, all but a rank's own; gather 1/n, a rank's own.
@@ -78,16 +77,16 @@ def sent_bound(collective: Collective, num_ranks: int) -> float:
 
 
 def steps_bound(num_ranks: int) -> int:
-    """Return the steps, in which each rank sends to one other, until one has heard of all ranks: ceil(log2 n)."""
+    """Return ceil(log2 n), the least steps of one send per rank until a rank depends on all ranks."""
     return (num_ranks - 1).bit_length()
 
 
 def algbw_bytes_per_s(size_bytes: int, time_s: float) -> float | None:
-    """Return the bytes of the whole tensor per second; None if the time is 0 or infinite."""
+    """Return whole-tensor bytes per second; None if the time is 0 or infinite."""
     return size_bytes / time_s if 0 < time_s < math.inf else None
 
 
 def busbw_bytes_per_s(collective: Collective, num_ranks: int, size_bytes: int, time_s: float) -> float | None:
-    """Return algbw times `busbw_factor`; None where algbw is."""
+    """Return algbw times `busbw_factor`; None if algbw is None."""
     algbw = algbw_bytes_per_s(size_bytes, time_s)
     return None if algbw is None else algbw * busbw_factor(collective.value, num_ranks)

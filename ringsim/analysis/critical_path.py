@@ -1,7 +1,6 @@
 """`critical_path`: the chain of activities that took as long as the whole run.
 
-Each activity began when the last of those that it waited for ended (see `Dependencies`); that one precedes it on the
-path.
+The last-ending dependency of an activity (see `Dependencies`) precedes it on the path.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,11 +14,11 @@ from ringsim.network import Floats, Ints, Topology
 from ringsim.schedule import NO_ROW, Dependencies
 from ringsim.simulation import Timeline, TransferCosts, bytes_s
 
-ROUNDING = 1e-9  # of the time so far: what an activity takes beyond its cost by less than that is no contention
+ROUNDING = 1e-9  # of the time so far: a smaller excess over an activity's cost is rounding, not contention
 
 
 class Activity(Enum):
-    """The three activities of a transfer, with the columns of their begin and end."""
+    """A transfer's activities, with the columns of their begin and end."""
 
     SENDING = ("start_s", "sent_s")
     TRAVELLING = ("sent_s", "arrived_s")
@@ -27,7 +26,7 @@ class Activity(Enum):
 
 
 class Cause(Enum):
-    """The last event that an activity waited for; of simultaneous ones the first in this order."""
+    """The last event for which an activity waited; of simultaneous events, the first in this order."""
 
     ARRIVED = "it arrived"
     READY = "its chunk was written"
@@ -43,7 +42,7 @@ class CostKind(Enum):
 
     LATENCY = "latency"
     BANDWIDTH = "bandwidth"  # of the bytes alone
-    CONTENTION = "contention"  # by which bytes, overheads and reductions take longer since others use the same
+    CONTENTION = "contention"  # additional time because other activities share the resources
     REDUCTION = "reduction"
     OVERHEAD = "overhead"  # of a message, at either end
     WAITING = "waiting"  # without a cause in the schedule: 0 in a simulation
@@ -71,23 +70,20 @@ class CriticalPath:
         return len({segment.row for segment in self.segments})
 
     def seconds(self) -> dict[CostKind, float]:
-        """Return the time of each kind."""
         spent = dict.fromkeys(CostKind, 0.0)
         for segment in self.segments:
             spent[segment.kind] += segment.seconds
         return spent
 
     def shares(self) -> dict[CostKind, float]:
-        """Return the times as fractions, which add up to 1; all 0 where no time passes."""
+        """Return the fractions of the time; all 0 if the run takes no time."""
         return {kind: seconds / self.time_s if self.time_s > 0 else 0.0 for kind, seconds in self.seconds().items()}
 
 
 def critical_path(timeline: Timeline, rows: Dependencies, topology: Topology, chunk_bytes: Ints) -> CriticalPath:
-    """Return the path of a run; of transfers that were applied last it ends with the first.
+    """Return the critical path of a run; of several last transfers the first ends it.
 
-    rows: what the transfers waited for. chunk_bytes: (num_chunks,).
-
-    Raises ValueError if the run never finished.
+    rows: dependencies. chunk_bytes: (num_chunks,). Raises ValueError if the run never finished.
     """
     if not np.isfinite(timeline.time_s):
         raise ValueError("a run that never finishes has no critical path")
@@ -112,7 +108,6 @@ def critical_path(timeline: Timeline, rows: Dependencies, topology: Topology, ch
 
 
 def _spent(begin_s: float, end_s: float, costs: Mapping[CostKind, float]) -> dict[CostKind, float]:
-    """Split the time of an activity into its costs alone and the rest, contention."""
     spent, rest_s = {}, end_s - begin_s
     for kind, alone_s in costs.items():
         spent[kind] = min(alone_s, rest_s)
@@ -129,7 +124,6 @@ def _times(timeline: Timeline, row: int, activity: Activity) -> tuple[float, flo
 
 
 def _hops(timeline: Timeline, rows: Dependencies) -> Iterator[tuple[int, Activity, Cause]]:
-    """Yield the activities of the path from the last application back to the first activity."""
     row, activity = int(np.argmax(timeline.applied_s)) if len(timeline) else NO_ROW, Activity.APPLYING
     while row != NO_ROW:
         before = [known for known in _before(timeline, rows, row, activity) if known[1] != NO_ROW]
@@ -142,7 +136,7 @@ def _hops(timeline: Timeline, rows: Dependencies) -> Iterator[tuple[int, Activit
 def _before(
     timeline: Timeline, rows: Dependencies, row: int, activity: Activity
 ) -> Iterator[tuple[Cause, int, Activity]]:
-    """Yield what an activity may have waited for, in the order of `Cause`; a row may be NO_ROW."""
+    """Yield possible predecessors in the order of `Cause`; a row may be NO_ROW."""
     if activity is Activity.TRAVELLING:
         yield Cause.LEFT, row, Activity.SENDING
     elif activity is Activity.SENDING:
@@ -156,7 +150,7 @@ def _before(
 
 
 def _last_to_leave(timeline: Timeline, rows: Dependencies, free: int) -> int:
-    """Return the first row that left last of `free` and its sender's earlier transfers of the chunk; or NO_ROW."""
+    """Return the row that left last, of `free` and its sender's earlier transfers of the chunk; or NO_ROW."""
     last = free
     while free != NO_ROW:
         if timeline.sent_s[free] >= timeline.sent_s[last]:

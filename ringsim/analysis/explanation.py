@@ -1,4 +1,4 @@
-"""`Explanation`: where the time of one simulated collective goes, and how busy ranks and links are."""
+"""`Explanation`: a collective's critical path, and the use of its ranks and links."""
 
 from dataclasses import dataclass
 
@@ -14,20 +14,19 @@ from ringsim.schedule import Bools, Schedule, dependencies, stable_order
 
 MAX_TRANSFERS = transfers_in(8.0)  # a ring of 1,024 ranks has not quite as many
 _BYTES_PER_TRANSFER = 500  # of memory, at most
-_ROUNDING = 1e-9  # of the whole time: what begins that little before the other's end begins with it
-SAME_USE = 1e-6  # what differs by less than this fraction is called equally busy: rounding must not choose
+_ROUNDING = 1e-9  # of the whole time: an activity that begins so little before another's end begins with it
+SAME_USE = 1e-6  # values that differ by a smaller fraction are equal: rounding must not decide
 
 Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indices 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankUsage:
-    """The use that each rank made of the time until `until_s`; each (num_ranks,).
+    """The activities of each rank until `until_s`, (num_ranks,) each.
 
-    sending_s, applying_s: with at least one transfer on a link, or being added or copied; two at once count once.
-    busy_s: either; waiting_s: neither.
-    last_active_s: the end of its last activity; 0 if there is none.
-    Activities that never end are not counted.
+    sending_s, applying_s: with at least one transfer on a link, or being added or copied.
+    busy_s: sending or applying. waiting_s: neither. Endless activities are not counted.
+    last_active_s: end of the last activity; 0 if there is none.
     """
 
     until_s: float
@@ -39,20 +38,18 @@ class RankUsage:
 
     @property
     def busiest(self) -> int:
-        """The first rank of those that are busy for longest."""
         return int(among_most(self.busy_s).argmax())
 
     @property
     def slowest(self) -> int:
-        """The first rank of those that finish last."""
         return int(among_most(self.last_active_s).argmax())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkUsage:
-    """The utilisation of each link: what it moved over its capacity times the time, 0 to 1, (num_links,).
+    """The utilisation of each link, 0 to 1, (num_links,): bytes moved over capacity times time.
 
-    Links are the resources of the topology, then each pair of ranks whose path uses none and has its own limit.
+    Links are the topology's resources, then each pair of ranks with its own limit and without resources.
     """
 
     resource_names: tuple[str, ...]
@@ -61,13 +58,13 @@ class LinkUsage:
     utilisation: Floats
 
     def name(self, link: int) -> str:
-        """Return the resource's name in the network; of a pair of ranks such as rank3 -> rank4."""
+        """Return the resource's name, or for example rank3 -> rank4."""
         pair = link - len(self.resource_names)
         return self.resource_names[link] if pair < 0 else f"rank{self.src[pair]} -> rank{self.dst[pair]}"
 
     @property
     def bottleneck(self) -> int | None:
-        """The first link of those that are used most; None if none limits anything."""
+        """The first link with the highest utilisation; None if no link is used."""
         return int(among_most(self.utilisation).argmax()) if self.utilisation.any() else None
 
 
@@ -89,9 +86,9 @@ def rank_usage(timeline: simulation.Timeline) -> RankUsage:
 
 
 def waiting_times(timeline: simulation.Timeline) -> tuple[Floats, ...]:
-    """Return for each rank the (begin, end) of every time in which it neither sends nor applies, (num_gaps, 2).
+    """Return the times in which each rank neither sends nor applies, (num_gaps, 2) of begin and end.
 
-    They lie before its last activity, and before one that never ends.
+    Waits after its last activity, or after an endless activity, are left out.
     """
     rank = np.concatenate([timeline.src, timeline.dst])
     begin = np.concatenate([timeline.start_s, timeline.apply_s])
@@ -107,16 +104,16 @@ def waiting_times(timeline: simulation.Timeline) -> tuple[Floats, ...]:
 
 
 def pack_rows(lane: Ranks, peer: Ranks, begin_s: Floats, end_s: Floats, num_lanes: int) -> tuple[Ints, Ints]:
-    """Return a row within its lane for each activity, and the number of rows of each lane, at least one.
+    """Return the row of each activity within its lane, and the number of rows of each lane, at least 1.
 
-    Rows are the fewest in which no two overlap. An activity stays in the row of the same peer where it can.
+    The activities of a row do not overlap; rows are as few as possible. An activity prefers the row of its peer.
     lane, peer, begin_s, end_s: (num_activities,).
     """
     rounding = _ROUNDING * float(end_s[np.isfinite(end_s)].max(initial=0.0))
     row = np.zeros(len(lane), dtype=np.int64)
     rows: list[list[tuple[float, int]]] = [[] for _ in range(num_lanes)]  # end and peer of the last one in each
     activities = list(zip(*(column.tolist() for column in (lane, peer, begin_s, end_s)), strict=True))
-    # By their beginning: then any free row will do, and a new one is needed only where all are in use.
+    # Ordered by their begin, any free row is suitable, and a new row is needed only if all are in use.
     for index in np.argsort(begin_s, kind="stable").tolist():
         number, other, begin, end = activities[index]
         own = rows[number]
@@ -128,14 +125,14 @@ def pack_rows(lane: Ranks, peer: Ranks, begin_s: Floats, end_s: Floats, num_lane
 
 
 def pack_sends(timeline: simulation.Timeline) -> tuple[Ints, Ints]:
-    """Return the row of each transfer among the sends of its rank, (num_transfers,), and the number of rows by rank."""
+    """Return each send's row within its rank's lane, (num_transfers,), and the number of rows by rank."""
     return pack_rows(timeline.src, timeline.dst, timeline.start_s, timeline.sent_s, timeline.num_ranks)
 
 
 def link_usage(
     timeline: simulation.Timeline, topology: Topology, chunk_bytes: Ints, channel: Ranks | None = None
 ) -> LinkUsage:
-    """Return the utilisation of links; messages that never left are not counted. chunk_bytes: (num_chunks,).
+    """Return the utilisation of links, without messages that never left. chunk_bytes: (num_chunks,).
 
     channel: (num_transfers,), for switches that add or copy the messages of a channel.
     """
@@ -168,7 +165,7 @@ def _union(rank: Ranks, begin: Floats, end: Floats) -> Intervals:
         return rank, begin, end
     times = np.concatenate([begin, end])
     order = np.argsort(times)
-    # NumPy has no stable sort by two keys as fast as one by the time and one by the rank after it.
+    # Sorting by time and then stably by rank is faster than NumPy's sort by two keys.
     order = order[stable_order(np.concatenate([rank, rank])[order])]
     change = np.where(order < len(rank), 1, -1)
     num_open = np.cumsum(change)
@@ -182,7 +179,7 @@ def _total(intervals: Intervals, num_ranks: int) -> Floats:
 
 
 def _moved(timeline: simulation.Timeline, chunk_bytes: Ints, channel: Ints) -> tuple[Ints, Ints, Ints, Floats]:
-    """Return src, dst, channel and bytes of each connection that is used, (num_connections,) each."""
+    """Return src, dst, channel and bytes of each used connection, (num_connections,) each."""
     left = np.isfinite(timeline.sent_s)
     sizes = np.where(left, chunk_bytes[timeline.chunk], 0)
     num_ranks = timeline.num_ranks
@@ -192,7 +189,7 @@ def _moved(timeline: simulation.Timeline, chunk_bytes: Ints, channel: Ints) -> t
 
 
 def _on_cores(timeline: simulation.Timeline, topology: Topology, chunk_bytes: Ints) -> Floats:
-    """Return the core-seconds of overheads and reductions, (num_resources,)."""
+    """Return core-seconds of overheads and reductions, (num_resources,)."""
     cores, used = topology.processors.cores, np.zeros(len(topology.resources.names))
     if not (cores != NONE).any():
         return used
@@ -212,7 +209,7 @@ def _add_up(index: Ranks, amount: Floats | Ints, length: int) -> Floats:
 
 
 def among_most(values: Floats) -> Bools:
-    """Return which values are as large as the largest, but for rounding."""
+    """Return which values equal the largest, except for rounding."""
     return np.asarray(values >= values.max(initial=0.0) * (1 - SAME_USE))
 
 
@@ -236,7 +233,7 @@ class Explanation:
 
 
 def why_not_explained(schedule: Schedule) -> str | None:
-    """Return why `schedule` has too many transfers to examine; None if it has not."""
+    """Return why `schedule` is too large to examine; None if it is not."""
     num_transfers = schedule.num_transfers
     if num_transfers > MAX_TRANSFERS:
         return f"{num_transfers:,} transfers: at most {MAX_TRANSFERS:,} are examined one by one"

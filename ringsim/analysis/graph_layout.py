@@ -1,4 +1,4 @@
-"""`GraphLayout`: where ranks, hosts and links lie in a drawing of who sends to whom."""
+"""`GraphLayout`: a drawing of the communication graph."""
 
 import math
 from collections import defaultdict
@@ -12,15 +12,15 @@ from ringsim.network import Floats
 from ringsim.schedule import Bools, Ints, Schedule
 
 _MARGIN = 0.12  # of the unit square, around everything
-# By which part of its length a link is bent: one of two in both directions, one that would lead over a rank, and one
-# that would lead through the middle of a circle, where all those would meet.
+# Bend of a link, as a fraction of its length: if both ranks send, if a straight link would cross a rank, and if it
+# would pass the centre of a circle, where all such links would meet.
 _BOTH_WAYS, _OVER_A_RANK, _THROUGH_THE_MIDDLE = 0.07, 0.22, 0.32
 _TWO_RANKS = 0.4  # likewise, of the links between the only two
-_TOUCHES, _APART = 0.2, 0.07  # of the distance of the closest ranks: as near a link touches one; two arcs side by side
+_TOUCHES, _APART = 0.2, 0.07  # of the distance of the closest ranks: a link touches a rank; between two arcs
 
 
 class GraphShape(Enum):
-    """How the ranks are placed."""
+    """The arrangement of the ranks."""
 
     RING = "ring"  # on a circle, in the order in which the pairs go round or along
     TREE = "tree"
@@ -41,10 +41,10 @@ class HostBox:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphLayout:
-    """Places in a unit square, y downwards.
+    """Positions in a unit square, y downwards.
 
-    places: of the ranks, (num_ranks, 2). pairs: sender and receiver of each pair that is used, (num_pairs, 2).
-    hosts: the boxes, empty unless the shape is HOSTS.
+    places: of the ranks, (num_ranks, 2). pairs: sender and receiver of each used pair, (num_pairs, 2).
+    hosts: empty unless the shape is HOSTS.
     """
 
     shape: GraphShape
@@ -54,14 +54,14 @@ class GraphLayout:
 
     @property
     def bends(self) -> Floats:
-        """The control point of each pair's link, which is a quadratic Bezier curve, (num_pairs, 2)."""
+        """The control point of each pair's link, a quadratic Bezier curve, (num_pairs, 2)."""
         return _bends(self.shape, self.places, self.pairs)
 
 
 def lay_out_graph(schedule: Schedule, host_names: Sequence[str] = (), host_of_rank: Ints | None = None) -> GraphLayout:
-    """Return a layout in which pairs of ranks that send to each other are easy to follow.
+    """Return a readable layout of the communication graph.
 
-    host_of_rank: (num_ranks,), groups ranks if there are several hosts and one of them has several ranks.
+    host_of_rank: (num_ranks,), groups ranks if there are several hosts, and one has several ranks.
     """
     import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 
@@ -88,13 +88,13 @@ def lay_out_graph(schedule: Schedule, host_names: Sequence[str] = (), host_of_ra
 
 
 def pairs_of(schedule: Schedule) -> Ints:
-    """Return who sends to whom at all, (num_pairs, 2), each pair once."""
+    """Return the distinct pairs of sender and receiver, (num_pairs, 2)."""
     rows = schedule.steps.relay or schedule.steps.table
     return np.unique(np.column_stack([rows.src, rows.dst]).astype(np.int64), axis=0)
 
 
 def _root(schedule: Schedule) -> int:
-    """Return the rank of the first copy; rank 0, the root of a reduce, if nothing is copied."""
+    """Return the first copy's sender; without copies, rank 0."""
     for step in schedule.steps:
         if not step.reduce.all():
             return int(step.src[~step.reduce][0])
@@ -102,13 +102,11 @@ def _root(schedule: Schedule) -> int:
 
 
 def _on_circle(order: Ints) -> Floats:
-    """Clockwise from the top."""
     angle = 2 * np.pi * np.argsort(order) / len(order)
     return (0.5 - _MARGIN) * np.column_stack([np.sin(angle), -np.cos(angle)]) + 0.5
 
 
 def _in_hosts(pairs: Ints, names: Sequence[str], host_of_rank: Ints) -> GraphLayout:
-    """Return a box for each host; its ranks go round in two rows, so that a ring in it is a loop."""
     used = np.unique(host_of_rank).tolist()
     num_columns = math.ceil(math.sqrt(len(used)))
     num_rows = math.ceil(len(used) / num_columns)
@@ -125,7 +123,6 @@ def _in_hosts(pairs: Ints, names: Sequence[str], host_of_rank: Ints) -> GraphLay
 
 
 def _round_in_box(count: int, box: HostBox) -> Floats:
-    """Along the upper row to the right, along the lower row back; (count, 2)."""
     num_above = (count + 1) // 2
     slots = np.arange(count)
     above = slots < num_above
@@ -136,14 +133,12 @@ def _round_in_box(count: int, box: HostBox) -> Floats:
 
 
 def _within_margins(places: Floats) -> Floats:
-    """Return the places spread over the unit square within its margins; a single row or column in the middle."""
     low, size = places.min(axis=0), np.ptp(places, axis=0)
     across = np.where(size > 0, (places - low) / np.where(size > 0, size, 1), 0.5)
     return np.asarray(_MARGIN + across * (1 - 2 * _MARGIN))
 
 
 def _bends(shape: GraphShape, places: Floats, pairs: Ints) -> Floats:
-    """Return the control point of each link: arcs in a ring, else lines that bend where they would cross."""
     src, dst = pairs.T
     known = {*zip(src.tolist(), dst.tolist(), strict=True)}
     both: Bools = np.array([(pair[1], pair[0]) in known for pair in pairs.tolist()], dtype=np.bool_)

@@ -1,7 +1,6 @@
 """`NetworkBound`: the time that no schedule of a collective can undercut on a network.
 
 The largest of three bounds, for any algorithm:
-
 - *cut*: the data that a set of ranks needs from the others must enter it, over the smallest cut (Zhao et al.,
   ForestColl, 2024). The set is found by max-flow and Newton's method.
 - *total*: a byte reaches all ranks by n - 1 messages, in an all_reduce by 2(n - 1) (one-way gossip, Harary and Schwenk
@@ -25,18 +24,18 @@ BOUNDED = (
     Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER, Collective.BROADCAST, Collective.REDUCE,
 )  # fmt: skip
 MAX_FLOW_EDGES = 8_000  # of all flow problems of one kind together; about a second
-MIN_TARGETS = 8  # ranks, if there are so many, for which the worst cut is found at least
+MIN_TARGETS = 8  # least number of ranks for which a cut is found
 SAME = 1e-9  # numbers closer than this fraction are equal
 SOURCE, SINK = "source", "sink"
-MAX_PAIRS = 2**19  # of ranks; those of 724 ranks, which take some seconds
+MAX_PAIRS = 2**19  # of ranks; 724 ranks, which take some seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
-    """Pairs of ranks, a row each; columns have the shape (num_links,).
+    """Pairs of ranks, one per row; columns have the shape (num_links,).
 
-    send_s, receive_s: the overheads of a message. fixed_s: these and its latency.
-    resource: (num_links, width), NONE where the row is shorter. s_per_byte: of each resource, 0 for NONE.
+    send_s, receive_s: overheads of a message. fixed_s: overheads and latency.
+    resource: (num_links, width), NONE where the row is shorter. s_per_byte: per resource, 0 for NONE.
     alone_s_per_byte: of a message without contention.
     names: of the resources. burst_bytes: (num_resources,), that a token bucket lets pass at once.
     """
@@ -57,7 +56,7 @@ class Links:
     def of(cls, topology: Topology) -> Self:
         """Return the links between all pairs of ranks.
 
-        Raises ValueError for more pairs than `MAX_PAIRS`, and for costs that cannot be.
+        Raises ValueError for more than `MAX_PAIRS` pairs, and for impossible costs.
         """
         num_ranks = topology.num_ranks
         if num_ranks * (num_ranks - 1) > MAX_PAIRS:
@@ -85,7 +84,7 @@ class Links:
         return replace(self, src=self.dst, dst=self.src, send_s=self.receive_s, receive_s=self.send_s)
 
     def without_detours(self) -> "Links":
-        """Return the links without routes over several cables between ranks, which the ranks may as well pass on."""
+        """Remove routes over several cables between ranks, as the ranks can forward the data."""
         used = self.resource != NONE
         direct = used.sum(axis=1) == 1
         if not direct.any() or direct.all():
@@ -107,9 +106,9 @@ class Links:
         return of_src.sum(axis=0), of_dst.sum(axis=0)
 
     def nearness_to_src(self) -> Floats:
-        """Return a number for each resource of each link, (num_links, width), larger nearer to the sender.
+        """Return how near each resource of a link is to its sender, (num_links, width); larger is nearer.
 
-        It is the share of the sender's links that use the resource, less the share of the receiver's.
+        It is the share of the sender's links that use the resource, less the share of the receiver's links.
         """
         shares = []
         for end in (self.src, self.dst):
@@ -118,7 +117,7 @@ class Links:
         return np.where(self.resource == NONE, -np.inf, shares[0] - shares[1])
 
     def _uses(self, end: Ints) -> Ints:
-        """Return the links of each rank per resource, (num_ranks, num_resources). end: `src` or `dst`."""
+        """Return the number of links by rank and resource, (num_ranks, num_resources). end: `src` or `dst`."""
         used = self.resource != NONE
         ranks = np.broadcast_to(end[:, None], used.shape)[used]
         size = self.num_ranks, len(self.names)
@@ -126,7 +125,7 @@ class Links:
 
 
 def groups_of_ranks(network: Network, num_ranks: int) -> list[Ints]:
-    """Return the groups of ranks: singly, by hosts, by leaf switches; (num_ranks,) each."""
+    """Return groupings of ranks: single ranks, by host, by leaf switch; (num_ranks,) each."""
     host = lay_out(network.spec, num_ranks).host_of_rank
     grouped = [np.arange(num_ranks), host]
     if per_leaf := network.spec.switch.hosts_per_leaf:
@@ -136,11 +135,11 @@ def groups_of_ranks(network: Network, num_ranks: int) -> list[Ints]:
 
 @dataclass(frozen=True, slots=True)
 class NetworkBound:
-    """The least seconds that a collective takes on a network, and why.
+    """The shortest possible time of a collective on a network, and its reason.
 
     latency_s, throughput_s: the bound by latencies, and by bandwidths with the shortest latency.
-    ranks: that the data must enter, or leave if `leaves`, if a cut is the bound; else none.
-    resources: the names of those in the cut.
+    ranks: for a cut, the set that the data must enter, or leave if `leaves`; otherwise empty.
+    resources: names of the cut's resources.
     """
 
     latency_s: float
@@ -154,18 +153,15 @@ class NetworkBound:
         return max(self.latency_s, self.throughput_s)
 
     def excess(self, time_s: float) -> float:
-        """Return the fraction by which a time is above the bound; 0 where both are 0."""
+        """Return by which fraction a time exceeds the bound; 0 if both are 0."""
         return time_s / self.time_s - 1 if self.time_s > 0 else 0.0 if time_s == 0 else float("inf")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
         return {"time_s": self.time_s, **asdict(self)}
 
 
 def bound_of(collective: Collective, network: Network, num_ranks: int, size_bytes: int) -> NetworkBound | None:
-    """Return the least time of a collective; None unless it is one of `BOUNDED`.
-
-    None also for more than `MAX_PAIRS` pairs of ranks.
+    """Return the least time of a collective; None unless it is in `BOUNDED` and has at most `MAX_PAIRS` pairs of ranks.
 
     Raises ValueError if the network has no room for `num_ranks` ranks.
 
@@ -186,7 +182,7 @@ def bound_of(collective: Collective, network: Network, num_ranks: int, size_byte
     is_mirrored = collective.reduces and collective is not Collective.ALL_REDUCE
     if is_mirrored:  # on reversed links
         links, collective = links.reversed(), _MIRRORED[collective]
-    hosts_only = topology.switch_of_rank is not None  # within them a switch adds or copies many messages as one
+    hosts_only = topology.switch_of_rank is not None  # within hosts a switch adds or copies many messages as one
     groups = groups_of_ranks(network, num_ranks)[int(hosts_only) :]
     worst = max(_throughputs(collective, links, groups, size_bytes), key=lambda cut: cut.time_s)
     throughput_s = float(worst.time_s + links.fixed_s.min())
@@ -198,7 +194,7 @@ _MIRRORED = {Collective.REDUCE_SCATTER: Collective.ALL_GATHER, Collective.REDUCE
 
 
 def _latency_s(collective: Collective, links: Links) -> float:
-    """Return the largest distance by the latencies and overheads of messages (Floyd 1962)."""
+    """Return the largest distance by latencies and overheads (Floyd 1962)."""
     distance = np.zeros((links.num_ranks, links.num_ranks))
     distance[links.src, links.dst] = links.fixed_s
     for via in range(links.num_ranks):
@@ -209,7 +205,7 @@ def _latency_s(collective: Collective, links: Links) -> float:
 
 
 class Cut(NamedTuple):
-    """A bound by bandwidth: a set of ranks (empty: all), its resources, and whether the data leave the ranks."""
+    """A bound by bandwidth: a set of ranks (empty: all), its resources, and whether data leave the ranks."""
 
     time_s: float
     ranks: tuple[int, ...] = ()
@@ -235,7 +231,6 @@ def _throughputs(collective: Collective, links: Links, groups: list[Ints], size_
 
 
 def _total(links: Links, group: Ints, num_bytes: float) -> Cut:
-    """Return the bound by `num_bytes` bytes of messages between different groups of ranks."""
     network = FlowNetwork(links.rows(group[links.src] != group[links.dst]), is_passed_on=False)
     for rank in range(links.num_ranks):
         network.add(SOURCE, ("from", rank), np.inf)
@@ -244,7 +239,6 @@ def _total(links: Links, group: Ints, num_bytes: float) -> Cut:
 
 
 def _worst_cut_of_root(links: Links, size_bytes: int) -> Cut:
-    """Return the bound by all data from rank 0 to each other rank."""
     network = FlowNetwork(links)
     worst = Cut(0.0)
     for target in network.targets(from_root=True):
@@ -254,9 +248,9 @@ def _worst_cut_of_root(links: Links, size_bytes: int) -> Cut:
 
 
 def _worst_cut_of_shares(links: Links, size_bytes: int) -> Cut:
-    """Return the bound by the shares of all other ranks that must enter a set of ranks.
+    """Return the bound for the other ranks' shares that must enter a set of ranks.
 
-    Newton's method: if the time is too short, the smallest cut before some rank gives a set that takes longer.
+    Newton's method: if the time is too short, the smallest cut before some rank gives a set that needs longer.
     """
     network = FlowNetwork(links)
     share = -(-size_bytes // links.num_ranks)  # of some partitions the last shares are smaller
@@ -286,7 +280,7 @@ class FlowCut(NamedTuple):
     burst_bytes: float
 
     def bound(self, num_bytes: float, network: "FlowNetwork") -> Cut:
-        """Return the time in which `num_bytes` bytes cross the cut; 0 s if all ranks are behind it."""
+        """Return the time of `num_bytes` bytes across the cut; 0 s if all ranks are behind it."""
         time_s = max(num_bytes - self.burst_bytes, 0) / self.bytes_per_s if self.bytes_per_s else 0.0
         names = [network.links.names[resource] for resource in self.resource]
         return Cut(time_s, tuple(self.ranks.tolist()), tuple(names))
@@ -295,11 +289,9 @@ class FlowCut(NamedTuple):
 class FlowNetwork:
     """The links as a graph for max-flow: a node for each rank, and an edge with its capacity for each resource.
 
-    A path leads through its resources one after the other, from the sender on. The graph lets at least as much flow as
-    the network: a message takes the least of a resource that any takes, and paths between two sets of resources may
-    join in a hub.
-
-    is_passed_on: whether a rank may send what it has received.
+    A path passes its resources in order, starting at the sender. The graph allows at least the network's flow: a
+    message uses the least that any message uses of the resource, and paths between two sets of resources may join in
+    a hub. is_passed_on: whether a rank may forward received data.
     """
 
     def __init__(self, links: Links, *, is_passed_on: bool = True) -> None:
@@ -316,7 +308,6 @@ class FlowNetwork:
         self._add_paths()
 
     def add(self, first: Any, second: Any, bytes_per_s: float, resource: int = NONE) -> None:
-        """Add an edge, or its bandwidth to an existing one."""
         if self.graph.has_edge(first, second):
             bytes_per_s += self.graph.edges[first, second]["capacity"]
         self.graph.add_edge(first, second, capacity=bytes_per_s, resource=resource)
@@ -333,7 +324,6 @@ class FlowNetwork:
             self._class_of["in", resource] = self._class_of["out", resource] = counts
 
     def _add_paths(self) -> None:
-        """Join the resources of each path and the ranks at its ends; without resources it is one edge."""
         links = self.links
         order = np.argsort(-links.nearness_to_src(), axis=1, kind="stable")
         resource = np.take_along_axis(links.resource, order, axis=1)
@@ -358,7 +348,7 @@ class FlowNetwork:
         return one, other
 
     def _add_unlimited(self, edges: Ints) -> None:
-        """Add edges without limits, through a hub where most pairs of two sets of nodes are joined."""
+        """Add edges without limits, through a hub if they join most pairs of two sets."""
         kinds: dict[Any, list[tuple[Any, Any]]] = {}
         for first, second in (self._edge(*edge) for edge in edges.tolist()):
             kind = first[0], self._class_of.get(first), second[0], self._class_of.get(second)
@@ -376,7 +366,7 @@ class FlowNetwork:
                         self.graph.add_edge(*edge, capacity=np.inf, resource=NONE)
 
     def targets(self, *, from_root: bool = False) -> list[int]:
-        """Return the ranks for which a cut is found; if not all, first those that are unlike others."""
+        """Return the ranks for which to find a cut, if not all, ranks with distinct capacities first."""
         num_ranks = self.links.num_ranks
         most = max(MIN_TARGETS, MAX_FLOW_EDGES // max(self.graph.number_of_edges(), 1))
         first_of: dict[tuple[Any, ...], int] = {}
@@ -394,7 +384,7 @@ class FlowNetwork:
         return float(min(sum(before), 1e300)) if node[0] == "out" else 0.0
 
     def cut(self, source: Any, sink: Any) -> FlowCut:
-        """Return the smallest cut between two nodes; of infinite bandwidth where the flow has no limit."""
+        """Return the smallest cut between two nodes, with infinite bandwidth if the flow is unlimited."""
         try:
             _, (_, behind) = self._networkx.minimum_cut(self.graph, source, sink)
         except self._networkx.NetworkXUnbounded:
@@ -410,7 +400,7 @@ class FlowNetwork:
         return FlowCut(ranks, resource, sum(data["capacity"] for data in edges), burst)
 
     def cut_of_shares(self, target: int, share_bytes_per_s: float = np.inf) -> FlowCut:
-        """Return the smallest cut before a rank if each other rank sends it so much."""
+        """Return the smallest cut before a rank that receives from all others at this rate."""
         for rank in range(self.links.num_ranks):
             if rank != target:
                 self.graph.add_edge(SOURCE, ("rank", rank), capacity=share_bytes_per_s, resource=_OF_SOURCE)

@@ -1,8 +1,7 @@
 """`find_placement`: a fast assignment of ranks to the places of a schedule, on an uneven network.
 
-A local search: a few ranks change their places, the changed order is simulated, and kept if it is no slower. It begins
-with the given order and with one from nearest rank to nearest rank. If the budget allows for all orders (by default for
-up to 5 ranks), they are simulated and the best one is certain.
+A local search from the given order and from a chain of nearest ranks: some ranks change places, and the order is
+kept if it is no slower. If the budget covers all orders (by default up to 5 ranks), the result is optimal.
 """
 
 import math
@@ -27,7 +26,7 @@ Ranks = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlacement:
-    """An order of ranks for `permute_ranks`: rank `order[i]` has the place of rank i in the schedule.
+    """An order of ranks for `permute_ranks`: rank `order[i]` takes the place of rank i in the schedule.
 
     time_before_s: of the given order; never less than `time_s`. evaluations: number of simulated orders.
     """
@@ -39,7 +38,7 @@ class RankPlacement:
 
     @property
     def gain(self) -> float:
-        """How many times as fast; 1 if neither ever ends."""
+        """The speed-up over the given order; 1 if neither order ever finishes."""
         same = self.time_before_s == self.time_s
         return 1.0 if same else self.time_before_s / self.time_s if self.time_s else math.inf
 
@@ -55,13 +54,11 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
     runtime: Runtime = RULE,
     on_progress: Callable[[int], object] = lambda _: None,
 ) -> RankPlacement:
-    """Return a fast order of the ranks for this size; the same one for the same seed. The root keeps its place.
+    """Return a fast order of the ranks for this size, the same for the same seed. The root keeps its place.
 
-    budget: most orders to simulate; by default `default_budget`.
-    seconds: after which the search ends with the best order so far.
-    runtime: as of `predict_time`. on_progress: called with 1 after each simulation.
-
-    Raises ValueError for a budget less than 1, and what `simulate` and `permute_ranks` raise.
+    budget: maximum number of simulated orders; by default `default_budget`. seconds: time limit.
+    runtime: as in `predict_time`. on_progress: called with 1 after each simulation.
+    Raises ValueError for a budget less than 1, and the errors of `simulate` and `permute_ranks`.
 
         >>> from ringsim import find_placement, load_network, ring_all_reduce
         >>> find_placement(ring_all_reduce(4), load_network("gbe"), 2**20).order
@@ -71,7 +68,7 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
     if budget < 1:
         raise ValueError(f"budget {budget}: must be at least 1, since the given order is simulated")
     ends_at = time.monotonic() + seconds
-    times_s: dict[Ranks, float] = {}  # the best one is the first of the fastest: nothing is moved without a gain
+    times_s: dict[Ranks, float] = {}  # of equal times the first wins: no rank moves without a gain
     best = given = tuple(range(schedule.num_ranks))
     for order in _orders(schedule, network, size_bytes, times_s, budget, np.random.default_rng(seed)):
         times_s[order] = predict_time(permute_ranks(schedule, order), network, size_bytes, runtime=runtime)
@@ -84,7 +81,7 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
 
 
 def default_budget(schedule: Schedule) -> int:
-    """Return the number of orders that take some seconds to simulate; at least two."""
+    """Return the number of orders that take some seconds, at least two."""
     return max(2, min(MAX_SIMULATED_ORDERS, MAX_SIMULATED_TRANSFERS // max(schedule.num_transfers, 1)))
 
 
@@ -92,7 +89,7 @@ def _orders(
     schedule: Schedule, network: Network, size_bytes: int, times_s: dict[Ranks, float], budget: int,
     rng: np.random.Generator,
 ) -> Iterator[Ranks]:  # fmt: skip
-    """Yield different orders to simulate, the given one first; `times_s` then has the time of each."""
+    """Yield distinct orders, the given first; the caller puts each time into `times_s`."""
     given = tuple(range(schedule.num_ranks))
     yield given
     first = int(schedule.collective.has_root)  # a root stays where it is
@@ -115,7 +112,7 @@ def _orders(
 
 
 def _message_times(network: Network, num_ranks: int, num_bytes: float) -> Floats:
-    """Return the seconds of a message alone, (num_ranks, num_ranks); infinite where something fails."""
+    """Return the seconds of a message alone, (num_ranks, num_ranks); infinite on failing paths."""
     topology = network.topology(num_ranks)
     src, dst = np.nonzero(~np.eye(num_ranks, dtype=np.bool_))
     paths = topology.paths(src, dst)
@@ -127,7 +124,6 @@ def _message_times(network: Network, num_ranks: int, num_bytes: float) -> Floats
 
 
 def _nearest_neighbours(message_s: Floats) -> Ranks:
-    """Return an order from rank 0 on, always to the rank that is reached soonest; hosts stay together."""
     order, left = [0], list(range(1, len(message_s)))
     while left:
         nearest = min(left, key=lambda rank: message_s[order[-1], rank])
@@ -137,7 +133,6 @@ def _nearest_neighbours(message_s: Floats) -> Ranks:
 
 
 def _changed(order: Ranks, first: int, rng: np.random.Generator) -> Ranks:
-    """Exchange two ranks, reverse a run of ranks, or exchange two runs, from the place `first` on."""
     begin, end = sorted(rng.choice(np.arange(first, len(order)), 2, replace=False).tolist())
     before, run, after = order[:begin], order[begin : end + 1], order[end + 1 :]
     match rng.integers(3):

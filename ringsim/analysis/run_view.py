@@ -18,21 +18,19 @@ from ringsim.schedule import Ints, Schedule
 from ringsim.simulation import Seconds, Timeline, closed_form_of, predict_time, simulate
 from ringsim.units import format_size, format_time
 
-MAX_RANKS = 128  # more can neither be told apart in a picture nor be counted in little memory
+MAX_RANKS = 128  # more ranks are indistinguishable in a picture, and their contributions need much memory
 MAX_TRANSFERS = 12_000  # about a megabyte of a page; a ring of 64 ranks has 8,064
 MAX_CELLS = 2**15  # chunks of all ranks
 _SMALLEST_LOG2, _LARGEST_LOG2 = 6, 30  # 64 B .. 1 GiB
 
 
 class TimesBySize(NamedTuple):
-    """How the time of a schedule grows with the size of the data.
+    """The time of a schedule by data size.
 
-    times_s, closed_form_s: simulated and by formula, for each of `sizes_bytes`, which end before the first size
-    with which the run never finishes; None: there is no formula.
-
-    floor_s: the time at size 0, latency and overhead alone. crossover_bytes: the smallest multiple of the number of
-    chunks that takes twice `floor_s`, above which bandwidth and reduction are most of the time; None if no
-    simulated size takes that long, or the floor is 0.
+    times_s, closed_form_s: for each of `sizes_bytes`, which end before the first size at which the run never finishes;
+    None if there is no formula. floor_s: at size 0, from latency and overhead alone.
+    crossover_bytes: smallest multiple of the number of chunks that takes twice `floor_s`, above which bandwidth and
+    reduction dominate; None if no simulated size takes that long, or the floor is 0.
     """
 
     sizes_bytes: Ints
@@ -45,9 +43,8 @@ class TimesBySize(NamedTuple):
 class RunView:
     """One run of `schedule` on `network`, which may also never finish.
 
-    size_bytes: of the whole tensor. name: of the run, to tell it from another; the algorithm's, if none is given.
-    timeline: of a run that has been simulated, or measured, already; its rows may be in any order within a step.
-
+    size_bytes: of the whole tensor. name: of the run; by default the algorithm's.
+    timeline: of an already simulated or measured run; its rows may be in any order within a step.
     Raises ValueError for a negative size or more than MAX_RANKS ranks.
 
         >>> from ringsim import Network, RunView, ring_all_reduce
@@ -61,7 +58,6 @@ class RunView:
     def __init__(
         self, schedule: Schedule, network: Network, size_bytes: int, *, name: str = "", timeline: Timeline | None = None
     ) -> None:
-        """Simulate the run, unless its timeline is known."""
         check_few_ranks(schedule.num_ranks)
         self.schedule, self.network, self.size_bytes = schedule, network, size_bytes
         self.name = name or schedule.algorithm
@@ -74,7 +70,6 @@ class RunView:
 
     @cached_property
     def topology(self) -> Topology:
-        """The resources and routes of the network."""
         return self.network.topology(self.schedule.num_ranks)
 
     @cached_property
@@ -84,18 +79,17 @@ class RunView:
 
     @cached_property
     def slow_parts(self) -> SlowParts:
-        """The links and ranks that are slow or fail."""
         return find_slow_parts(self.schedule, self.network, self.size_bytes)
 
     @cached_property
     def host_of_rank(self) -> tuple[str, ...]:
-        """The name of each rank's host; empty where there are no hosts that share ranks."""
+        """The host name of each rank; empty unless ranks share hosts."""
         names, host_of_rank = contributions.hosts_of_network(self.network, self.schedule.num_ranks)
         return () if host_of_rank is None else tuple(names[host] for host in host_of_rank.tolist())
 
     @cached_property
     def states(self) -> contributions.ChunkStates:
-        """The chunks of all ranks after some of the steps; of a run that never finishes, only what was applied."""
+        """The ranks' chunks after some of the steps, without unapplied transfers."""
         return contributions.ChunkStates.of(self.schedule, self.timeline)
 
     @cached_property
@@ -105,22 +99,19 @@ class RunView:
 
     @property
     def phases(self) -> tuple[contributions.SchedulePhase, ...]:
-        """The parts of the schedule that have names."""
         return tuple(contributions.SchedulePhase(phase["name"], phase["first"], phase["last"]) for phase in self.told)
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """A sentence for each step."""
         return tuple(step["sentence"] for phase in self.told for step in phase["steps"])
 
     @cached_property
     def graph(self) -> GraphLayout:
-        """Where ranks and hosts lie in a drawing of who sends to whom."""
         return lay_out_graph(self.schedule, *contributions.hosts_of_network(self.network, self.schedule.num_ranks))
 
     @cached_property
     def step_end_s(self) -> Seconds:
-        """When each step and all before it are applied, or when the run came to its stop."""
+        """The time by which each step and its predecessors are applied, or the run stopped."""
         ends, timeline = np.zeros(self.schedule.num_steps), self.timeline
         applied = np.where(np.isfinite(timeline.applied_s), timeline.applied_s, timeline.until_s)
         np.maximum.at(ends, timeline.step, applied)
@@ -128,7 +119,7 @@ class RunView:
 
     @cached_property
     def by_size(self) -> TimesBySize:
-        """The times of the same schedule with other sizes of the data, including that of this run."""
+        """The times of the schedule at various sizes, including this run's."""
         schedule, network = self.schedule, self.network
         sizes = np.int64(2) ** np.arange(_SMALLEST_LOG2, max(_LARGEST_LOG2, self.size_bytes.bit_length()) + 1)
         times: list[float] = []
@@ -146,7 +137,7 @@ class RunView:
         beyond = np.flatnonzero(times_s >= 2 * floor_s)
         if floor_s in (0, np.inf) or not len(beyond):
             return None
-        # Between two simulated sizes the time may have a kink, where a pipeline fills: so search, not interpolate.
+        # Search instead of interpolating: the time may have a kink between two simulated sizes, where a pipeline fills.
         # Only multiples of the number of chunks: with chunks of one size, few transfers may stand for all.
         first, num_chunks = int(beyond[0]), self.schedule.num_chunks
         low, high = int(sizes[first - 1]) if first else 0, int(sizes[first])

@@ -1,7 +1,7 @@
 """`find_slow_parts`: the ranks, and pairs of ranks of a schedule, that are slow or fail.
 
-Slow are links and ranks that the network file declares to be (`[[slow_link]]`, `[[slow_rank]]`), and NICs and links
-with a lower rate than most others of their kind.
+Slow are links and ranks declared in the network file (`[[slow_link]]`, `[[slow_rank]]`), and NICs and links with a
+lower rate than most others of their kind.
 """
 
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class SlowPart:
-    """A NIC or link with its rate, and the typical one of its kind.
+    """A NIC or link with its rate, and the typical rate of its kind.
 
-    kind: the field of a host, or `cables`. place: the index of its host or cable in the network file.
+    kind: field of a host, or `cables`. place: index of the host or cable in the network file.
     """
 
     kind: str
@@ -37,10 +37,7 @@ class SlowPart:
 
 
 def _slow_links(spec: Spec) -> list[SlowPart]:
-    """Return the parts that are slower than the (upper) median of their kind, the slowest first.
-
-    Only hosts that are described one by one, and links between them, can differ.
-    """
+    """Return the parts below the (upper) median rate of their kind, the slowest first."""
     hosts = [(placed.name, placed.host) for placed in spec.placed_hosts]
     kinds: dict[str, list[tuple[str, Any]]] = {
         "nics": [
@@ -59,7 +56,6 @@ def _slow_links(spec: Spec) -> list[SlowPart]:
 
 
 def _evened_out(network: Network, part: SlowPart) -> Network:
-    """Return the network with this part as fast as the typical one of its kind."""
     rate, spec = {"bandwidth_bytes_per_s": part.typical_bytes_per_s}, network.spec
     if part.kind == "cables":
         return network.with_spec(cables=_replaced(spec.cables, part.place, **rate))
@@ -74,9 +70,9 @@ def _replaced(items: tuple[Any, ...], place: int, **changes: Any) -> tuple[Any, 
 
 @dataclass(frozen=True, slots=True)
 class AffectedPair:
-    """A pair of ranks whose path is slower than it would be without slow parts, or fails.
+    """A pair of ranks whose path is slowed by slow parts, or fails.
 
-    slowdown: the time of one of the schedule's chunks over its time without slow parts. fails_at_s: None: never.
+    slowdown: of the time of one chunk. fails_at_s: None: never.
     """
 
     src: int
@@ -96,7 +92,7 @@ class AffectedRank:
 
 @dataclass(frozen=True, slots=True)
 class SlowParts:
-    """The slow and failing parts of a network that a schedule uses. parts: slow by their own rates."""
+    """The slow and failing parts that a schedule uses. parts: slow by their own rates."""
 
     pairs: tuple[AffectedPair, ...] = ()
     ranks: tuple[AffectedRank, ...] = ()
@@ -104,7 +100,7 @@ class SlowParts:
 
 
 def find_slow_parts(schedule: Schedule, network: Network, size_bytes: int) -> SlowParts:
-    """Return the slow and failing parts that the schedule uses. Raises ValueError as `network.topology` does."""
+    """Return the parts that the schedule uses. Raises the ValueErrors of `network.topology`."""
     parts = _slow_links(network.spec)
     sound = reduce(_evened_out, parts, network)
     if network.spec.slow_links or network.spec.slow_ranks or network.spec.failures:
@@ -117,7 +113,6 @@ def find_slow_parts(schedule: Schedule, network: Network, size_bytes: int) -> Sl
         return _affected_pairs(schedule, topology, better.topology(schedule.num_ranks), size_bytes)
 
     def is_met(part: SlowPart) -> bool:
-        """Return whether a transfer would be faster if this part alone were as fast as the others."""
         return any(pair.slowdown > SLOW for pair in affected_pairs(_evened_out(network, part)))
 
     ranks = _affected_ranks(network, schedule.num_ranks)
@@ -144,7 +139,6 @@ def _message_s(topology: Topology, src: Ints, dst: Ints, num_bytes: float) -> Fl
 
 
 def _fails_at_s(topology: Topology, src: Ints, dst: Ints) -> Floats:
-    """Return the time of the first failure on each path, or infinity."""
     resource = topology.paths(src, dst).resource
     fails_at_s = np.append(topology.resources.fails_at_s, np.inf)
     return np.asarray(fails_at_s[np.where(resource == NONE, -1, resource)].min(axis=1, initial=np.inf))
@@ -163,9 +157,9 @@ def slow_pairs(slow_parts: SlowParts) -> set[tuple[int, int]]:
 
 
 def format_slow_parts(slow_parts: SlowParts) -> str:
-    """Return what is slow or fails as a sentence, of pairs the first few; empty if nothing is."""
+    """Return a sentence on slow and failing parts, with the first few pairs; or ""."""
     dead = {rank.rank for rank in slow_parts.ranks if rank.fails_at_s is not None}
-    # The pairs of a rank that fails are not named again.
+    # Pairs of a failing rank are not repeated.
     failing = [pair for pair in slow_parts.pairs if pair.fails_at_s is not None and not dead & {pair.src, pair.dst}]
     slow = [pair for pair in slow_parts.pairs if pair.slowdown > SLOW]
     template = text_template(Path(__file__).with_name("slow_parts.j2"))

@@ -1,4 +1,4 @@
-"""`run_sweep`: one collective by many algorithms on many ranks, sizes and networks; `Sweep`: its result, and a file."""
+"""`run_sweep`: one collective by many algorithms on many ranks, sizes and networks; `Sweep`: its result and files."""
 
 import csv
 import json
@@ -34,17 +34,17 @@ from ringsim.text_table import records_csv
 from ringsim.units import decimal_number, format_size, plural, whole_number
 from ringsim.workers import Workers
 
-MAX_TRANSFERS = 10**7  # of a schedule; one that is listed takes about 1 GB then
+MAX_TRANSFERS = 10**7  # of a schedule; listed, it takes about 1 GB
 BASELINE, LIBRARY_RING = "ring", LIBRARY_ALGORITHMS[0]
-_TIE = 1e-9  # two algorithms that do the same in another order differ by rounding alone
+_TIE = 1e-9  # equal work in a different order differs only by rounding
 _NumRanks = Annotated[int, values.whole(2, values.MAX_RANKS)]
 
 
 class SweepCell(OpenRecord, frozen=True):
-    """One algorithm's time for one number of ranks, network and size, or why there is none.
+    """One algorithm's time for one number of ranks, network and size, or the reason why there is none.
 
-    num_steps, num_transfers, time_s: None if it was skipped. skipped: the reason; empty if it was simulated.
-    taken: algorithm and protocol that a library chose; older files have no such column.
+    num_steps, num_transfers, time_s: None if skipped. skipped: the reason, or empty.
+    taken: algorithm and protocol chosen by a library; absent in older files.
     """
 
     collective: Collective
@@ -76,22 +76,20 @@ class SweepCell(OpenRecord, frozen=True):
         return busbw_bytes_per_s(self.collective, self.num_ranks, self.size_bytes, self.time_s or 0.0)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields and the rates, for CSV and JSON."""
         rates = {"algbw_bytes_per_s": self.algbw_bytes_per_s, "busbw_bytes_per_s": self.busbw_bytes_per_s}
         return {**encode(self), **rates}
 
 
 def _listed(counts: Sequence[int]) -> str:
-    """Return numbers of ranks in words: 4 ranks; 2, 4 and 8 ranks."""
     *first, last = sorted(counts)
     return f"{', '.join(map(str, first))} and {last} ranks" if first else plural(last, "rank")
 
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The fastest algorithm for one number of ranks, network and size; of equals, the first in the sweep.
+    """The fastest algorithm for one number of ranks, network and size; of equals, the sweep's first.
 
-    over_ring, over_second: how many times as fast as the ring (`Sweep.baseline`) and the second; None if unknown.
+    over_ring, over_second: speed-up over `Sweep.baseline` and over the second fastest; None if unknown.
     """
 
     cell: SweepCell
@@ -102,7 +100,7 @@ class Winner:
 class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
     """Cells for all combinations, and their origin.
 
-    networks: the `as_dict` of each by its name in the cells. provenance: see `ringsim.measurements.provenance`.
+    networks: `as_dict` of each network, by its name in the cells. provenance: see `ringsim.measurements.provenance`.
     """
 
     cells: tuple[SweepCell, ...]
@@ -145,7 +143,7 @@ class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
         return sorted({cell.size_bytes for cell in self.cells})
 
     def winners(self) -> dict[tuple[str, int, int], Winner]:
-        """Return the fastest by (network, num_ranks, size_bytes); no entry where all were skipped."""
+        """Return the fastest by (network, num_ranks, size_bytes), unless all were skipped."""
         rivals: dict[tuple[str, int, int], list[SweepCell]] = {}
         for cell in self.cells:
             if cell.time_s is not None:
@@ -154,19 +152,19 @@ class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
         return {place: _winner(cells, baselines[place[0]]) for place, cells in rivals.items()}
 
     def baseline(self, network: str) -> str:
-        """Return the algorithm that others are compared with: a library's ring, which uses all NICs, or the ring."""
+        """Return a library's ring, which uses all NICs, or else the ring."""
         swept = {cell.algorithm for cell in self.cells if cell.network == network and cell.time_s}
         return LIBRARY_RING if LIBRARY_RING in swept else BASELINE
 
     def not_of_the_library(self) -> list[str]:
-        """Return the algorithms that were simulated on networks whose library does not have them."""
+        """Return the algorithms simulated on networks whose library lacks them."""
         described = {name for name, facts in self.networks.items() if facts.get("spec", {}).get("protocols")}
         swept = {cell.algorithm: None for cell in self.cells if cell.network in described and cell.time_s}
         own = {BASELINE, LIBRARY, *LIBRARY_ALGORITHMS}
         return [name for name in swept if base_name(name) not in own] if own & swept.keys() else []
 
     def skipped(self) -> list[str]:
-        """Return the skipped algorithms, a line for each reason."""
+        """Return a line per reason for skipping algorithms."""
         names: dict[tuple[str, int], dict[str, None]] = {}
         for cell in self.cells:
             if cell.skipped:
@@ -181,16 +179,15 @@ class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the cells and their origin for JSON."""
         return {**self._header(), "cells": [cell.as_dict() for cell in self.cells]}
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write `csv_text`; raises OSError."""
+        """Write `csv_text`. Raises OSError."""
         with atomic_file(path) as file:
             file.write(self.csv_text().encode())
 
     def csv_text(self) -> str:
-        """Return a line for each cell, below the column names and one line of JSON after a `#`."""
+        """Return a line of JSON after a `#`, the column names, and a line per cell."""
         return f"# {json.dumps(self._header())}\n{records_csv([cell.as_dict() for cell in self.cells])}"
 
     @classmethod
@@ -212,7 +209,7 @@ class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
 
 
 def _read_lines(path: str, table: str) -> Iterator[SweepCell]:
-    """Yield the cells of the table, without the rates, which follow. Raises ValueError with file, line and column."""
+    """Yield the cells, ignoring the derived rates. Raises ValueError with file, line and column."""
     rows = csv.DictReader(table.split("\n"), strict=True)
     try:
         for line, row in enumerate(rows, start=3):
@@ -226,7 +223,7 @@ def _read_lines(path: str, table: str) -> Iterator[SweepCell]:
 
 
 def _value(column: str, text: str) -> Any:
-    """Return a number where the column holds numbers, None for an empty cell, and any other text as it is."""
+    """Convert numeric columns to numbers, and an empty numeric cell to None."""
     if not column.startswith(("num_", "size_", "time_")):
         return text
     if (count := whole_number(text)) is not None:
@@ -263,14 +260,13 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
 ) -> Sweep:
     """Simulate all combinations; a schedule is built once for all networks, and sizes that share it.
 
-    on_progress: called with the number of cells that have been done since the last call.
-    max_transfers: schedules with more are skipped, if possible before they are built.
-    as_library: time schedules as the library of each network sends them, and let LIBRARY, its choice, be an algorithm;
-    otherwise as `predict_time` does.
-    workers: the processes that simulate; by default this one. The result is the same to the last bit.
-
-    Raises ValueError if there is nothing to do, a size is below 1 or a number of ranks below 2; if an algorithm or a
-    network is possible for no number of ranks; or if only the library's choice is asked for and known for no cell.
+    on_progress: called with the number of cells done since the last call.
+    max_transfers: larger schedules are skipped, if possible before they are built.
+    as_library: time schedules as each network's library sends them, and allow LIBRARY, its choice, as an algorithm;
+    otherwise time them as `predict_time` does.
+    workers: the processes that simulate; by default this process. The result is the same to the last bit.
+    Raises ValueError for an empty axis, a size below 1 or a number of ranks below 2; if an algorithm or a network is
+    possible for no number of ranks; or if only the library's choice is requested and it is known for no cell.
 
         >>> from ringsim import Collective, Network, run_sweep
         >>> networks = {"mine": Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9)}
@@ -289,7 +285,7 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
     simulate = _Simulator(collective, sizes_bytes, networks, max_transfers, as_library, without_room)
     workers, names = workers or Workers(), list(dict.fromkeys(algorithms))
     groups = list(product(names, ranks))
-    if workers.count > 1:  # the longest tasks come first, so that all workers end at about the same time
+    if workers.count > 1:  # the longest tasks first, so that all workers end at about the same time
         groups.sort(key=lambda group: -group[1])
     cells: dict[tuple[str, int], list[SweepCell]] = {}
     refused: dict[str, dict[int, str]] = {name: {} for name in names}
@@ -309,9 +305,9 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
 
 @dataclass(frozen=True, slots=True)
 class _Simulator:
-    """Simulates an algorithm on a number of ranks, on all networks and for all sizes; in any process.
+    """Simulate an algorithm on some ranks, for all networks and sizes, in any process.
 
-    as_library: as of `run_sweep`. without_room: why a network cannot have a number of ranks.
+    as_library: as in `run_sweep`. without_room: why a network cannot have a number of ranks.
     """
 
     collective: Collective
@@ -322,7 +318,7 @@ class _Simulator:
     without_room: Mapping[tuple[str, int], str]
 
     def __call__(self, group: tuple[str, int]) -> tuple[list[SweepCell], str]:
-        """Return the cells, and why the algorithm cannot be built for this number of ranks; empty if it can."""
+        """Return the cells, and why the algorithm cannot be built, or ""."""
         algorithm, num_ranks = group
         built: dict[int, Schedule | str] = {}
         refusal = ""
@@ -356,7 +352,7 @@ class _Simulator:
         )
 
     def _built(self, algorithm: str, num_ranks: int) -> dict[int, Schedule | str]:
-        """Return the schedule for each size, or why it is skipped. Raises ValueError if it cannot be built."""
+        """Return schedules, or why they are skipped, by size. Raises ValueError if one cannot be built."""
         variants: dict[int, Schedule | str] = {}
         by_size = {}
         for size_bytes in self.sizes_bytes:
@@ -368,7 +364,7 @@ class _Simulator:
         return by_size
 
     def _why_not(self, network: str, algorithm: str) -> str:
-        """Return why a network does not have an algorithm; one that no network has is simulated on all."""
+        """Return why a network lacks an algorithm, unless all networks lack it."""
         if algorithm == LIBRARY:
             return "" if self.as_library else f"{LIBRARY} is timed only by ringsim sweep"
         reasons = {name: why_not(other, algorithm) for name, other in self.networks.items()}
@@ -376,7 +372,7 @@ class _Simulator:
 
 
 def _without_room(networks: Mapping[str, Network], ranks: Sequence[int]) -> dict[tuple[str, int], str]:
-    """Return why a network cannot have a number of ranks. Raises ValueError if it can have none of them."""
+    """Return why networks lack room for ranks. Raises ValueError if one has room for none of the numbers."""
     reasons: dict[tuple[str, int], str] = {}
     for (name, network), num_ranks in product(networks.items(), ranks):
         try:
@@ -389,7 +385,7 @@ def _without_room(networks: Mapping[str, Network], ranks: Sequence[int]) -> dict
 
 
 def _if_small(make: Algorithm, num_ranks: int, max_transfers: float) -> Schedule | str:
-    """Return the schedule, or why it is skipped, if possible before it is built."""
+    """Return the schedule, or why it is skipped, if possible before building it."""
     num_transfers = estimated_transfers(make, num_ranks)
     if num_transfers <= max_transfers:
         schedule = make(num_ranks)

@@ -1,6 +1,6 @@
-"""`walk_through`: a schedule step by step in words, and its costs compared with the bounds for any algorithm.
+"""`walk_through`: a schedule step by step in words, and its costs compared with lower bounds.
 
-Steps and rules are facts here; the macros of walkthrough.j2 put them into words.
+This module collects the facts; the macros of walkthrough.j2 put them into words.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from ringsim.text_table import text_template
 from ringsim.units import plural
 
 MAX_COUNTS = 2**24  # chunks of all ranks, times ranks: tens of MiB, and a few seconds
-MAX_NAMED = 8  # chunks and ranks that are listed; more are counted
+MAX_NAMED = 8  # listed chunks and ranks; more are only counted
 
 
 class Action(IntEnum):
@@ -45,13 +45,11 @@ TRANSFER_TEMPLATES = (
 
 
 def walk_through(schedule: Schedule, network: Network, size_bytes: int) -> dict[str, Any]:
-    """Return the schedule in words, for JSON; of a very large one only the costs.
+    """Return the schedule in words, for JSON; of a very large schedule only the costs.
 
-    Its keys are goal, phases, costs (sentences) and skipped (why no step is listed, or None). A phase has the rule of
-    its steps `first` to `last`, or an empty one. A step has a sentence, and perhaps the chunks of each rank as an
-    example.
-
-    Raises ScheduleError if the schedule is not correct.
+    Keys: goal, phases, costs (sentences), skipped (why no step is listed, or None). A phase has the rule of its steps
+    `first` to `last`, or "". A step has a sentence, and perhaps the chunks of each rank as an example.
+    Raises ScheduleError for an incorrect schedule.
     """
     is_skipped = schedule.num_ranks**2 * schedule.num_chunks > MAX_COUNTS
     phases = [] if is_skipped else describe_phases(schedule, network)
@@ -61,7 +59,7 @@ def walk_through(schedule: Schedule, network: Network, size_bytes: int) -> dict[
 
 
 def describe_phases(schedule: Schedule, network: Network) -> list[dict[str, Any]]:
-    """Return the phases with their steps, see `walk_through`. Raises ScheduleError if the schedule is not correct."""
+    """Return the phases with their steps, see `walk_through`. Raises ScheduleError for an incorrect schedule."""
     verify(schedule)
     contributions = list(iterate_contributions(schedule))
     steps = [
@@ -79,18 +77,18 @@ def _words() -> Any:
 
 
 def goal_sentence(schedule: Schedule) -> str:
-    """Return what the ranks have before the first step, and what they must hold after the last."""
+    """Describe the ranks' data before the first step and after the last."""
     return str(_words().goal(schedule.collective.value, schedule.num_ranks))
 
 
 def templates(schedule: Schedule) -> tuple[str, ...]:
-    """Return the sentences of transfers, one for each `Action`, with the names of what is to be filled in."""
+    """Return a sentence with placeholders for each `Action`."""
     reduces = schedule.collective.reduces
     return TRANSFER_TEMPLATES if reduces else tuple(text.removesuffix(COUNT) for text in TRANSFER_TEMPLATES)
 
 
 def describe_step(schedule: Schedule, held: ContributionStep) -> tuple[str, str]:
-    """Return a sentence on a step, by a rule for all ranks or sender by sender, and an example where it needs one."""
+    """Return a sentence on a step, by a rule for all ranks or sender by sender, and perhaps an example."""
     step, reduces = held.step, schedule.collective.reduces
     if len(step) == 0:
         return "nothing is sent", ""
@@ -114,10 +112,10 @@ def describe_step(schedule: Schedule, held: ContributionStep) -> tuple[str, str]
 
 
 class _OneReceiver(NamedTuple):
-    """How every rank r sends to one other rank.
+    """A rule by which every rank r sends to one other rank.
 
-    hop: how far the receiver is ahead of r. flip: the bits in which they differ, if the same for all ranks.
-    num_chunks: the least and the most that a rank sends. chunk: how far the only one is ahead of r, if one rule holds.
+    hop: offset of the receiver from r. flip: the bits in which both differ, if the same for all ranks.
+    num_chunks: least and most chunks of a rank. chunk: offset of a single chunk from r, if one rule holds.
     """
 
     hop: int
@@ -129,8 +127,7 @@ class _OneReceiver(NamedTuple):
 class _Sends(NamedTuple):
     """The messages of a step: the chunks from each sender to each receiver.
 
-    contents: the chunks of each message by their names.
-    formula: None unless one holds for all ranks.
+    contents: names of each message's chunks. formula: None unless one rule holds for all ranks.
     """
 
     num_ranks: int
@@ -157,11 +154,9 @@ class _Sends(NamedTuple):
         return len(self.chunks) == self.num_ranks * (self.num_ranks - 1)
 
     def is_chunk_of(self, end: int) -> bool:
-        """Return whether each message is one chunk with the number of its sender (0) or receiver (1)."""
         return all(chunks == [ranks[end]] for ranks, chunks in self.chunks.items())
 
     def clauses(self) -> list[str]:
-        """Return which ranks send what to whom; ranks that send the same to the same receivers share a clause."""
         receivers: dict[tuple[int, str], list[int]] = {}
         for (src, dst), content in zip(self.chunks, self.contents, strict=True):
             receivers.setdefault((src, content), []).append(dst)
@@ -189,7 +184,7 @@ def _formula(schedule: Schedule, sends: dict[tuple[int, int], list[int]]) -> _On
 
 
 def _rule(schedule: Schedule, first: int, last: int) -> str:
-    """Return the one formula by which every rank goes round a ring in all of these steps, and its reason."""
+    """Return the formula for all these steps of a ring, and its reason; or ""."""
     num_ranks, start = schedule.num_ranks, _ring_offsets(schedule, first)
     if start is None or start[0] not in (1, num_ranks - 1) or first == last:
         return ""
@@ -208,7 +203,7 @@ def _rule(schedule: Schedule, first: int, last: int) -> str:
 
 
 def _ring_offsets(schedule: Schedule, index: int) -> tuple[int, int] | None:
-    """Return how far receiver and chunk are ahead of each sender, modulo the ranks; None if they differ."""
+    """Return the common offsets of receiver and chunk from the sender, modulo the ranks; or None."""
     step, num_ranks = schedule.steps[index], schedule.num_ranks
     if schedule.num_chunks != num_ranks or not np.array_equal(np.sort(step.src), np.arange(num_ranks)):
         return None
@@ -217,19 +212,19 @@ def _ring_offsets(schedule: Schedule, index: int) -> tuple[int, int] | None:
 
 
 def _common_offset(numbers: Ints, senders: Ints, num_ranks: int) -> int | None:
-    """Return how far each number is ahead of its sender's, modulo the ranks; None if they differ."""
+    """Return the common offset of numbers from their senders, modulo the ranks; or None."""
     offsets = np.unique((numbers - senders) % num_ranks)
     return int(offsets[0]) if len(offsets) == 1 else None
 
 
 def _near(offset: int, num_ranks: int) -> int:
-    """Return the offset modulo the number of ranks that is closest to 0: -1 rather than num_ranks - 1."""
+    """Return the offset closest to 0, modulo the ranks: -1 rather than num_ranks - 1."""
     offset %= num_ranks
     return offset - num_ranks if offset > num_ranks // 2 else offset
 
 
 def name_numbers(numbers: Sequence[int], noun: str) -> str:
-    """Return such as rank 3, chunks 0 to 7, chunks 0, 3 and 5; or 9 chunks if they are scattered. numbers: sorted."""
+    """Return, for example, rank 3, chunks 0 to 7, or chunks 0, 3 and 5. numbers: sorted; many are only counted."""
     *others, last = numbers
     if not others:
         return f"{noun} {last}"

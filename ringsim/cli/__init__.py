@@ -1,4 +1,4 @@
-"""The command line. What a command needs besides NumPy is imported when it is called."""
+"""The command line. A command imports its dependencies other than NumPy when it is called."""
 
 import click
 
@@ -29,7 +29,7 @@ def main() -> None:
     """Collective communication, proved and predicted from one description of each algorithm."""
 
 
-# By the source of what they show: a simulation, descriptions of algorithms and networks, or measurements.
+# Commands by the source of their output: simulations, descriptions of algorithms and networks, measurements.
 PREDICTED = (simulate, explain, animate, plot, sweep, ddp, trace, step, order, synthesize)
 DESCRIBED = (algorithms, verify, networks, export, import_)
 MEASURED = (measure, calibrate, compare, report, doctor)

@@ -1,4 +1,4 @@
-"""The inputs of `calibrate` and `compare`: a measurements file, or logs of other people's benchmarks."""
+"""The inputs of `calibrate` and `compare`: a measurements file, or logs of other benchmarks."""
 
 import os
 import re
@@ -32,7 +32,7 @@ _SHAPED = re.compile(r"(.+):((?:nodes|ranks-per-node)=.*)")
 
 
 def parse_nics(text: str) -> Nics:
-    """Return the NICs of 4x200Gbit/s, or 25GB/s for one. Raises ValueError for anything else."""
+    """Parse NICs such as 4x200Gbit/s, or 25GB/s for one. Raises ValueError for other text."""
     count, times, rate = text.rpartition("x")
     num_nics = whole_number(count.strip()) if times else 1
     if not num_nics:
@@ -47,7 +47,7 @@ NICS = Quantity("nics", parse_nics)
 
 
 def _setting(names: Sequence[str]) -> Callable[[str], str]:
-    """Return the parser of a setting of NCCL: some of these names, or after ^ those that are excluded."""
+    """Return the parser of an NCCL setting: some of these names, or excluded names after ^."""
 
     def parse(text: str) -> str:
         unknown = [name for name in text.removeprefix("^").split(",") if name.lower() not in names]
@@ -60,14 +60,14 @@ def _setting(names: Sequence[str]) -> Callable[[str], str]:
 
 
 class GivenFile(NamedTuple):
-    """A file, and the hosts and ranks that the user gives for it."""
+    """A file, and its hosts and ranks as given by the user."""
 
     path: Path
     shape: LogShape
 
 
 class GivenFileType(click.ParamType[GivenFile]):
-    """A file, perhaps with hosts and ranks, as in LOG:nodes=2,ranks-per-node=4."""
+    """A file with optional hosts and ranks, as in LOG:nodes=2,ranks-per-node=4."""
 
     name = "file"
 
@@ -84,9 +84,9 @@ class GivenFileType(click.ParamType[GivenFile]):
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """The cases of the files, and the measurements if they are such files.
+    """The cases of the files, and the measurements if there are any.
 
-    read: a line for each table of a log with its collective, ranks and hosts. left_out: a line for each skipped row.
+    read: a line per table of a log with its collective, ranks and hosts. left_out: a line per skipped row.
     """
 
     cases: tuple[Timing, ...]
@@ -101,7 +101,6 @@ class Timings:
         return {"read": list(self.read), "left_out": list(self.left_out)} if self.read else {}
 
     def under_readings(self, text: str) -> str:
-        """Return the text under the lines that say how the logs were read."""
         return "\n".join([*(f"read {line}" for line in self.read), *([""] if self.read else []), text])
 
 
@@ -143,9 +142,9 @@ timings_options = together(
 
 
 def read_timings(files: Sequence[GivenFile], of_all: LogShape, settings: NcclSettings) -> Timings:
-    """Return the timings of measurements or logs, told apart by their beginnings.
+    """Return the timings of measurements or logs, distinguished by their first bytes.
 
-    of_all, settings: of logs that do not say their hosts and ranks, or settings of NCCL.
+    of_all, settings: defaults for logs without hosts and ranks, or without NCCL's settings.
     Raises ValueError for files that are neither, or a mixture, OSError if one cannot be read.
     """
     paths, shapes = tuple(given.path for given in files), set(files)

@@ -1,4 +1,4 @@
-"""Options that several commands have, and `together`, by which several options fill one record."""
+"""Options that several commands share, and `together`, which combines options into one record."""
 
 import inspect
 import math
@@ -22,7 +22,7 @@ from ringsim.units import parse_size, whole_number
 from ringsim.workers import Workers
 
 MAX_JOBS = 2**10
-MAX_RANKS = 2**17  # beyond that one collective would be simulated for many minutes
+MAX_RANKS = 2**17  # above, simulating one collective takes many minutes
 COLLECTIVES = sorted({collective for collective, _ in ALGORITHMS}, key=lambda collective: collective.value)
 
 Command = Callable[..., None]
@@ -30,9 +30,9 @@ Decorator = Callable[[Command], Command]
 
 
 def together(name: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
-    """Return the decorator that adds options, and gives the command the object `name` in place of their values.
+    """Return the decorator that adds options, and passes the command the object `name` in place of their values.
 
-    make: returns the object from the values that its parameters name, also those of other options.
+    make: builds the object from the values of its parameters, also of other options.
     """
     wanted = tuple(inspect.signature(make).parameters)
 
@@ -51,25 +51,25 @@ def together(name: str, make: Callable[..., Any], *options: Decorator) -> Decora
 
 
 def is_given(name: str) -> bool:
-    """Return whether the user has given this option to the command that runs."""
+    """Return whether the user has given this option to the running command."""
     return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def refuse_without(name: str, needed: object, needed_name: str) -> None:
-    """Raise click.UsageError if option `name` was given without the option that it needs, whose value is `needed`."""
+    """Raise click.UsageError if option `name` was given without its required option, whose value is `needed`."""
     if needed is None and is_given(name):
         raise click.UsageError(f"--{name} has no effect without --{needed_name}", click.get_current_context())
 
 
 def refuse_together(first: str, *others: str) -> None:
-    """Raise click.UsageError for the first other option that was given together with `first`."""
+    """Raise click.UsageError for the first other option given together with `first`."""
     for name in filter(is_given, others):
         text = f"--{first} and --{name.replace('_', '-')} exclude each other"
         raise click.UsageError(text, click.get_current_context())
 
 
 class _NumberOfRanks(IntRange):
-    """One number of ranks; the refusal of a list or a range names the commands that accept one."""
+    """One number of ranks; the error for several names the commands that accept them."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and ("," in value or ":" in value):
@@ -100,7 +100,7 @@ def _parse_style(name: str) -> str:
 
 
 def known_algorithms(context: click.Context) -> list[str]:
-    """Return the algorithms of --collective, if it is known, for completion by the shell."""
+    """Return the algorithms of --collective for shell completion."""
     chosen = context.params.get("collective")
     names = [name for collective, name in ALGORITHMS if chosen in (None, collective)]
     return list(dict.fromkeys([*names, LIBRARY]))
@@ -135,13 +135,13 @@ def collective_option(known: Iterable[Collective] = COLLECTIVES) -> Decorator:
 
 @dataclass(frozen=True, slots=True)
 class PictureFile:
-    """The file of a picture, None if none is asked for, and the style."""
+    """The file of a picture, or None, and the style."""
 
     path: Path | None
     style: str | None = None
 
     def save(self, result: object) -> None:
-        """Draw a result, see `ringsim.plot`, if a picture is asked for."""
+        """Draw a result, see `ringsim.plot`, if a picture is requested."""
         if self.path is not None:
             from ringsim.report.plots import save_plot  # noqa: PLC0415  takes most of a second to import
 
@@ -159,7 +159,7 @@ style_option = option(
 def picture_options(
     told: str, name: str = "--output", file: click.ParamType[Any] = PICTURE, kind: type[PictureFile] = PictureFile
 ) -> Decorator:
-    """Return the option of this name, also -o if it is --output, and --style: the command gets `picture`."""
+    """Return the option `name`, also -o if it is --output, and --style; the command gets `picture`."""
 
     def picture(path: Path | None, style: str | None) -> PictureFile:
         refuse_without("style", path, name.strip("-"))
@@ -195,10 +195,9 @@ workers_options = together(
 def _networks(
     names: tuple[str, ...], latency: float, bandwidth: float, reduce_bandwidth: float | None
 ) -> Mapping[str, Network]:
-    """Return the networks by the names that the user gave; without any, a uniform one."""
     if not names:
         return {"uniform": Network.uniform(latency, bandwidth, reduce_bandwidth or math.inf)}
-    refuse_together("network", "latency", "bandwidth", "reduce_bandwidth")  # a file says all of the network
+    refuse_together("network", "latency", "bandwidth", "reduce_bandwidth")  # a file describes the whole network
     loaded = {name: load_network(name) for name in names}
     for network in loaded.values():
         say_contradiction(network)
@@ -248,14 +247,13 @@ network_name_option = option(
 
 
 def _most_ranks() -> int:
-    """Return the largest number of ranks in the options of the running command, 1 without any."""
     params = click.get_current_context().params
     ranks, scaling = params.get("ranks") or 1, params.get("scaling") or []
     return int(max([*(ranks if isinstance(ranks, list) else [ranks]), *scaling]))
 
 
 def say_left_out(network: Network) -> None:
-    """Say on stderr which parts of a network a prediction does not include, if any."""
+    """Report parts of a network that a prediction does not include."""
     if network.spec.protocols or network.spec.library != Tuning():
         name = network.name if network.name in preset_names() else network.place
         say(
@@ -266,7 +264,7 @@ def say_left_out(network: Network) -> None:
 
 
 def say_guesses(network: Network, num_ranks: int) -> None:
-    """Say on stderr if a host has, or sends from, more ranks than were measured."""
+    """Report that a host has, or sends from, more ranks than were measured."""
     per_host = network.spec.ranks_per_host
     nics = nic_warning(network, per_host) if per_host and num_ranks > per_host else ""
     for line in filter(None, [nics, one_host_warning(network, num_ranks)]):
@@ -274,7 +272,7 @@ def say_guesses(network: Network, num_ranks: int) -> None:
 
 
 def say_contradiction(network: Network) -> None:
-    """Say on stderr if the network was calibrated from logs that contradict each other."""
+    """Report that the network was calibrated from contradictory logs."""
     if "contradictory: " in network.source:
         say(
             f"{network.name} was calibrated from logs that contradict each other (`source` in its file): its "

@@ -1,4 +1,4 @@
-"""`record` starts the recorder, of a package above with torch, as a process; `Recordings` repeat a recording."""
+"""`record` starts the recorder, which needs torch, as a process; `Recordings` repeat a recording."""
 
 import json
 import os
@@ -23,13 +23,13 @@ from ringsim.files import decode, encode, naming_place
 from ringsim.traces import INTERRUPTED, ProgramTrace, TraceRequest
 
 GRACE_S = 10.0  # in which an interrupted program may end
-RECORDING = (sys.executable, "-P", "-m", "collectives.recording")  # whatever files the working directory has
+RECORDING = (sys.executable, "-P", "-m", "collectives.recording")  # independent of files in the working directory
 
 
 def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | None = None) -> ProgramTrace:
     """Run the program, and return the trace from its file.
 
-    stdout, stderr: of the program; None: ours. If it cannot be recorded, the recorder says why on stderr, and
+    stdout, stderr: of the program; None: inherited. If recording fails, the recorder prints the reason on stderr, and
     SystemExit has its exit code. Raises ValueError if the program ended the recorder's process.
     """
     output = Path(request.output).absolute()  # the program may change the folder
@@ -39,13 +39,13 @@ def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | 
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.txt")
         command = [*RECORDING, json.dumps(encode(replace(request, output=str(output)))), str(report)]
-        # It has a session of its own, so that Ctrl-C reaches us alone.
+        # The recorder has its own session, so that Ctrl-C reaches only this process.
         start = partial(Popen, command, env=environment, cwd=request.folder or None, start_new_session=True)
         with ended_once(), start(stdout=stdout, stderr=stderr) as recording:
             exit_code = _ended(recording)
         told = report.read_text(encoding="utf-8", errors="replace") if report.exists() else ""
     first = told.partition("\n")[0]
-    if first.isdigit():  # the recorder's own, whatever has become of the process since
+    if first.isdigit():  # the recorder's own exit code, independent of the later fate of the process
         if int(first):
             sys.exit(int(first))
         return ProgramTrace.load(output)
@@ -55,7 +55,6 @@ def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | 
 
 
 def _ended(recording: Popen[Any]) -> int:
-    """Return the exit code of the recorder at its end; an interrupt of ours ends it."""
     try:
         return recording.wait()
     except KeyboardInterrupt:
@@ -66,12 +65,12 @@ def _ended(recording: Popen[Any]) -> int:
         raise
     finally:
         recording.kill()
-        with suppress(OSError):  # unless the program has left processes that it would have ended
+        with suppress(OSError):  # if the program left no process
             os.killpg(recording.pid, signal.SIGTERM)
 
 
 def _crash(request: TraceRequest, ended_by: signal.Signals, traceback: str) -> str:
-    """Return the signal that ended the process, and the line of the program, if it is known.
+    """Return the signal that ended the process, and the line of the program, if known.
 
     traceback: of `faulthandler`, the innermost line first.
     """
@@ -90,8 +89,7 @@ def _crash(request: TraceRequest, ended_by: signal.Signals, traceback: str) -> s
 class Recordings:
     """The trace of a program in a file, and the numbers of ranks for which the program is recorded again.
 
-    program: in place of the one that the file names. run_recorded: whether the user wants to run that one, which the
-    author of the file has chosen.
+    program: in place of the file's. run_recorded: whether the user allows the file's program, chosen by its author.
     """
 
     file: Path
@@ -104,7 +102,7 @@ class Recordings:
             raise UsageError("give --ranks with either a PROGRAM or --run-recorded, and neither of them without it")
 
     def traces(self, trace: ProgramTrace, per_host: int | None, progress: Progress) -> list[ProgramTrace]:
-        """Return the trace on each number of ranks, that of the file or one recorded again.
+        """Return the trace on each number of ranks, from the file or recorded again.
 
         per_host: ranks of a host; None: as recorded. Raises ValueError, which names the file, if the program is
         unknown, missing, or may not run.
@@ -119,7 +117,7 @@ class Recordings:
         return recorded if len(missing) == len(requests) else [trace, *recorded]
 
     def _request(self, trace: ProgramTrace) -> TraceRequest:
-        """Return how the trace was recorded. Raises ValueError if it cannot or may not be recorded so again."""
+        """Return the trace's request. Raises ValueError if the recording cannot or may not be repeated."""
         request = trace.request
         if request is None:
             raise ValueError(f"{self.file}: does not contain how it was recorded: record it again with ringsim trace")
@@ -143,9 +141,9 @@ class Recordings:
 
 
 def record_again(requests: Sequence[TraceRequest], progress: Progress) -> Iterator[ProgramTrace]:
-    """Yield the trace of each request, which is kept in no file and named on stderr before it runs.
+    """Yield the trace of each request, named on stderr before it runs.
 
-    The programs' stdout is discarded, and equal lines of their stderr, such as warnings, are printed once.
+    The programs' stdout is discarded; equal lines of their stderr, such as warnings, are printed once.
     """
     progress.begin("recording", len(requests))
     said: set[str] = set()

@@ -20,7 +20,7 @@ from ringsim.units import format_time
 
 
 class PlannedRun(NamedTuple):
-    """A schedule and the network that it is simulated on, both of the library's plan if there is one.
+    """A schedule and the network that it is simulated on, both from the library's plan if there is one.
 
     too_large: why the run is not explained, else None; the network is then without the plan's protocol.
     """
@@ -66,17 +66,15 @@ class Selection:
         return cls(schedule if order is None else permute_ranks(schedule, order), size or 0, algorithm, order)
 
     def placed(self, schedule: Schedule) -> Schedule:
-        """Return the schedule with its ranks in the places of --order."""
         return schedule if self.order is None else permute_ranks(schedule, self.order)
 
     def other(self, algorithm: str) -> "Selection":
-        """Return the selection with another algorithm for the same collective."""
         own = self.schedule
         schedule = self.placed(build(own.collective, algorithm, own.num_ranks, self.size))
         return replace(self, schedule=schedule, algorithm=algorithm)
 
     def plan(self, network: Network, runtime: Runtime = RULE) -> Plan | None:
-        """Return how the library of the network sends the schedule; None for one rank, or without a library.
+        """Return the library's plan for the schedule; None for one rank, or without a library.
 
         Raises ValueError if the library's choice is unknown, and for a network on which messages take no time.
         """
@@ -93,16 +91,16 @@ class Selection:
         return chosen
 
     def planned(self, network: Network, runtime: Runtime = RULE) -> PlannedRun:
-        """Return the run that is simulated, by the library's plan where there is one. Raises ValueError as `plan`."""
+        """Return the run to simulate, by the library's plan if there is one. Raises the ValueErrors of `plan`."""
         plan = self.plan(network, runtime)
         schedule = plan.schedule if plan else self.schedule
         too_large = why_not_explained(schedule) or (plan.why_by_formula(runtime) if plan else None)
         return PlannedRun(schedule, plan.network if plan and not too_large else network, plan, too_large)
 
     def drawn(self, network: Network) -> tuple[Schedule, Network]:
-        """Return the schedule of a picture, and the network over the protocol of its library, if it has one.
+        """Return the schedule of a picture, and the network with the protocol of its library, if any.
 
-        A line on stderr says which, and that its start is left out.
+        A line on stderr names the protocol, and the omitted start.
         """
         plan = self.plan(network)
         if plan is None:
@@ -115,7 +113,6 @@ class Selection:
 
 
 def _options(library: bool, *more: Decorator) -> Decorator:
-    """Return the options of a schedule, and more ones, as --order. library: whether LIBRARY may be selected."""
     told = (
         "Algorithm that ringsim algorithms lists, perhaps in segments (ring/4) or for hosts of 4 ranks (hierarchical@4)"
         + (", nccl for NCCL's choice" if library else "")

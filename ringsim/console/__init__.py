@@ -1,4 +1,4 @@
-"""The common parts of all command lines: errors in one line, progress, types of options, files, and ranks."""
+"""Common parts of all command lines: errors, progress, option types, files, and local ranks."""
 
 from click import INT, IntRange
 

@@ -1,10 +1,7 @@
-"""Ranks on this host without torchrun: `spawn` runs a function on each, `run_local_ranks` a program.
+"""Ranks on this host without torchrun: `spawn` runs a function on each rank, `run_local_ranks` a program.
 
-The ranks have the environment variables that torchrun sets. torchrun itself does not serve here: every failure ends
-with a page of traceback and exit code 1. Here it is one line, and the exit code is that of the rank, or 128 plus the
-number of a signal, on which batch scripts rely. Importing this loads no torch.
-
-`handling`, `ended_once` and `endings_noted` end a program at a signal as at Ctrl-C, and only once.
+torchrun ends every failure with a traceback and exit code 1. Batch scripts need one line, and the rank's exit code
+or 128 plus a signal's number. Importing this module loads no torch.
 """
 
 import json
@@ -39,7 +36,7 @@ OURS = ("ringsim", "collectives", "trainers")
 
 
 class RankFailure(NamedTuple):
-    """The first failure of a run, and its message, "" if the rank has printed it."""
+    """The first failure of a run, and its message; "" if the rank has printed it."""
 
     code: int
     text: str = ""
@@ -48,14 +45,11 @@ class RankFailure(NamedTuple):
 def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence[Any] = (), stops: bool = False) -> int:
     """Run `target(*arguments)` on each rank, in its own process, until all have ended.
 
-    target: a function at the top level of a module; what it returns, or exits with, is the rank's exit code.
+    target: a function at the top level of a module; its return value or exit status is the rank's exit code.
     stops: whether SIGTERM and SIGUSR1 are passed on to the ranks, which decide when to end. A rank begins with SIGUSR1
     blocked, and must enter a `StopRequest`.
-
     When a rank fails, the others are ended, and its error is printed once. Returns 0, the exit code of a rank that left
-    by sys.exit (it has said why), 1 if a rank failed, or 128 + n after the signal n. Call it in the main thread, where
-    signals are handled.
-
+    by sys.exit, 1 if a rank failed, or 128 + n after the signal n. Must run in the main thread, which handles signals.
     Raises ValueError for a wrong number of ranks, and with the message of a rank that raised a user's mistake.
 
     >>> import sys, time
@@ -77,9 +71,8 @@ def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence
 def run_local_ranks(num_ranks: int, arguments: Sequence[str], *, quiet: bool = False) -> None:
     """Run a Python program with `num_ranks` ranks on this host.
 
-    arguments: those of torchrun: a file and its arguments, or `-m` and a module.
-    quiet: stdout of the ranks is discarded, and their stderr is part of the error.
-
+    arguments: as for torchrun: a file and its arguments, or `-m` and a module.
+    quiet: discard the ranks' stdout, and make their stderr part of the error.
     Ctrl-C, SIGTERM and SIGHUP end the ranks and raise KeyboardInterrupt. Raises ValueError with the message by which
     the program refuses its options, and for other failures OSError if `quiet`, else click.exceptions.Exit.
     """
@@ -103,9 +96,9 @@ def _run(
     arguments: Sequence[Any],
     passed_on: Sequence[signal.Signals] = (),
 ) -> RankFailure | None:
-    """Return the first failure of a rank, or None; all ranks have ended.
+    """Run all ranks to their end; return the first failure, or None.
 
-    Raises KeyboardInterrupt with the number of the signal that ended the run, and ValueError for a user's mistake.
+    Raises KeyboardInterrupt with the number of the ending signal, and ValueError for a user's mistake.
     """
     if num_ranks < 1:
         raise ValueError(f"{num_ranks} ranks: there must be at least 1")
@@ -115,7 +108,7 @@ def _run(
             f"{num_ranks} ranks were requested, but {starter} has already started ranks: use only one of the two"
         )
     processes: list[BaseProcess] = []
-    # Noted, not raised: a signal that comes while a process is being started must not lose it.
+    # Signals are noted, not raised, as an exception during the start of a process would lose the process.
     with endings_noted(*passed_on) as came, _reserved_port() as port, TemporaryDirectory() as folder:
         try:
             for rank in range(num_ranks):
@@ -126,19 +119,19 @@ def _run(
             codes = _first_codes(processes, came, passed_on)
         finally:
             for process in processes:
-                process.kill()  # a rank that takes SIGTERM for a wish to stop would wait for those that have gone
+                process.kill()  # a rank that treats SIGTERM as a stop request would wait for ranks that have ended
                 process.join()
         return _failure(codes, came, folder) if codes else None
 
 
 @contextmanager
 def _reserved_port() -> Iterator[int]:
-    """Yield a port that the system gives to nobody else, but on which rank 0 can listen."""
+    """Yield a port that the system assigns to no other process, but on which rank 0 can listen."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((HOST, 0))
         port = holder.getsockname()[1]
-        if sys.platform != "linux":  # where no two sockets may have the port, even if only one of them listens
+        if sys.platform != "linux":  # other systems let no two sockets have the port, even if only one listens
             holder.close()
         yield port
 
@@ -155,7 +148,7 @@ def _variables(rank: int, num_ranks: int, port: int, folder: str) -> dict[str, s
 def _environment(variables: Mapping[str, str], blocked: set[signal.Signals]) -> Iterator[None]:
     """Set the environment of processes that start in the block, and block signals in them.
 
-    A terminal sends Ctrl-C to the ranks too; if it were not blocked, each would end in a traceback.
+    A terminal sends Ctrl-C to the ranks too; unblocked, it would end each with a traceback.
     """
     before = dict(os.environ)
     resource_tracker.ensure_running()  # otherwise it would start with the first rank, and unblock the signals
@@ -172,7 +165,7 @@ def _environment(variables: Mapping[str, str], blocked: set[signal.Signals]) -> 
 def _first_codes(
     processes: Sequence[BaseProcess], came: Sequence[int], passed_on: Sequence[signal.Signals]
 ) -> dict[int, int]:
-    """Wait until all have ended or some have failed; return the exit codes of these by rank, -n after signal n."""
+    """Wait until all ranks have ended or some failed; return nonzero exit codes by rank, -n after signal n."""
     num_heard = 0
     while True:
         running = [process for process in processes if process.exitcode is None]
@@ -190,9 +183,9 @@ def _first_codes(
 
 
 def _failure(codes: Mapping[int, int], came: Sequence[int], folder: str) -> RankFailure:
-    """Return the first cause: a rank that a signal ended, or else the first that reported its failure.
+    """Return the first cause: a rank that a signal ended, or else the first reported failure.
 
-    Other ranks fail because that one has gone. Raises ValueError for a user's mistake.
+    Other ranks fail as a consequence. Raises ValueError for a user's mistake.
     """
     for rank, code in codes.items():
         if -code in came:  # passed on before the rank was ready for it
@@ -212,7 +205,6 @@ def _failure(codes: Mapping[int, int], came: Sequence[int], folder: str) -> Rank
 
 
 def _run_rank(target: Callable[..., int | None], arguments: Sequence[Any]) -> None:
-    """Run a rank in its process, and report its failure to the parent."""
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     text = ""
     try:
@@ -221,7 +213,7 @@ def _run_rank(target: Callable[..., int | None], arguments: Sequence[Any]) -> No
         if isinstance(leaving.code, str):
             click.echo(leaving.code, err=True)
         code = 1 if isinstance(leaving.code, str) else leaving.code or 0
-    except BrokenPipeError:  # the reader of our output had enough
+    except BrokenPipeError:  # the reader of our output has closed the pipe
         code = 1
     except MISTAKES as error:
         code, text = MISTAKE, message_of(error)
@@ -234,12 +226,12 @@ def _run_rank(target: Callable[..., int | None], arguments: Sequence[Any]) -> No
         with suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()
-        # Threads of a broken group may still be waiting, and would abort a process that takes leave in order.
+        # Threads of a broken process group may still wait, and would abort a process that exits normally.
         os._exit(code)
 
 
 def _leave_with_parent() -> None:
-    """End this rank when its parent has gone, since nobody else does after the parent was killed."""
+    """End this rank with its parent, which may be killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -247,7 +239,7 @@ def _leave_with_parent() -> None:
 
 
 def _run_program(arguments: Sequence[str], errors: str | None) -> None:
-    """Run a program in this process as Python does. errors: a file for its stderr; its stdout is then discarded."""
+    """Run a program as Python does. errors: a file for its stderr; its stdout is then discarded."""
     if errors is not None:
         for descriptor, path in ((1, os.devnull), (2, errors)):
             os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), descriptor)
@@ -269,10 +261,9 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def handling(numbers: Iterable[int], handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Call `handler` with the number and the frame when one of these signals comes within the block.
+    """Call `handler` with number and frame when one of these signals arrives within the block.
 
-    Ignored signals (nohup) stay ignored. Outside the main thread, the only one that can handle signals, this does
-    nothing.
+    Ignored signals (nohup) stay ignored. Outside the main thread, which alone handles signals, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -292,7 +283,7 @@ def handling(numbers: Iterable[int], handler: Callable[[int, object], None]) -> 
 def ended_once() -> Iterator[None]:
     """Raise KeyboardInterrupt, with the signal's number, in the block at the first Ctrl-C, SIGTERM or SIGHUP.
 
-    Later ones are ignored, so that they do not interrupt what tidies up.
+    Later signals are ignored, so that they do not interrupt the clean-up.
     """
     is_ending = False
 
@@ -308,7 +299,7 @@ def ended_once() -> Iterator[None]:
 
 @contextmanager
 def endings_noted(*others: int) -> Iterator[list[int]]:
-    """Yield a list to which these signals are added when they come within the block, and which do nothing else.
+    """Yield a list that collects these signals, without other effect, while the block runs.
 
     For work that no exception may interrupt, such as starting a process that must be ended later.
     """

@@ -1,4 +1,4 @@
-"""Commands: a user's mistake is one line on stderr with exit code 2, progress is one line, and help has one form.
+"""Commands with uniform help, one-line progress, and one-line errors with exit code 2.
 
 `TorchrunCommand` is a command that runs on several ranks, started by torchrun, srun or `spawn`.
 """
@@ -29,12 +29,10 @@ CLEAR_LINE = "\r\033[K"
 
 
 class Progress:
-    """Draw the progress of consecutive phases as one line on a terminal's stderr; a context manager, which erases it.
+    """Draw the progress of consecutive phases as one line on a terminal's stderr, and erase it at the end.
 
-    `begin` starts the next phase. rank: only rank 0 draws. delay_s: nothing is drawn earlier, for work that is usually
-    done by then.
-
-    Click's bar hides the cursor, which stays hidden when a rank is killed, and knows neither phases nor earlier runs.
+    `begin` starts the next phase. rank: only rank 0 draws. delay_s: draw nothing before, as the work is usually short.
+    Click's bar is unsuitable: it hides the cursor for good if a rank is killed, and knows no phases or earlier runs.
     """
 
     def __init__(self, *, rank: int = 0, delay_s: float = 0.0) -> None:
@@ -54,7 +52,7 @@ class Progress:
             clear_line()
 
     def begin(self, phase: str, length: int | None = None, done: int = 0) -> None:
-        """Begin a phase of `length` units, None if unknown, of which an earlier run has done `done`."""
+        """Begin a phase of `length` units (None: unknown), `done` of them by an earlier run."""
         self.phase, self.length, self.done, self.text = phase, length, done, ""
         self._begun_s, self._done_before = time.monotonic(), done
         self._draw()
@@ -67,19 +65,18 @@ class Progress:
             self._draw()
 
     def advance_to(self, done: int, length: int, phase: str) -> None:
-        """Set how much of a phase is done; the phase begins if it is not the present one."""
+        """Set the progress of a phase, and begin it if it is new."""
         if (phase, length) != (self.phase, self.length):
             self.begin(phase, length)
         self.update(done - self.done)
 
     def say(self, text: str) -> None:
-        """Print a line on stderr above the progress line."""
         say(text)
         if self._drawn_at > float("-inf"):
             self._draw()
 
     def line(self, width: float = float("inf")) -> str:
-        """Return the progress line, without the bar if that needs more than `width` columns."""
+        """Return the progress line, without the bar if wider than `width` columns."""
         if self.length is None:
             return "  ".join(filter(None, [f"{self.phase} ...", str(self.done) if self.done else "", self.text]))
         bar = "#" * min(BAR_WIDTH * self.done // max(self.length, 1), BAR_WIDTH)
@@ -117,25 +114,25 @@ def say(text: str) -> None:
 
 
 def clear_line() -> None:
-    """Erase a progress line, also that of a rank which has been ended."""
+    """Erase a progress line, also that of an ended rank."""
     if _is_terminal():
         click.echo(CLEAR_LINE, file=sys.stderr, nl=False)
 
 
 def _is_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()  # it is None if it was closed before the program began
+    return sys.stderr is not None and sys.stderr.isatty()  # it is None if stderr was closed before the start
 
 
-MISTAKES = (click.ClickException, ValueError, OSError, ScheduleError)  # what a user got wrong, or the machine refuses
+MISTAKES = (click.ClickException, ValueError, OSError, ScheduleError)  # of the user, or refusals of the machine
 LONGEST = 1000  # characters of a message
 _BREAK = re.compile(r"\s*[\r\n]\s*")
 
 
 class OneLineCommand(click.Command):
-    """A click command that turns ValueError, OSError and ScheduleError into one line, as click does usage errors.
+    """A click command that reports ValueError, OSError and ScheduleError in one line, like usage errors.
 
-    A ScheduleError ends with exit code 1, after the grid that shows the fault. Ctrl-C ends with one line too, that of
-    `click.exceptions.Abort` if it has one, and exit code 130.
+    A ScheduleError exits with code 1, after the grid that shows the fault. Ctrl-C exits with code 130, and the message
+    of `click.exceptions.Abort`, if any.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -157,7 +154,7 @@ class OneLineCommand(click.Command):
         except click.exceptions.Abort as abort:
             say(f"{self.name}: {str(abort) or 'interrupted'}")
             sys.exit(130)
-        except BrokenPipeError:  # the reader of our output had enough, such as `head`
+        except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
             sys.exit(1)
         except MemoryError as error:
             self.refuse(f"not enough memory: {error}".removesuffix(": "), self.name)
@@ -167,7 +164,7 @@ class OneLineCommand(click.Command):
             if (error.name or "").split(".")[0] != "torch":
                 raise
             self.refuse(needs_torch("this command"), self.name)
-        except ScheduleError as error:  # a result: the command was called rightly, and the schedule is wrong
+        except ScheduleError as error:  # a result: the command was used correctly, and the schedule is wrong
             self.refuse(message_of(error), self.name, exit_code=1)
         except MISTAKES as error:
             self.refuse(message_of(error), self.name)
@@ -180,24 +177,23 @@ class OneLineCommand(click.Command):
             raise click.exceptions.Abort from None  # click itself would print an empty line
 
     def refuse(self, message: str, command: str | None, exit_code: int = 2) -> NoReturn:
-        """Print what is wrong, and exit."""
         click.echo(f"{command}: {message}", err=True)
         sys.exit(exit_code)
 
 
 def needs_torch(command: str) -> str:
-    """Return the message to a user who installed only the simulator."""
+    """Return the message for an installation without torch."""
     return f"{command} needs torch, which is not installed: {to_install('torch')}"
 
 
 def require_torch(command: str) -> None:
-    """Raise ValueError, which names `command` and says how to install torch, if it is not installed."""
+    """Raise ValueError, which names `command` and how to install torch, without torch."""
     if importlib.util.find_spec("torch") is None:
         raise ValueError(needs_torch(command))
 
 
 def message_of(error: Exception) -> str:
-    """Return the message of an error to a user: of an OSError the file and the reason, without the system's number."""
+    """Return an error's message to a user; of an OSError the file and the reason."""
     if isinstance(error, click.ClickException):
         return in_one_line(error.format_message())
     if isinstance(error, OSError) and error.strerror:
@@ -210,9 +206,9 @@ def message_of(error: Exception) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """Return the text without line breaks and terminal controls, which files, their names or click may bring in.
+    """Remove line breaks and terminal controls, which files, their names or click may contain.
 
-    A very long text is cut in the middle; its beginning and end are the place and the rule.
+    A very long text is cut in the middle, between the place and the rule.
     """
     joined = _BREAK.sub(" ", text)
     shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in joined)
@@ -220,7 +216,7 @@ def in_one_line(text: str) -> str:
 
 
 class OneLineGroup(OneLineCommand, click.Group):
-    """The same for a group of commands, whose help shows the whole first sentence of each."""
+    """A group of such commands, whose help shows each one's first sentence."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -247,30 +243,30 @@ file, such as ~/.bashrc.
 
 
 def examples(*commands: str) -> str:
-    """Return the end of a help text (`epilog` of a click command): commands that a reader can try."""
+    """Return the examples that end a help text (`epilog` of a click command)."""
     lines = "\n".join(f"  {command}" for command in commands)
     return f"\b\nExample{'s' * (len(commands) > 1)}:\n{lines}"
 
 
 def command(*tried: str, name: str | None = None, **settings: Any) -> Callable[[Callable[..., None]], click.Command]:
-    """Return the decorator of a command whose help ends with these examples. settings: others of `click.command`."""
+    """Return the decorator of a command with these examples. settings: for `click.command`."""
     return click.command(name, epilog=examples(*tried), **settings)
 
 
 def general_help(program: str, rule: str) -> str:
-    """Return the help that all commands of `program` share. rule: one more about files, which continues their line."""
+    """Return the common help of `program`. rule: a further sentence about files."""
     return inspect.cleandoc(GENERAL.format(program=program, variable=program.upper().replace("-", "_"), rule=rule))
 
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # set by torchrun and by `spawn`
-GRACE_S = 20.0  # how long another rank leaves rank 0 to say what is wrong; torchrun ends it sooner
+GRACE_S = 20.0  # for which other ranks wait until rank 0 has printed its error; torchrun ends them sooner
 
 
 class TorchrunCommand(OneLineCommand):
-    """A command on several ranks, of which the first of each host prints the help and the user's mistake.
+    """A command on several ranks; the first rank of each host prints the help and the user's mistake.
 
-    Each host may have its own terminal. Under `spawn` no rank says it, since `spawn` itself does.
+    Each host may have its own terminal. Under `spawn`, `spawn` prints the mistake.
     """
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
@@ -285,7 +281,7 @@ class TorchrunCommand(OneLineCommand):
             sys.exit(exit_code)
         started = "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized()
         if not (_is_first_of_host() or started):
-            # torchrun ends all ranks as soon as one exits: that must not happen before rank 0 has spoken.
+            # torchrun ends all ranks as soon as one exits, which must not happen before rank 0 has printed its error.
             time.sleep(GRACE_S)
             sys.exit(exit_code)
         super().refuse(message, command, exit_code)
@@ -296,12 +292,12 @@ def _is_first_of_host() -> bool:
 
 
 def is_under_torchrun() -> bool:
-    """Return whether torchrun has started this process, and so will end it."""
+    """Return whether torchrun started this process, and will end it."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def tell_launcher(message: str, exit_code: int) -> None:
-    """Leave the message, if it is the first, for the report of torchrun or `spawn`; "" if the rank said all."""
+    """Store the first message for torchrun or `spawn`; "" if the rank printed it."""
     file = os.environ.get(ERROR_FILE)
     if file and not Path(file).exists():
         with contextlib.suppress(OSError):
@@ -315,7 +311,7 @@ def _exit_silently(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 def num_ranks(how_to_start: str) -> int:
-    """Return the number of ranks. Raises UsageError with `how_to_start`, a command, if torchrun did not start this."""
+    """Return the number of ranks. Raises UsageError with `how_to_start`, a command, without torchrun's variables."""
     missing = [name for name in VARIABLES if name not in os.environ]
     if missing:
         raise click.UsageError(f"{missing[0]} is not set: start it with torchrun: {how_to_start}")
@@ -329,15 +325,12 @@ def num_ranks(how_to_start: str) -> int:
 
 
 def ranks_here() -> int:
-    """Return the number of ranks on this host, 1 if the environment does not say."""
+    """Return the number of ranks on this host; 1 without LOCAL_WORLD_SIZE."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def check_writable(option: str, folder: Path) -> None:
-    """Raise UsageError, which names `option`, if `folder`, or the nearest above it that exists, takes no files.
-
-    option: such as `--output report`. Called before the work, not after it.
-    """
+    """Raise UsageError if `folder`, or its nearest existing parent, is not writable. option: for the message."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):

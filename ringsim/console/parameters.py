@@ -1,7 +1,7 @@
-"""Types of command-line options that the three packages share, and the files and the result that a command writes.
+"""Option types that the three packages share, and the output of commands.
 
-A range of numbers is its first number times all powers of the factor below its last number, and that last number,
-whether it is such a multiple or not: 8:40:x2 is 8, 16, 32, 40.
+A range contains its first number times all powers of the factor below its last number, and the last number itself:
+8:40:x2 is 8, 16, 32, 40.
 """
 
 import json
@@ -25,7 +25,7 @@ Known = Callable[[click.Context], Iterable[str]]
 
 
 class Choice(click.Choice[Any]):
-    """One of a few texts or members of an enum, by their values; for any other, the message suggests the nearest."""
+    """One of a few texts or enum values; the error suggests the nearest."""
 
     def __init__(self, choices: Iterable[Any]) -> None:
         super().__init__(list(choices))
@@ -40,9 +40,9 @@ class Choice(click.Choice[Any]):
 
 
 class Name(click.ParamType[str]):
-    """A name that the command itself checks, such as that of an algorithm or of a file.
+    """A name that the command itself checks, such as an algorithm's or a file's.
 
-    known: names that the shell completes, or returns them given the context. several: separated by commas.
+    known: names that the shell completes, or a function of the context. several: separated by commas.
     """
 
     def __init__(self, name: str, known: Known | Sequence[str], *, several: bool = False) -> None:
@@ -61,12 +61,12 @@ MAX_NUMBERS = 1000  # of a sweep; more is a slip of the pen
 
 
 def parse_numbers(text: str, parse: Callable[[str], int], factor: int) -> list[int]:
-    """Return the numbers in order, each once. parse: reads one. factor: by which a range without `:xN` grows.
+    """Return the numbers in order, each once. parse: reads one number. factor: of a range without `:xN`.
 
     >>> parse_numbers("3,8:40", int, factor=2)
     [3, 8, 16, 32, 40]
 
-    Raises ValueError for what `parse` refuses, numbers less than 1, ranges that go down, and too many numbers.
+    Raises ValueError for text that `parse` refuses, numbers less than 1, descending ranges, and too many numbers.
     """
     numbers = {number for part in text.split(",") for number in _parse_part(part.strip(), parse, factor)}
     if len(numbers) > MAX_NUMBERS:
@@ -96,7 +96,7 @@ def _parse_part(text: str, parse: Callable[[str], int], factor: int) -> list[int
 
 
 def parse_share(text: str) -> float:
-    """Return a share, of which 1 is the whole. Raises ValueError for anything else, or a negative one."""
+    """Return a share, where 1 is the whole. Raises ValueError for a negative share and other text."""
     digits = text.strip().removesuffix("%")
     try:
         value = decimal_number(digits) / (100 if text.strip().endswith("%") else 1)
@@ -110,7 +110,7 @@ def parse_share(text: str) -> float:
 
 
 class Quantity(click.ParamType[Any]):
-    """A value read by a parser that raises ValueError, such as those of `units`."""
+    """A value read by a parser that raises ValueError, for example of `units`."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -126,7 +126,7 @@ class Quantity(click.ParamType[Any]):
 
 
 class _NoNan(click.ParamType[Any]):
-    """Refuses nan, which click's own types take, as it is in no range and out of none."""
+    """Refuse nan, which click's own types accept, even in a range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -151,7 +151,7 @@ wide_option = click.option("--wide", is_flag=True, help="Print more columns, whi
 
 @contextmanager
 def output_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield stdout for `-`, else a new file, which replaces `path` at the end of the block and is named on stderr.
+    """Yield stdout for `-`, else a new file, which replaces `path` after the block and is named on stderr.
 
     Raises OSError, as `atomic_file` does, if it cannot be written.
     """
@@ -165,29 +165,29 @@ def output_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def say_wrote(path: Path | str) -> None:
-    """Name a file that was written, on stderr, so that stdout holds nothing but the result."""
+    """Name a written file on stderr; stdout holds only the result."""
     click.echo(f"wrote {path}", err=True)
 
 
 def print_result(text: str, data: Mapping[str, Any], as_json: bool, *files: Path | None) -> None:
-    """Print the result of a command, as text or as one JSON object, unless one of its output files is stdout.
+    """Print a result, as text or as one JSON object, unless an output file is stdout.
 
-    Raises ValueError for a number that JSON does not have.
+    Raises ValueError for a number that JSON cannot represent.
     """
     if STDOUT not in files:
         click.echo(json.dumps(data, allow_nan=False) if as_json else text)
 
 
 def require_one_stdout(as_json: bool, *files: Path | None) -> None:
-    """Raise UsageError if more than one thing is to be printed to stdout."""
+    """Raise UsageError if several results are to be printed to stdout."""
     if as_json + sum(file == STDOUT for file in files) > 1:
         raise click.UsageError("only one of --json and the files named - can be printed to stdout")
 
 
 class OutputFile(click.Path):
-    """A file to be written; that it cannot be is found before the work, not after it.
+    """A file to be written; an unwritable file is refused before the work.
 
-    suffixes: that it may have; empty: any. stdout: whether `-` is allowed, for text.
+    suffixes: allowed; empty: any. stdout: whether `-` is allowed, for text.
     """
 
     def __init__(self, suffixes: Sequence[str] = (), *, stdout: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Reading and writing files: whole or not at all, and with errors that name place, value and rule."""
+"""Files, written completely or not at all, with errors that name place, value and rule."""
 
 from ringsim.files import values
 from ringsim.files.records import FileFormat, JsonFile, OpenRecord, Record, decode, encode, parsed, refusal, unknown_key

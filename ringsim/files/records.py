@@ -1,14 +1,13 @@
 """Records describe files for their writer and their reader, which is msgspec.
 
-A `Record` lists the keys of an object of JSON, of a table of TOML or of a line of CSV. `decode` reads an instance,
-`encode` returns what to write. The annotation of a field says what the value may be:
-
+A `Record` lists the keys of a JSON object, a TOML table or a CSV line. `decode` reads an instance, `encode` returns the
+data to write. The annotation of a field is the rule for its value:
 - `Annotated[int, whole(1, 8)]`: a number in these bounds, see `ringsim.files.values`;
-- `By[float, rate]`: what this parser makes of it;
+- `By[float, rate]`: the result of this parser;
 - an enum, text, true or false, another record, `tuple[..., ...]`, `dict[str, ...]`, and `... | None` of any of these.
 
-A field with a default may be left out. `msgspec.field(name="late_s")` is the key in files if it is not the name of the
-field. Instances made in Python are only checked by the rules of several fields in `__post_init__`.
+A field with a default is optional. `msgspec.field(name="late_s")` sets a key that differs from the field's name.
+Instances made in Python are only checked by `__post_init__`, which holds the rules between fields.
 """
 
 import json
@@ -36,12 +35,12 @@ _RULES: dict[Any, str] = {str: "text", bool: "true or false", tuple: "a list", d
 
 
 def encode(record: Any) -> Any:
-    """Return a record for JSON: an object with the keys of its fields; enums become their values."""
+    """Return a record for JSON: an object by field names; enums become their values."""
     return msgspec.to_builtins(record, enc_hook=_without_subclass)
 
 
 def _without_subclass(value: Any) -> Any:
-    """Return text or a number of a subclass, such as torch's version, as a plain one."""
+    """Convert a subclass, such as torch's version, to the plain str, int or float."""
     for plain in (str, int, float):
         if isinstance(value, plain):
             return plain(value)
@@ -49,11 +48,11 @@ def _without_subclass(value: Any) -> Any:
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A record that refuses other keys than its fields."""
+    """A record that refuses unknown keys."""
 
 
 class OpenRecord(msgspec.Struct, frozen=True):
-    """A record that ignores other keys than its fields."""
+    """A record that ignores unknown keys."""
 
 
 def decode(kind: Callable[..., _Record], data: Any, place: str = "") -> _Record:
@@ -80,7 +79,6 @@ def _converted(value: Any, kind: Any) -> Any:
 
 
 def _without_surrogates(value: Any) -> Any:
-    """Return a value of JSON with escapes in place of surrogates."""
     if isinstance(value, dict):
         return {_without_surrogates(key): _without_surrogates(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -121,7 +119,6 @@ def _followed(path: str, kind: Any, value: Any, place: str) -> tuple[Any, Any, s
 
 
 def _has_fields(kind: Any) -> bool:
-    """Return whether this is a record, or `By` its `from_dict`."""
     return hasattr(kind, "__struct_fields__") or ismethod(getattr(kind, "parse", None))
 
 
@@ -149,13 +146,13 @@ def _rule(kind: Any, value: Any, place: str) -> str:
 
 
 def unknown_key(place: str, name: str, known: Collection[str]) -> ValueError:
-    """Return the error about a key that a table does not have."""
+    """Return the error about an unknown key of a table."""
     shown = _inside(place, name if name.isidentifier() else _shown(name))  # a quoted key may hold anything
     return ValueError(f"{shown}: unknown key; {did_you_mean(name, known)}known here are {', '.join(known)}")
 
 
 def refusal(place: str, value: Any, rule: str) -> ValueError:
-    """Return the error with the place and the value as they stand in the file, and the rule."""
+    """Return the error with place and value as in the file, and the rule."""
     return ValueError(f"{place} = {_shown(value)}: {rule}".removeprefix(" = "))
 
 
@@ -172,7 +169,6 @@ class FileFormat:
     made_by: str = ""
 
     def write(self, record: Any) -> dict[str, Any]:
-        """Return the record for JSON, after name and version."""
         return {"format": self.name, "version": self.version, **encode(record)}
 
     def read(self, data: Any) -> tuple[dict[str, Any], int]:
@@ -187,26 +183,25 @@ class FileFormat:
 
 
 class JsonFile(Record, frozen=True):
-    """A record that is a JSON file with the name and version of `FORMAT`."""
+    """A JSON file with the name and version of `FORMAT`."""
 
     FORMAT: ClassVar[FileFormat]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON, after name and version of the format."""
         return self.FORMAT.write(self)
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """Return what `as_dict` gave. Raises ValueError, in one line, for anything else."""
+        """Return the record of `as_dict`. Raises ValueError, in one line, for anything else."""
         return decode(cls, cls.FORMAT.read(data)[0])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write as JSON, whole or not at all."""
+        """Write as JSON, complete or not at all."""
         save_json(path, self.as_dict())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote. Raises ValueError naming the file for other content, OSError if unreadable."""
+        """Read a file of `save`. Raises ValueError naming the file for other content, OSError if unreadable."""
         data = read_json(path)
         with naming_place(path):
             return cls.from_dict(data)

@@ -1,4 +1,4 @@
-"""Files of text, JSON and TOML: errors of reading are one line, and files are written completely or not at all."""
+"""Files of text, JSON and TOML: one-line read errors, and files written completely or not at all."""
 
 import errno
 import json
@@ -12,12 +12,12 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-MAX_BYTES = 256 * 2**20  # also what keeps a device that never ends, such as /dev/zero, from filling the memory
+MAX_BYTES = 256 * 2**20  # also prevents an endless device, such as /dev/zero, from filling the memory
 _TOO_DEEP = "is nested too deeply"
 
 
 def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes:
-    """Return the content of a file. Raises OSError if it cannot be read, ValueError if it is too large."""
+    """Return the content of a file. Raises OSError if unreadable, ValueError if too large."""
     with Path(path).open("rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -26,10 +26,10 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
 
 
 def read_regular(path: str | os.PathLike[str], place: str) -> bytes:
-    """Return the content of a file. Raises ValueError, which begins with `place`, if it cannot be read."""
+    """Return the content of a file. Raises ValueError, which begins with `place`, if unreadable."""
     path = Path(path)
     try:
-        if path.exists() and not path.is_file():  # a pipe would keep a rank waiting, a device fill the memory
+        if path.exists() and not path.is_file():  # a pipe would block a rank, a device would fill the memory
             raise ValueError(f"{place}: cannot be read: not a regular file")
         return path.read_bytes()
     except OSError as error:
@@ -37,10 +37,7 @@ def read_regular(path: str | os.PathLike[str], place: str) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Return the text of a UTF-8 file.
-
-    Raises ValueError, which names the file, if it is not UTF-8, OSError if it is unreadable.
-    """
+    """Return the text of a UTF-8 file. Raises ValueError, which names it, for other text; OSError if unreadable."""
     try:
         text = read_bytes(path).decode("utf-8-sig")  # some editors begin a file with a mark
     except UnicodeDecodeError as error:
@@ -49,7 +46,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """Return the data of a JSON file. Raises ValueError as `parse_json`, with the file, and OSError if unreadable."""
+    """Return the data of a JSON file. Raises the ValueErrors of `parse_json`, with the file; OSError if unreadable."""
     text = read_text(path)
     with naming_place(path):
         return parse_json(text)
@@ -58,8 +55,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 def parse_json(text: str) -> Any:
     """Return the data of a JSON text.
 
-    Raises ValueError, in one line, for text that is not JSON, infinity, NaN, a repeated name in one object, and deep
-    nesting.
+    Raises ValueError, in one line, for invalid JSON, infinity, NaN, a repeated name in one object, and deep nesting.
     """
     if not text.strip():
         raise ValueError("is empty: must hold JSON")
@@ -73,7 +69,7 @@ def parse_json(text: str) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return the tables of a TOML text. Raises ValueError, in one line, if it is not TOML or nested too deeply."""
+    """Return the tables of a TOML text. Raises ValueError, in one line, for invalid TOML and deep nesting."""
     import tomllib  # noqa: PLC0415  most commands read no file
 
     try:
@@ -85,7 +81,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def toml_text(table: Mapping[str, Any], place: str = "") -> str:
-    """Return the TOML of a table: its values, a line each, then its tables; without None and empty lists.
+    """Return the TOML of a table: values, one per line, then tables, without None and empty lists.
 
     place: of the table in the file, such as "host.". Raises ValueError for None in a list.
     """
@@ -104,7 +100,6 @@ def _holds_tables(value: Any) -> bool:
 
 
 def _toml(value: Any) -> str:
-    """Return a value on one line; JSON's escapes are TOML's, which has one more."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, dict):
@@ -122,18 +117,18 @@ def _toml_key(key: str) -> str:
 
 
 def quoted(value: object, most: int = 60) -> str:
-    """Return a value for a message: one line of at most `most` characters."""
+    """Return a value in one line of at most `most` characters."""
     return shortened(repr(value), most)
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Return the text, cut to `most` characters with dots at the end."""
+    """Cut the text to `most` characters, with dots at the end."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 @contextmanager
 def naming_place(place: object) -> Iterator[None]:
-    """Put the place, such as a file or a field, before the message of a ValueError in the block."""
+    """Prefix a ValueError in the block with the place, such as a file or a field."""
     try:
         yield
     except ValueError as error:
@@ -154,7 +149,7 @@ def _constant(name: str) -> None:
 
 
 def finite_or_none(value: Any) -> Any:
-    """Return `value` with None for numbers that are not finite, also within objects and lists; records as objects."""
+    """Replace non-finite numbers by None, also within objects and lists; records become objects."""
     if isinstance(value, msgspec.Struct):
         value = msgspec.structs.asdict(value)
     if isinstance(value, dict):
@@ -168,10 +163,9 @@ def finite_or_none(value: Any) -> Any:
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Yield a new file, which replaces `path` when the block ends without an error.
 
-    After an error or an interrupt nothing is left of it, and an older file is unchanged. It is synced before the
-    replacement, so that a crash of the machine leaves a complete file. A symbolic link stays, and its target is
-    replaced. Anything but a regular file, such as a FIFO or a device, is written to in place. Raises OSError if it
-    cannot be written.
+    After an error or an interrupt, the new file is removed and an older file is unchanged. The file is synced before
+    the replacement, so that a crash of the machine leaves a complete file. A symbolic link's target is replaced.
+    Anything but a regular file, such as a FIFO or a device, is written in place. Raises OSError if it is unwritable.
     """
     path = Path(path)
     target = file_to_replace(path)
@@ -187,23 +181,23 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def is_read_only(path: Path) -> bool:
-    """Return whether there is a file without permission to write, which a rename would replace all the same."""
+    """Return whether there is a file without write permission, which a rename would still replace."""
     return path.exists() and not os.access(path, os.W_OK)
 
 
 def save_json(path: str | os.PathLike[str], data: Any) -> None:
-    """Write `data` as a JSON file. Raises ValueError for a number that JSON does not have."""
+    """Write `data` as a JSON file. Raises ValueError for a number that JSON cannot represent."""
     with atomic_file(path) as file:
         file.write(json_text(data).encode())
 
 
 def json_text(data: Any) -> str:
-    """Return the contents of a JSON file. Raises ValueError for a number that JSON does not have."""
+    """Return the contents of a JSON file. Raises ValueError for a number that JSON cannot represent."""
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
 def file_to_replace(path: Path) -> Path | None:
-    """Return `path` without symbolic links, which a rename may create or replace; None if it is no regular file.
+    """Return `path` without symbolic links, as the target of a rename; None if it is no regular file.
 
     A link in /proc, such as /dev/stdout, may show a path that is no file, if it leads to a pipe or a deleted file.
     """
@@ -229,12 +223,12 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _temporary(path: Path) -> Path:
-    """Return a name in the same directory, because a rename is atomic only within one file system."""
+    """Return a name in the same directory: a rename is atomic only within one file system."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make a rename survive a power failure: the name belongs to the directory, not to the file."""
+    """Make a rename survive a power failure: the name belongs to the directory."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

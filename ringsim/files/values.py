@@ -1,7 +1,6 @@
 """Annotations for the fields of a `Record`: numbers with bounds, quantities with units, text.
 
-A parser returns what a value of JSON or TOML means, or raises ValueError with the rule that it breaks, which follows
-`file: place = value: `.
+A parser converts a JSON or TOML value, or raises ValueError with the broken rule.
 """
 
 import re
@@ -16,15 +15,15 @@ from ringsim.units import MAX_VALUE, parse_rate, parse_time
 Parser = Callable[[Any], Any]
 
 MAX_RANKS = 2**17
-MIN_S, MAX_S = 1e-12, 1e9  # less than any clock can tell, and decades: what is between can be added up and divided by
+MIN_S, MAX_S = 1e-12, 1e9  # below the resolution of any clock, and decades; sums and quotients stay finite
 MAX_RATIO = 1e9  # how many times as slow something may be
-MAX_COUNT = 2**20  # more hosts, NICs or cores than that are a slip of the finger
+MAX_COUNT = 2**20  # more hosts, NICs or cores are a typing error
 MAX_BYTES = 2**40
 _LARGEST = sys.float_info.max
 
 
 class _ByParser(type):
-    """The type of `By[...]`, which msgspec asks whether the result of the parser is an instance."""
+    """The type of `By[...]`, which msgspec asks whether the parser's result is an instance."""
 
     parse: Parser
 
@@ -44,17 +43,17 @@ else:
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Return whether a value of JSON or TOML is a whole number, and not true or false, which Python counts as such."""
+    """Return whether a value is a whole number, and not true or false, which are ints in Python."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value of JSON or TOML is a number, and not true or false."""
+    """Return whether a value is a number, and not true or false."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def whole(low: int = 0, high: int = MAX_VALUE, unit: str = "") -> Meta:
-    """Return the bounds of whole numbers. unit: what they count, for the message."""
+    """Return the bounds of whole numbers. unit: for the message."""
     bounds = f" from {low} to {high}" if high < MAX_VALUE else f", at least {low}"
     return Meta(ge=low, le=high, description=f"must be a whole number{unit and f' of {unit}'}{bounds}")
 
@@ -76,12 +75,12 @@ def one_of(*known: str) -> Meta:
 
 
 def rate(value: Any) -> float:
-    """Return a rate, which TOML has with its unit, in bytes per second."""
+    """Return a rate in bytes per second, from text with a unit."""
     return _quantity(parse_rate, value, '"1.25GB/s" or "10Gbit/s"')
 
 
 def time(value: Any) -> float:
-    """Return a time, which TOML has with its unit, in seconds."""
+    """Return a time in seconds, from text with a unit."""
     return _quantity(parse_time, value, '"10us" or "1.5ms"')
 
 
@@ -90,7 +89,7 @@ def _quantity(parse: Callable[[str], float], value: Any, example: str) -> float:
         raise ValueError(f"must be text with a unit, such as {example}")
     try:
         return parse(value)
-    except ValueError as error:  # its message begins with the value, which is named already
+    except ValueError as error:  # its message begins with the value, which is already named
         raise ValueError(str(error).removeprefix(repr(value)).removeprefix(":").strip()) from None
 
 

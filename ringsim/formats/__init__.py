@@ -1,4 +1,4 @@
-"""Schedules in other projects' formats: MSCCL's XML, read and written, and GOAL, written."""
+"""Schedules in other projects' formats: MSCCL's XML and GOAL."""
 
 from ringsim.formats.goal import goal_lines
 from ringsim.formats.msccl_file import msccl_lines

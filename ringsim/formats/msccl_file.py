@@ -1,10 +1,9 @@
-"""MSCCL XML: read as a `Program` with every number in its range, and written from a `Schedule` by `msccl_lines`.
+"""MSCCL XML: read as a checked `Program`, and written from a `Schedule` by `msccl_lines`.
 
-The format is that of microsoft/msccl's runtime, which reads it, and of msccl-tools, which writes it (`ir.py`): each
-gpu has thread blocks that run at the same time; a thread block has at most one gpu to send to, one to receive from,
-and a channel, and runs its steps in order. Buffers are i (input), o (output) and s (scratch), counted in chunks. The
-XML does not say how a tensor is cut: MSCCL takes sizes that the number of chunks divides, for which all cuts are the
-same.
+The format is that of microsoft/msccl's runtime and of msccl-tools (`ir.py`). Each gpu has concurrent thread blocks;
+a thread block has a channel and at most one gpu to send to and one to receive from, and runs its steps in order.
+Buffers are i (input), o (output) and s (scratch), counted in chunks. Sizes must be a multiple of the number of
+chunks, therefore the XML has no partition.
 """
 
 import html
@@ -41,12 +40,12 @@ COLLECTIVES = {  # the last name of each is the one that is written
     "reduce": Collective.REDUCE,
 }
 MAX_CHUNKS = 2**16  # the runtime keeps offsets in 16 bits
-PLACED = "ringsim"  # an attribute of ours: where the schedule that was written has what a step receives
+PLACED = "ringsim"  # our own attribute: the place of a received transfer in the written schedule
 _BUFFERS = {Collective.ALL_GATHER: ("i", "o"), Collective.REDUCE_SCATTER: ("o", "i")}
 
 
 def buffers_of(collective: Collective) -> tuple[str, str]:
-    """Return the buffer that has only the gpu's share of the chunks ("": neither), and the buffer that has all."""
+    """Return the buffer with only the gpu's share of the chunks, or "", and the buffer with all."""
     return _BUFFERS.get(collective, ("", "i"))
 
 
@@ -60,9 +59,9 @@ _Record = TypeVar("_Record")
 
 
 class Types:
-    """The types of steps, such as "rrc" (receive, reduce, copy), by the operations of a step, in their order.
+    """The types of steps, such as "rrc" (receive, reduce, copy), grouped by operation, in the order of execution.
 
-    ADD: adds the message, or without one the value at dst, to the value read at src.
+    ADD: adds the message, or without one the value at dst, to the value at src.
     """
 
     NOP = "nop"
@@ -75,7 +74,7 @@ class Types:
 
 
 class Placed(NamedTuple):
-    """The place of a transfer in a Schedule: its step, its row among all transfers, and its channel."""
+    """A transfer's place in a Schedule: step, row among all transfers, and channel."""
 
     step: int
     row: int
@@ -102,7 +101,7 @@ _Buffer = Annotated[str, values.one_of("i", "o", "s")]
 
 
 class ThreadBlock(OpenRecord, frozen=True):
-    """A thread block. send, recv: gpus that it sends to and receives from on channel `chan`; -1: none."""
+    """A thread block. send, recv: its peers on channel `chan`; -1: none."""
 
     gpu: _Count
     id: _Count
@@ -146,8 +145,7 @@ class Program(OpenRecord, frozen=True):
 def read_program(path: Path) -> Program:
     """Return the program in a file.
 
-    Raises ValueError, in one line that begins with the file and the place in it, if it breaks the format, and OSError
-    if it cannot be read.
+    Raises ValueError, in one line that begins with file and place, for a wrong format; OSError if unreadable.
     """
     from xml.etree import ElementTree  # noqa: PLC0415  not needed for what does not import
 
@@ -206,13 +204,11 @@ def _read_step(program: Program, block: ThreadBlock, number: int, element: "Elem
 NAMES = {collective: name for name, collective in COLLECTIVES.items()}
 BYTES_PER_TRANSFER = 600  # of memory, while it is written
 MAX_BYTES = 2**40  # sizes up to which the runtime is to use it: all
-Block = tuple[str, int, int]  # what a thread block does, "s" or "r", with whom, and on which channel
+Block = tuple[str, int, int]  # "s" (send) or "r" (receive), peer and channel of a thread block
 Point = tuple[Block, int]  # a step of a thread block
 
 
 class _Line(NamedTuple):
-    """A step of a thread block, which waits for a step of another."""
-
     kind: str
     chunk: int
     waits_for: Point | None
@@ -222,16 +218,14 @@ class _Line(NamedTuple):
 def msccl_lines(schedule: Schedule, *, with_places: bool = False) -> Iterator[str]:
     r"""Yield `schedule` as MSCCL XML, in place, line by line, each with its line end.
 
-    A gpu has a thread block for each gpu and channel that it sends to or receives from; channels between two gpus are
-    numbered from 0. Reads and writes of one chunk keep the order of the rule of execution: those in other thread blocks
-    are waited for (`depid`, `deps`), the first in the step itself, the others in `nop`s before it (never in `nop`s
-    alone: the runtime counts those as steps only if the step after them waits too).
-
-    with_places: receives have the attribute `PLACED`, which MSCCL does not look at, so that `read_msccl` returns the
-    same steps, rows and channels, and not each transfer as early as it can be.
-
-    Raises ScheduleError for a gather, scatter or all_to_all, which are not written, and for a reduce_scatter or
-    all_gather whose ranks own different numbers of chunks.
+    A gpu has a thread block per peer, direction and channel; channels between two gpus are numbered from 0. Reads and
+    writes of one chunk keep the order of the rule of execution. A step waits for steps of other thread blocks (`depid`,
+    `deps`): for the first itself, for the others in preceding `nop`s, never in `nop`s alone, as the runtime counts
+    those as steps only if the step after them waits too.
+    with_places: receives have the attribute `PLACED`, which MSCCL ignores; `read_msccl` then returns the same steps,
+    rows and channels instead of the earliest possible steps.
+    Raises ScheduleError for a gather, scatter or all_to_all, and for a reduce_scatter or all_gather whose ranks own
+    different numbers of chunks.
 
         >>> from ringsim import msccl_lines, ring_all_reduce
         >>> lines = list(msccl_lines(ring_all_reduce(4)))
@@ -280,7 +274,7 @@ def _blocks(
         block = ("s", int(waits.dst[row]), channels[row]) if is_send else ("r", int(waits.src[row]), channels[row])
         lines = blocks.setdefault(block, [])
         latest: dict[Block, int] = {}
-        # A write waits for all of them, also for those that have left whenever the chunk can have come back.
+        # A write waits for all earlier reads, even for sends that must have left before the chunk can return.
         for other, step in [*(points[earlier] for earlier in required), *([] if is_send else sends.pop(chunk, []))]:
             if other != block and step > waited_for.get((block, other), -1):
                 waited_for[block, other] = latest[other] = step

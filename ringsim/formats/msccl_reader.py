@@ -1,15 +1,14 @@
 """MSCCL XML as a `Schedule`, to be proved, timed and run here.
 
 A program is ordered, run on symbols, and its transfers are put into steps:
-
-1. A step follows the previous step of its thread block, the step that it names by depid and deps, and, if it receives,
-   the step that sends: on a connection (two gpus and a channel) the k-th receive takes the k-th message. A send does
+1. A step follows the previous step of its thread block, the step given by depid and deps, and, if it receives, the
+   sending step: on a connection (two gpus and a channel) the k-th receive takes the k-th message. A send does
    not wait for its receiver; MSCCL has room for several chunks.
 2. A Schedule has one state for each rank and chunk, MSCCL has three buffers. A message therefore becomes a transfer
    where it is used: added to the rank's state of the chunk (REDUCE), or in its place (COPY) because it is sent on,
-   added to or wanted at the end. What a Schedule cannot express is refused: a value that is sent or added to although
-   the rank's state of the chunk is another one.
-3. Each transfer is in the earliest step in which it still reads what it read in the program.
+   added to or required at the end. A value that is sent or added to while the rank's state of the chunk differs cannot
+   be expressed, and is refused.
+3. Each transfer is in the earliest step in which it still reads the same state as in the program.
 """
 
 import bisect
@@ -30,7 +29,7 @@ from ringsim.schedule import Schedule, ScheduleError, Transfer, held_at_end, hel
 if TYPE_CHECKING:
     import networkx as nx
 
-MAX_BYTES = 2**30  # of the table that tells which steps are before which
+MAX_BYTES = 2**30  # of the table of preceding steps
 MAX_NAMED = 6  # steps of a deadlock, in a message
 NO_STEP = -1  # in place of a step or a move: held from the start
 NOT_A_STATE = -1  # in place of a version: it was added to a state
@@ -49,12 +48,11 @@ class Location(NamedTuple):
 
 
 def read_msccl(path: str | os.PathLike[str]) -> Schedule:
-    """Return the schedule that does the same sums in the same order as the MSCCL program in a file.
+    """Return the schedule with the same sums in the same order as the MSCCL program in a file.
 
     Its name is `msccl:` and the name in the file. `verify` proves it.
-
-    Raises ValueError or ScheduleError, in one line that begins with the file and the place in it, for a file that is
-    not MSCCL XML, deadlocks, has a race, or cannot be a Schedule; OSError if it cannot be read.
+    Raises ValueError or ScheduleError, in one line that begins with file and place, for a file that is not MSCCL XML,
+    deadlocks, has a race, or cannot be a Schedule; OSError if it cannot be read.
 
         >>> from pathlib import Path
         >>> from ringsim import msccl_lines, read_msccl, ring_all_reduce
@@ -73,7 +71,7 @@ def read_msccl(path: str | os.PathLike[str]) -> Schedule:
 class _Value:
     """The content of a location: the `version`-th state of a chunk on its gpu, or an unused message.
 
-    send, receive: the steps of the message, whose version is that of the sender; NO_STEP: it is a state.
+    send, receive: the steps of the message, whose version is the sender's; NO_STEP: a state.
     """
 
     chunk: int
@@ -83,14 +81,12 @@ class _Value:
 
     @property
     def is_unused(self) -> bool:
-        """Return whether it is a message that has not become part of a state of its gpu."""
+        """Whether it is a message that is not yet part of a state."""
         return self.send != NO_STEP
 
 
 @dataclass(slots=True)
 class _Cell:
-    """The value in a location, the step that wrote it, and the steps that have read it."""
-
     value: _Value
     writer: int
     readers: list[int] = field(default_factory=list)
@@ -111,8 +107,8 @@ class _Move(NamedTuple):
 class _Run:
     """A run of a program on symbols. moves: in an order of dependence. states: the moves that made each.
 
-    Raises ScheduleError for sends without receives, deadlocks, races, reads before writes, what a Schedule cannot
-    express, and outputs that do not end as the state of the rank; ValueError for a program too large to be examined.
+    Raises ScheduleError for sends without receives, deadlocks, races, reads before writes, values that a Schedule
+    cannot express, and outputs that differ from the rank's final state; ValueError for a program too large to examine.
     """
 
     def __init__(self, program: Program) -> None:
@@ -135,7 +131,6 @@ class _Run:
                 raise self._fault(value.receive, f"receives chunk {value.chunk}, which is not used")
 
     def _senders(self) -> Iterator[tuple[int, int]]:
-        """Yield the number of each receiving step, and of the step that sends to it."""
         sends, receives = (defaultdict[tuple[int, int, int], list[int]](list) for _ in range(2))
         for number, step in enumerate(self._steps):
             block = step.block
@@ -155,7 +150,6 @@ class _Run:
                 yield receive, send
 
     def _order(self) -> "nx.DiGraph[int]":
-        """Return the graph of the steps, with an edge from each step to those that wait for it."""
         import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 
         graph: nx.DiGraph[int] = nx.DiGraph()
@@ -167,7 +161,7 @@ class _Run:
             if step.hasdep and step.type != Types.NOP:
                 signals[step.block.gpu, step.block.id].append(number)
         for number, step in enumerate(self._steps):
-            if step.depid >= 0:  # it waits for the first step with hasdep from there on
+            if step.depid >= 0:  # it waits for the first step with hasdep from `deps` on
                 known = signals[step.block.gpu, step.depid]
                 place = bisect.bisect_left(known, step.deps, key=lambda signal: self._steps[signal].s)
                 if place == len(known):
@@ -214,7 +208,7 @@ class _Run:
                     sent[number].append(_Value(held.chunk, held.version, number))
 
     def _run_one(self, number: int, index: int, arriving: _Value | None) -> _Value | None:
-        """Run one chunk of a step in the order of `Types`; return what it sends or writes."""
+        """Run one chunk of a step in the order of `Types`; return the sent or written value."""
         step, held = self._steps[number], arriving
         src = self._alias(step.block.gpu, step.srcbuf, step.srcoff + index)
         dst = self._alias(step.block.gpu, step.dstbuf, step.dstoff + index)
@@ -242,7 +236,7 @@ class _Run:
         if before := self._cells.get(location):
             self._require_after(number, location, before.writer, *before.readers)
             if location == self._alias(*self._place(location.gpu, "o", before.value.chunk)):
-                self._take(number, before.value)  # nobody has read it, but the rank's state was that for a while
+                self._take(number, before.value)  # unread, but temporarily the rank's state
         self._cells[location] = _Cell(value, number)
 
     def _require_after(self, number: int, location: Location, *others: int) -> None:
@@ -266,7 +260,6 @@ class _Run:
         return _Value(own.chunk, own.version + 1, NO_STEP)
 
     def _take(self, number: int, value: _Value) -> None:
-        """Make an unused message the rank's state of the chunk."""
         if value.is_unused:
             self._move(number, value, reduce=False)
             value.version = len(self.states[self._steps[number].block.gpu, value.chunk]) - 1
@@ -279,7 +272,7 @@ class _Run:
         value.version, value.send = NOT_A_STATE, NO_STEP
 
     def _check_output(self) -> None:
-        """Require that output buffers end as the ranks' states, or a proof of these would say nothing."""
+        """Require that output buffers end as the ranks' states, which `verify` proves."""
         program = self.program
         wanted = held_at_end(program.collective, program.num_ranks, program.num_chunks)
         for rank, chunk in np.argwhere(wanted).tolist():
@@ -298,7 +291,7 @@ class _Run:
     def _alias(self, gpu: int, buffer: str, offset: int) -> Location:
         """Return the key of a location in `_cells`.
 
-        In place, as in NCCL, the buffer with the gpu's share is part of the longer buffer, which is the key of both.
+        In place, as in NCCL, the buffer with the gpu's share is part of the longer buffer, the key of both.
         """
         if self.program.in_place and buffer != "s":
             offset += gpu * self._share * (buffer == self._share_buffer)
@@ -310,7 +303,7 @@ class _Run:
 
 
 def _steps(run: _Run) -> list[list[Transfer]]:
-    """Return the transfers of each step: as the file says for all of them, else as early as possible."""
+    """Return the transfers of each step: as in the file if it places all, else as early as possible."""
     rows = [
         (placed.step, placed.row, transfer._replace(channel=placed.channel))
         for transfer, _, _, placed in run.moves
@@ -323,7 +316,7 @@ def _steps(run: _Run) -> list[list[Transfer]]:
 
 
 def _earliest_steps(run: _Run) -> list[int]:
-    """Return the earliest step, from 0, in which each move still takes the state that it took in the program.
+    """Return the earliest step, from 0, in which each move still reads the program's state.
 
     Raises ScheduleError if there is none: if a receiver uses a message only after it has received a later state of the
     same chunk from the same sender.

@@ -1,4 +1,4 @@
-"""Algorithms by name: built-in ones, a function in a Python file, or an MSCCL file."""
+"""Algorithms by name: built-in ones, functions in Python files, and MSCCL files."""
 
 from ringsim.algorithms import ALGORITHMS, NCCL_ALGORITHMS, Algorithm
 from ringsim.registry.algorithms import (

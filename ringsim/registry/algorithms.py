@@ -1,4 +1,4 @@
-"""`build`: from the name of an algorithm, or of a function in a user's Python file, to its `Schedule`."""
+"""`build`: from the name of an algorithm to its `Schedule`."""
 
 import ast
 import re
@@ -24,9 +24,9 @@ MAX_RANKS_PER_HOST = 2**16
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmName:
-    """`hierarchical@4/2`: the algorithm for hosts of 4 ranks, every chunk of it in 2 segments.
+    """`hierarchical@4/2`: the algorithm for hosts of 4 ranks, with every chunk in 2 segments.
 
-    ranks_per_host: None where the name does not say.
+    ranks_per_host: None if not given.
     """
 
     base: str
@@ -46,7 +46,6 @@ class AlgorithmName:
 
     @property
     def whole(self) -> str:
-        """The name without segments."""
         return self.base if self.ranks_per_host is None else f"{self.base}@{self.ranks_per_host}"
 
 
@@ -96,9 +95,8 @@ def build(collective: Collective | None, algorithm: str, num_ranks: int, size_by
     """Return the schedule of a built-in algorithm, of a user's `FILE.py:FUNCTION`, or of MSCCL's `FILE.xml`.
 
     `ring/4` splits every chunk into 4 segments, see `split`. `hierarchical@4`, or another of TWO_LEVEL, has 4 ranks per
-    host, otherwise as many as `hosts_of` says. The function takes the number of ranks and returns a Schedule.
-    collective: None: that of the file. size_bytes: of the whole tensor, see `size_variant`; None: a small one.
-
+    host; the default is `hosts_of`. The function takes the number of ranks and returns a Schedule.
+    collective: None: the file's. size_bytes: of the whole tensor, see `size_variant`; None: a small one.
     Raises ValueError for a name that the collective does not have, for less than one rank, and for mistakes in a file;
     ScheduleError for a user's schedule that `verify` refuses. Beyond about 160 ranks, where a proof takes long, it is
     not proved here.
@@ -110,7 +108,7 @@ def build(collective: Collective | None, algorithm: str, num_ranks: int, size_by
 
 
 def build_proved(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
-    """Return the same, proved at any size: on real ranks a wrong schedule gives wrong sums."""
+    """Return the schedule of `build`, proved at any size: on real ranks a wrong schedule gives wrong sums."""
     schedule = _build(collective, algorithm, num_ranks, size_bytes)
     if not is_built_in(collective, algorithm):
         verify(schedule)
@@ -167,33 +165,33 @@ def _hosts_keyword(name: AlgorithmName) -> dict[str, int]:
 def build_recorded(
     collective: Collective, algorithm: str, num_ranks: int, size_bytes: int, trusted: Collection[str] = ()
 ) -> Schedule:
-    """Return the same for a name read from measurements, whose author could otherwise run a Python file as the user.
+    """Build a schedule by a name from measurements, whose author could otherwise run a Python file as the user.
 
-    trusted: the names, FILE.py:FUNCTION, whose files may be run. Raises ValueError for other ones, and as `build`.
+    trusted: names, FILE.py:FUNCTION, whose files may be run. Raises ValueError for other files, and as `build`.
     """
     require_trusted("the measurements name", algorithm, trusted)
     return build(collective, algorithm, num_ranks, size_bytes)
 
 
 def require_trusted(named: str, algorithm: str, trusted: Collection[str]) -> None:
-    """Raise ValueError for a function of a Python file that is not trusted. named: such as "the measurements name"."""
+    """Raise ValueError for a function of an untrusted Python file. named: such as "the measurements name"."""
     if ":" in algorithm and not algorithm.endswith(".xml") and algorithm not in trusted:
         rule = f"which is run only if you trust it: give --trust {algorithm}"
         raise _error(algorithm, f"{named} a Python file, {rule}")
 
 
 def is_built_in(collective: Collective | None, algorithm: str) -> bool:
-    """Return whether the algorithm is built in, and therefore proved by the tests of this project."""
+    """Return whether the algorithm is built in, and therefore proved by our tests."""
     return not names_file(algorithm) and (collective, base_name(algorithm)) in ALGORITHMS
 
 
 def names_file(algorithm: str) -> bool:
-    """Return whether the name is that of a file."""
+    """Return whether the name is a file's."""
     return ":" in algorithm or algorithm.endswith((".xml", ".py"))
 
 
 def summary_of(collective: Collective, algorithm: str) -> str:
-    """Return the docstring of a built-in algorithm up to the number of its steps."""
+    """Return a built-in algorithm's docstring up to the number of its steps."""
     line = (ALGORITHMS[collective, algorithm].__doc__ or "").partition("\n")[0].removeprefix("Return ")
     summary = _COUNTS.split(line)[0].rstrip(".").replace("`", "")
     return summary[:1].upper() + summary[1:]
@@ -202,8 +200,7 @@ def summary_of(collective: Collective, algorithm: str) -> str:
 def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> int:
     """Return a number that is equal for sizes with the same schedule.
 
-    It is the number of segments of Gloo's ring and of NCCL's trees and NVLS, and 0 for algorithms that do not depend on
-    the size.
+    It is the number of segments of Gloo's ring and of NCCL's trees and NVLS, and 0 for algorithms that ignore the size.
     """
     key = collective, base_name(algorithm)
     if key not in BY_SIZE:
@@ -226,7 +223,6 @@ def build_from_file(algorithm: str, num_ranks: int) -> Schedule:
 
 
 def _functions(algorithm: str, path: Path) -> str:
-    """Return the names of the functions of a file, for a message, without running it."""
     _require_file(algorithm, path)
     tree: ast.Module = _call(algorithm, ast.parse, path.read_bytes())
     names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
@@ -252,10 +248,10 @@ def _function(algorithm: str, path: Path, name: str) -> Any:
 
 
 def _run(module: ModuleType) -> None:
-    # Not by an import, which may take the bytecode of an older file for it, and leaves bytecode beside it.
+    # No import: it might use the bytecode of an older file, and would write bytecode next to the file.
     path = Path(str(module.__file__))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)  # an error is one line; what Python makes of it says the rest
+        warnings.simplefilter("ignore", SyntaxWarning)  # an error must be one line
         code = compile(path.read_bytes(), path, "exec")
     exec(code, vars(module))
 
@@ -270,7 +266,6 @@ def _call(algorithm: str, function: Callable[[Any], Any], argument: Any) -> Any:
 
 
 def _place(algorithm: str, error: BaseException) -> str:
-    """Return the line of the user's file that was being executed, for a message; "" if there is none."""
     file = algorithm.rpartition(":")[0]
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(Path(file))]
     return f"line {lines[-1]}: " if lines else ""

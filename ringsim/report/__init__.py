@@ -1,4 +1,4 @@
-"""Text, traces and pictures of what analysis and calibration tell."""
+"""Text, traces and pictures of results."""
 
 from ringsim.report.calibration_table import fit_dict, format_comparison, format_fit, format_probe_fit, probe_fit_dict
 from ringsim.report.network_table import (

@@ -1,4 +1,4 @@
-"""Calibrations and comparisons as text: parameters with intervals, and predictions beside measurements."""
+"""Calibrations and comparisons of predictions with measurements, as text."""
 
 import math
 import statistics
@@ -19,7 +19,7 @@ _SHOWN_MISFITS = 5
 def format_fit(fit: calibration.LogFit, wide: bool = False) -> str:
     """Return the parameters of a fit to logs, and its residuals.
 
-    wide: with the collectives, ranks and sizes behind each parameter instead of their number.
+    wide: list the collectives, ranks and sizes behind each parameter.
     """
     width = None if wide else WIDTH
     rows = [("parameter", "value", "95 % interval", "seen in")]
@@ -41,10 +41,6 @@ def format_fit(fit: calibration.LogFit, wide: bool = False) -> str:
 
 
 def _residuals(fitted: str, errors: Sequence[tuple[str, float]]) -> list[str]:
-    """Return lines on the residuals of a fit.
-
-    fitted: the name of the fitted cases. errors: with their cases, such as "ring 64 KiB".
-    """
     errors = sorted(errors, key=lambda pair: -abs(pair[1]))
     (worst, error), typical = errors[0], statistics.median(abs(error) for _, error in errors)
     lines = [f"{fitted}: median |residual| {typical:.1%}, largest {error:+.1%} ({worst})"]
@@ -64,7 +60,6 @@ def _shown(name: str, value: float) -> str:
 
 
 def _seen(parameter: calibration.FittedParameter) -> str:
-    """Return each collective with its ranks and the range of its sizes; without any, the source of the prior."""
     if not parameter.seen_in:
         is_elsewhere = parameter.name in ("ring_fill", "message_share")
         return "none: as on other clusters" if is_elsewhere else "none: NCCL's own model"
@@ -83,10 +78,7 @@ def _case(case: calibration.Timing) -> str:
 
 
 def format_probe_fit(fit: calibration.ProbeFit, wide: bool = False) -> str:
-    """Return the parameters of a fit to probes, and its residuals.
-
-    wide: with the probes behind each parameter.
-    """
+    """Return the parameters of a fit to probes, and its residuals. wide: list the probes of each parameter."""
     width = None if wide else WIDTH
     rows: list[tuple[str, ...]] = [("parameter", "value", "95 % interval", *(["probes"] if wide else []))]
     for name, estimate in fit.parameters.items():
@@ -118,7 +110,7 @@ def fit_dict(fit: calibration.LogFit) -> dict[str, Any]:
 
 
 def probe_fit_dict(fit: calibration.ProbeFit) -> dict[str, Any]:
-    """Return a fit to probes for JSON; an infinite rate becomes None."""
+    """Return a fit to probes for JSON; None: an infinite rate."""
     return {
         "parameters": [
             finite_or_none({"name": name, **asdict(estimate), "probes": fit.probes[name]})
@@ -142,14 +134,11 @@ def format_value(name: str, value: float) -> str:
     return format_rate(value) if name.endswith("bandwidth") else format_time(value)
 
 
-_ALIKE = 0.2  # intervals at least as wide show both ends: N % longer is then not N % shorter
+_ALIKE = 0.2  # wider intervals show both ends, as N % longer is then not N % shorter
 
 
 def format_comparison(comparison: calibration.Comparison, wide: bool = False) -> str:
-    """Return a row for each case below the name of its algorithm, then the summary by size class.
-
-    wide: with the name in every row instead.
-    """
+    """Return the cases by algorithm, and the summary by size class. wide: put the algorithm into every row."""
     width = None if wide else WIDTH
     lines = comparison_table(comparison).lines() if wide else _rows_by_algorithm(comparison)
     notes = [wrap_text(note, width, "  ") for note in _notes(comparison)]
@@ -157,19 +146,17 @@ def format_comparison(comparison: calibration.Comparison, wide: bool = False) ->
 
 
 def comparison_table(comparison: calibration.Comparison, most_rows: int | None = None) -> cells.DataTable:
-    """Return a row for each case, the name of its algorithm first."""
+    """Return one row per case, with its algorithm."""
     rows = [(*_name(compared), *_row(comparison, compared)) for compared in comparison.cases[:most_rows]]
     return cells.DataTable(("collective", "algorithm", *_columns(comparison)), rows)
 
 
 def _columns(comparison: calibration.Comparison) -> Sequence[str]:
-    """Return the headings of `_row`."""
     between = ("80 %",) if comparison.has_intervals else ()
     return "size", "ranks", "hosts", "predicted", *between, "measured", "error", "spread", ""
 
 
 def _rows_by_algorithm(comparison: calibration.Comparison) -> Iterator[str]:
-    """Yield the rows of each algorithm, and of each log that others repeat, below its name, as one table."""
     rows = [_row(comparison, compared) for compared in comparison.cases]
     heading, *lines = cells.DataTable(_columns(comparison), rows).lines()
     by_name: dict[str, list[str]] = {}
@@ -194,7 +181,6 @@ def _row(comparison: calibration.Comparison, compared: calibration.ComparedCase)
 
 
 def _width_cell(compared: calibration.ComparedCase) -> cells.TableCell:
-    """Return the distance of the interval's ends from the predicted time."""
     if compared.interval is None or compared.predicted_s is None:
         return cells.NOTHING
     if not compared.interval.is_bounded:
@@ -208,7 +194,6 @@ def _width_cell(compared: calibration.ComparedCase) -> cells.TableCell:
 
 
 def _summary(comparison: calibration.Comparison) -> str:
-    """Return a table of the median and 95th percentile of |error| by size class."""
     rows = [
         (summary["sizes"], str(summary["num_cells"]), *(cells.share_cell(summary[of], 1) for of in ("median", "p95")),
          *([cells.share_cell(summary["inside"])] if comparison.has_intervals else []),
@@ -220,7 +205,6 @@ def _summary(comparison: calibration.Comparison) -> str:
 
 
 def _notes(comparison: calibration.Comparison) -> list[str]:
-    """Return each reason for missing predictions once, and the note on extrapolation."""
     missing: dict[tuple[str, str, str], int] = {}
     for compared in comparison.cases:
         if compared.predicted_s is None:

@@ -1,7 +1,7 @@
 """All colours: the palette of a paper and an ink, the style of each algorithm, and the colour of each rank.
 
-The hues are Okabe and Ito's, which the colour-blind can tell apart; greys lie between ink and paper. Styles with the
-same stroke and hatch differ by a CIELAB distance of at least 20, see tests/ringsim/report/test_style.py.
+The hues are Okabe and Ito's, safe for colour-blind readers. Styles with the same stroke and hatch differ by a CIELAB
+distance of at least 20, see tests/ringsim/report/test_style.py.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 WHITE, BLACK = "#FFFFFF", "#000000"
-_MIDDLE = 0.5  # of lightness: paper that is darker takes the hues for dark paper
+_MIDDLE = 0.5  # lightness below which paper counts as dark
 
 
 def _rgb(colour: str) -> tuple[int, int, int]:
@@ -17,7 +17,7 @@ def _rgb(colour: str) -> tuple[int, int, int]:
 
 
 def mixed(first: str, second: str, share: float) -> str:
-    """Return the first colour with this share of the second in it, as #RRGGBB."""
+    """Mix this share of the second colour into the first; return #RRGGBB."""
     parts = zip(_rgb(first), _rgb(second), strict=True)
     return "#" + "".join(f"{round(low + share * (high - low)):02X}" for low, high in parts)
 
@@ -43,24 +43,21 @@ class Texture(Enum):
 
 
 class Style(NamedTuple):
-    """The colour of an algorithm's area and line, and their texture."""
+    """The colour and texture of an algorithm's lines and areas."""
 
     colour: str
     texture: Texture
 
     @property
     def stroke(self) -> Any:
-        """The linestyle of matplotlib."""
         return self.texture.value[0]
 
     @property
     def ink(self) -> str:
-        """Black or white, whichever is readable on the colour."""
         return ink_on(self.colour)
 
     @property
     def area(self) -> dict[str, Any]:
-        """The properties of a patch; text on its hatch stays readable."""
         hatch_colour = mixed(self.colour, ink_on(self.ink), 0.4)
         return {"facecolor": self.colour, "hatch": self.texture.value[1] or None, "edgecolor": hatch_colour}
 
@@ -104,7 +101,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 class Palette(NamedTuple):
-    """Paper, ink, greys and hues, each as #RRGGBB; sky and peach are lighter neighbours of blue and vermillion."""
+    """Paper, ink, greys and hues, as #RRGGBB; sky and peach are lighter variants of blue and vermillion."""
 
     paper: str
     ink: str
@@ -120,23 +117,20 @@ class Palette(NamedTuple):
 
     @classmethod
     def of(cls, paper: str, ink: str) -> "Palette":
-        """Return the palette for a paper and an ink."""
         greys = (mixed(ink, paper, share) for share in (0.267, 0.604, 0.851, 0.949))
         return cls(paper, ink, *greys, **(_ON_DARK if lightness(paper) < _MIDDLE else _ON_LIGHT))
 
     @property
     def is_dark(self) -> bool:
-        """Whether the paper is dark."""
         return lightness(self.paper) < _MIDDLE
 
     def styles_of(self, algorithms: Sequence[str]) -> dict[str, Style]:
-        """Return a style for each algorithm; users' own ones share three."""
         own = [name for name in algorithms if name not in _LOOKS]
         looks = {name: _LOOKS.get(name) or _USERS_OWN[own.index(name) % len(_USERS_OWN)] for name in algorithms}
         return {name: self._style(look) for name, look in looks.items()}
 
     def series_style(self, number: int) -> tuple[Style, str]:
-        """Return style and marker of a line that is of no algorithm; the first 147 differ."""
+        """Return style and marker of a curve without an algorithm; the first 147 differ."""
         rounds, place = divmod(number, len(_SERIES))
         return self._style(_SERIES[place]), MARKERS[(number + rounds) % len(MARKERS)]
 
@@ -153,14 +147,14 @@ _DARK_PAGE = ("#14171A", "#E8E8E8")
 
 
 def svg_colours() -> str:
-    """Return CSS with which the pictures of `inline_svg` follow the browser's light or dark mode."""
+    """Return CSS that adapts the pictures of `inline_svg` to the browser's light or dark mode."""
     light, dark = Palette.of(*OWN_STYLES["page"]), Palette.of(*_DARK_PAGE)
     pairs = {look.on_light: look.on_dark for look in _SERIES} | dict(zip(light, dark, strict=True))
     variables = "".join(f" --x{one[1:]}: {other};".lower() for one, other in pairs.items())
     return f"@media (prefers-color-scheme: dark) {{ figure svg {{{variables} }} }}\n"
 
 
-# Readable on white and on black; vermillion is left to faults.
+# Readable on white and on black; vermillion is reserved for faults.
 _FEW_RANKS = ("#3B82C4", "#E69F00", "#1A9E77", "#C76AA5", "#62C3EE", "#D8C820", "#9A6A44", "#8A8A8A")
 # For more ranks a scale from purple to yellow (viridis), in which neighbours look alike.
 _SCALE = ("#56308C", "#3E5A96", "#2A7D8E", "#24A087", "#5AC364", "#AAD73C", "#F5E43C")

@@ -1,4 +1,4 @@
-"""Networks, and placements of ranks on them, as tables for people and as JSON."""
+"""Networks and rank placements, as text and JSON."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ def network_summary(cluster: Network) -> dict[str, Any]:
 
 
 def format_networks(clusters: Iterable[Network], wide: bool = False) -> str:
-    """Return a row per network; wide: unwrapped, with the source of its numbers below."""
+    """Return one row per network; wide: unwrapped, with sources."""
     rows = [("network", "hosts", "ranks", "description")]
     for summary in map(network_summary, clusters):
         hosts, ranks = summary["num_hosts"] or "any", summary["max_ranks"] or "any"
@@ -41,7 +41,7 @@ def format_networks(clusters: Iterable[Network], wide: bool = False) -> str:
 
 
 def network_details(cluster: Network, num_ranks: int) -> dict[str, Any]:
-    """Return a network with its resources and its kinds of paths from rank 0 for JSON."""
+    """Return a network, its resources and its paths from rank 0, for JSON."""
     topology = cluster.topology(num_ranks)
     resources = topology.resources
     limits = resources.capacity.tolist(), resources.burst_bytes.tolist(), resources.fails_at_s.tolist()
@@ -79,7 +79,7 @@ def _kinds_of_paths(topology: Topology) -> list[dict[str, Any]]:
 
 
 def format_network_details(details: dict[str, Any], wide: bool = False) -> str:
-    """Return the tables of what `network_details` returned."""
+    """Return the tables of `network_details`."""
     width = None if wide else WIDTH
     paths = [_path(path) for path in details["paths"]]
     about = f": {details['description']}" if details["description"] else ""
@@ -91,7 +91,6 @@ def format_network_details(details: dict[str, Any], wide: bool = False) -> str:
 
 
 def _alike(resources: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return one row for resources whose names differ only in numbers, named by the first and the last."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for resource in resources:
         notes = [f"burst {format_size(resource['burst_bytes'])}"] if resource["burst_bytes"] else []
@@ -118,7 +117,7 @@ def _capacity(resource: dict[str, Any]) -> str:
 
 
 def network_facts(network: Mapping[str, Any]) -> list[str]:
-    """Return the description of a network's `as_dict`, or the costs and ports of a uniform one."""
+    """Return a network's description, or a uniform network's costs and ports."""
     if not _is_uniform(network):
         return [network["description"]] if network.get("description") else []
     formats = {"_bytes_per_s": format_rate, "_s": format_time}
@@ -136,7 +135,7 @@ def named_network(network: Mapping[str, Any]) -> list[str]:
 
 
 def uniform_note(network: Mapping[str, Any]) -> str:
-    """Return the costs of a uniform network, of its `as_dict`; empty for a network of hosts."""
+    """Return the costs of a uniform network's `as_dict`; empty for a network of hosts."""
     return ", ".join(network_facts(network)) if _is_uniform(network) else ""
 
 
@@ -150,7 +149,7 @@ _MARGIN = 15  # characters before the order
 def placement_dict(
     schedule: Schedule, network: Network, size_bytes: int, placement: RankPlacement, seed: int = 0
 ) -> dict[str, Any]:
-    """Return a rank placement with its gain and conditions for JSON; None: a time without end."""
+    """Return a rank placement with its gain for JSON; None: an infinite time."""
     return {
         "collective": schedule.collective.value,
         "algorithm": schedule.algorithm,
@@ -163,7 +162,7 @@ def placement_dict(
 
 
 def format_placement(report: Mapping[str, Any], wide: bool = False) -> str:
-    """Return the text of what `placement_dict` returned; wide: with all of a long order."""
+    """Return the text of a `placement_dict`; wide: with the full order."""
     order = ",".join(map(str, report["order"]))
     if not wide and len(order) > WIDTH - _MARGIN:
         order = f"{order[: order.rfind(',', 0, 24) + 1]}... (--wide shows it, -o saves it)"
@@ -188,8 +187,7 @@ def format_placement(report: Mapping[str, Any], wide: bool = False) -> str:
 def parse_placement(text: str) -> tuple[int, ...]:
     """Return the ranks in the order of their places, from numbers or the name of a file.
 
-    A file holds numbers, a JSON list, or JSON with a list as "order". Raises ValueError for other text, and for a
-    file that cannot be read.
+    A file holds numbers, a JSON list, or JSON with a list as "order". Raises ValueError for anything else.
     """
     if numbers := _numbers(text):
         return numbers

@@ -1,4 +1,4 @@
-"""`html_of`: results as a notebook shows them: tables, and the lanes of a timeline as SVG."""
+"""`html_of`: HTML of results for notebooks."""
 
 import sys
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ def html_of(result: Any) -> str | None:  # noqa: ARG001  what has no form of its
 
 
 def register() -> None:
-    """Make a notebook show results as HTML; without IPython nothing happens."""
+    """Make notebooks show results as HTML; without IPython, do nothing."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is not None:

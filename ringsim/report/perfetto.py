@@ -1,7 +1,7 @@
 """`write_trace`: timelines as a trace file for Perfetto (https://ui.perfetto.dev) or chrome://tracing.
 
-Each rank is a process: a thread for what it applies, and one per overlapping send, since slices of a thread must not
-overlap. An arrow leads from a send to its application. A rank that hangs has one more thread.
+Each rank is a process. A thread holds its applications; overlapping sends have separate threads, since slices of a
+thread must not overlap. An arrow leads from a send to its application. A rank that hangs has one more thread.
 """
 
 import json
@@ -21,10 +21,10 @@ from ringsim.simulation import Seconds, Timeline
 from ringsim.traces import ProgramTrace
 from ringsim.training_step import StepTimeline
 
-MAX_TRANSFERS = 500_000  # of all runs; at four events each, more than a browser likes to hold
+MAX_TRANSFERS = 500_000  # of all runs; with four events each, about the limit of a browser
 _EVENTS_AT_ONCE = 10_000
-_APPLIES = 0  # the number of that thread; those that send come after it, and then what hangs
-_STOPPED, _AT_LEAST_US = 0.05, 1.0  # of the time of the run, and beside it: how far beyond its end that is drawn
+_APPLIES = 0  # the thread of applications; the threads of sends and of a hanging activity follow
+_STOPPED, _AT_LEAST_US = 0.05, 1.0  # relative and absolute extension of a hanging activity beyond the end of the run
 
 Event = dict[str, Any]
 
@@ -32,12 +32,10 @@ Event = dict[str, Any]
 def write_trace(
     path: str | os.PathLike[str], runs: Sequence[tuple[str, Timeline]], blocked_runs: Sequence[BlockedRun | None] = ()
 ) -> None:
-    """Write runs with their names, one below the other; transfers that never happen are left out.
+    """Write runs under their names, one below the other, without transfers that never happen.
 
-    blocked_runs: for each run what hangs in it, None if it finishes; empty: all finish. Times count from the first
-    activity, or from 0 if that is earlier, and are rounded to nanoseconds, as the viewers require. The file appears
-    complete or not at all.
-
+    blocked_runs: one entry per run, None if it finishes; empty if all finish. Times count from 0, or from the first
+    activity if that is earlier, in nanoseconds, as the viewers require. The file appears complete or not at all.
     Raises OSError if it cannot be written, ValueError for more than MAX_TRANSFERS transfers.
 
         >>> from ringsim import Network, ring_all_reduce, simulate, write_trace
@@ -63,10 +61,9 @@ def trace_lines(
 
 
 def write_step_trace(path: Path, timeline: StepTimeline, trace: ProgramTrace) -> None:
-    """Write the computations of a step, its waits, and the calls of each group; whole or not at all.
+    """Write the computations of a step, its waits, and the calls of each group, complete or not at all.
 
-    Overlapping calls of a group overlap in its thread. Raises ValueError for a step that never ends, OSError if the
-    file cannot be written.
+    Overlapping calls of a group overlap in its thread. Raises ValueError for an endless step, OSError if unwritable.
     """
     timeline.require_end()
     num_events = len(timeline.computations) + len(timeline.waits) + len(timeline.calls)
@@ -109,10 +106,9 @@ def _run_events(
 
 
 def _transfers(timeline: Timeline, row: Ints, zero_s: float, first_pid: int, first_arrow: int) -> Iterator[Event]:
-    """Yield the slices of sends and applications, and the ends of each arrow."""
     moments = timeline.start_s, timeline.sent_s, timeline.apply_s, timeline.applied_s
     start, sent, apply, applied = (np.rint((times_s - zero_s) * 1e9) for times_s in moments)
-    # An arrow for each transfer that is applied, and whose sending is long enough to be seen.
+    # An arrow for each applied transfer whose send is long enough to be visible.
     arrows = np.where((sent > start) & np.isfinite(applied), first_arrow + np.arange(len(timeline)), -1)
     columns = (timeline.step, timeline.chunk, timeline.src, timeline.dst, timeline.reduce, arrows)
     transfers = list(zip(*(column.tolist() for column in columns), strict=True))
@@ -129,25 +125,23 @@ def _transfers(timeline: Timeline, row: Ints, zero_s: float, first_pid: int, fir
             activity = _slice(pid, tid, name, begin / 1000, (end - begin) / 1000, args)
             arrow = {"ph": phase, "cat": "transfer", "name": "transfer", "id": number, "pid": pid, "tid": tid}
             arrow["ts"] = begin / 1000
-            # An arrow begins in the slice that is written before it, and ends in the one after it.
+            # An arrow begins in the preceding slice, and ends in the following slice.
             yield from [activity, arrow][:: 1 if phase == "s" else -1] if number >= 0 else [activity]
 
 
 def _in_order(begin: Seconds, end: Seconds, pids: Ints, tids: Ints) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield row, process, thread, begin and end (ns) of each ended transfer, in the order of time."""
     order = np.lexsort((end, begin))
     threads = list(zip(pids.tolist(), tids.tolist(), strict=True))
     busy_until: dict[tuple[int, int], int] = {}
     for row in order[np.isfinite(end[order])].tolist():
         thread = threads[row]
-        # Rows are packed with an allowance for rounding, which the viewers do not make: they drop what overlaps.
+        # Rows are packed with a tolerance for rounding, but the viewers drop slices that overlap at all.
         begins = max(int(begin[row]), busy_until.get(thread, 0))
         busy_until[thread] = ends = max(int(end[row]), begins)
         yield row, *thread, begins, ends
 
 
 def _hanging(blocked: BlockedRun, num_rows: Sequence[int], first_pid: int) -> Iterator[Event]:
-    """Yield a slice for each rank that hangs, from its last activity to beyond the end of the run."""
     end_us = _microseconds(blocked.until_s * (1 + _STOPPED)) + _AT_LEAST_US
     for stalled in blocked.ranks:
         pid, tid = first_pid + stalled.rank, num_rows[stalled.rank] + 1

@@ -1,4 +1,4 @@
-"""A simulated collective, and its `Explanation`, as text for people and as JSON."""
+"""A simulated collective, and its `Explanation`, as text and JSON."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +26,9 @@ def summarise(
     *,
     runtime: Runtime = RULE,
 ) -> dict[str, Any]:
-    """Return the simulated time of one collective and figures to compare it with, for JSON.
+    """Return the simulated time of one collective and reference figures, for JSON.
 
-    explanation: of the same collective; then it is not simulated again. on_progress, runtime: as of `simulate`.
+    explanation: of the same collective; avoids a second simulation. on_progress, runtime: as in `simulate`.
     library: its start is part of the time. `time_s` is None if the collective never finishes.
     """
     collective, num_ranks = schedule.collective, schedule.num_ranks
@@ -69,7 +69,7 @@ def summarise(
 
 
 def how_timed(result: Mapping[str, Any]) -> str:
-    """Return how the time of `summarise` was found, and its notes."""
+    """Return the origin of the time, and notes."""
     return "; ".join([result["timed"], *result["notes"]])
 
 
@@ -79,10 +79,7 @@ def describe(
     width: int | None = WIDTH,
     further: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """Return the summary of `summarise`, the explanation and further rows for people.
-
-    width: in characters; None: any.
-    """
+    """Return the text of `summarise`, the explanation and further rows. width: in characters; None: unlimited."""
     rows = [("timed", how_timed(result))] if result["library"] else []
     rows += [("transfers", f"{result['num_transfers']} in {plural(result['num_steps'], 'step')}"), *_times(result)]
     rows += lines(explanation) if explanation else ()
@@ -97,7 +94,7 @@ def describe(
 
 
 def expected_rows(expected: Estimate | None) -> list[tuple[str, str]]:
-    """Return a row with the interval of a prediction; none where it is not known."""
+    """Return a row with the interval of a prediction, if known."""
     if expected is None:
         return []
     between = f"{format_time(expected.low)} .. {format_time(expected.high)}" if expected.is_bounded else NOT_BOUNDED
@@ -124,7 +121,7 @@ _RANK_COLUMNS = {"busy_s": "busy", "sending_s": "sending", "applying_s": "applyi
 
 
 def as_dict(explanation: Explanation) -> dict[str, Any]:
-    """Return an explanation for JSON, without the times of `ranks_as_dicts`."""
+    """Return an explanation for JSON, without the times by rank."""
     path, ranks, links = explanation.path, explanation.ranks, explanation.links
     spent = {f"{kind.value}_s": seconds for kind, seconds in path.seconds().items()} if path else {}
     link = links.bottleneck
@@ -178,7 +175,6 @@ def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
 
 
 def _which(rank: int, values: Floats) -> str:
-    """Return the rank with the largest value, and how many others have as much."""
     num_as_large = int(among_most(values).sum())
     if num_as_large == len(values) > 1:
         return "all ranks alike"
@@ -187,7 +183,7 @@ def _which(rank: int, values: Floats) -> str:
 
 
 def ranks_table(explanation: Explanation) -> str:
-    """Return a table with a row for each rank."""
+    """Return a table with one row per rank."""
     ranks = explanation.ranks
     rows = [
         (TableCell(str(rank), rank), *(time_cell(getattr(ranks, name)[rank]) for name in _RANK_COLUMNS))

@@ -1,4 +1,4 @@
-"""A predicted step, its scaling, and steps of DDP with other bucket sizes, as text and tables."""
+"""A predicted step, its scaling, and DDP steps by bucket size, as text and tables."""
 
 import math
 from collections import defaultdict
@@ -17,11 +17,11 @@ from ringsim.units import format_size, format_time, plural
 MAX_BETTER = 4  # alternatives that are listed
 BETTER = "The step would take"  # heads them
 _TENTHS = partial(share_cell, digits=1)
-_ROUNDING_S = 1e-9  # what a step is slowed by less is the rounding of times
+_ROUNDING_S = 1e-9  # a smaller slowdown is rounding
 
 
 def format_trace_prediction(prediction: TracePrediction, facts: Sequence[tuple[str, str]] = ()) -> str:
-    """Return a step, its calls by kind, and what would make it shorter. facts: more rows."""
+    """Return a step, its calls by kind, and improvements. facts: more rows."""
     lines = [step_title(prediction)]
     lines += [f"  {line}" for line in align_columns([*step_facts(prediction), *facts])]
     lines += [wrap_text(f"  {note}", indent="  ") for note in notes_on_step(prediction)]
@@ -34,14 +34,14 @@ def format_trace_prediction(prediction: TracePrediction, facts: Sequence[tuple[s
 
 
 def format_trace_scaling(scaling: TraceScaling) -> str:
-    """Return a line for each number of ranks, and notes."""
+    """Return one line per number of ranks, and notes."""
     notes = [note for prediction in scaling.predictions for note in notes_on_step(prediction)]
     lines = (wrap_text(note, indent="  ") for note in dict.fromkeys([*scaling_facts(scaling), *notes]) if note)
     return "\n".join([*scaling_table(scaling).lines(), *lines])
 
 
 def scaling_facts(scaling: TraceScaling) -> list[str]:
-    """Return what holds for all numbers of ranks: how sure the times are, and what they leave out."""
+    """Return the certainty of the times, and omissions."""
     last = scaling.predictions[-1]
     between = [f"{plural(step.trace.num_ranks, 'rank')}: {step_time(step)}" for step in scaling.predictions]
     return [
@@ -52,7 +52,7 @@ def scaling_facts(scaling: TraceScaling) -> list[str]:
 
 
 def scaling_table(scaling: TraceScaling) -> DataTable:
-    """Return a row for each number of ranks."""
+    """Return one row per number of ranks."""
     columns: list[TableColumn | str] = [
         "num_ranks",
         "step_s",
@@ -81,7 +81,7 @@ def step_time(prediction: TracePrediction) -> str:
 
 
 def notes_on_step(prediction: TracePrediction) -> list[str]:
-    """Return uncounted operators, calls without a wait, and algorithms that NCCL would not choose."""
+    """Return uncounted operators, unawaited calls, and algorithms that NCCL would not choose."""
     not_counted = f"not counted: {'; '.join(prediction.not_counted)}" if prediction.not_counted else ""
     not_chosen = f"not NCCL's choice: {prediction.not_chosen}" if prediction.not_chosen else ""
     return [note for note in (not_counted, prediction.unawaited, not_chosen, prediction.by_formula) if note]
@@ -114,7 +114,7 @@ def step_facts(prediction: TracePrediction) -> list[tuple[str, str]]:
 
 
 def token_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[str, str]]:
-    """Return the row of tokens a second. tokens: of a rank in a step; None if unknown."""
+    """Return the row of tokens per second. tokens: per rank and step, or None."""
     least_s = prediction.mean.step_s if prediction.fused_s is None else prediction.fused_s
     if not tokens or not least_s:
         return []
@@ -124,7 +124,7 @@ def token_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[s
 
 
 def ddp_facts(step: DdpStep, profile: StepProfile) -> list[tuple[str, str]]:
-    """Return the rows of a step of DDP: buckets, source of the times, and efficiency."""
+    """Return the rows of a DDP step: buckets, source, and efficiency."""
     count, buckets = plural(len(profile.parameters), "parameter"), plural(step.num_buckets, "bucket")
     source = in_one_line(shortened(str(profile.provenance.get("source") or "")))
     return [
@@ -135,7 +135,7 @@ def ddp_facts(step: DdpStep, profile: StepProfile) -> list[tuple[str, str]]:
 
 
 def caps_table(steps: Sequence[DdpStep], best: BucketCaps) -> DataTable:
-    """Return a row for each bucket size, the last with torch's own caps. best: of the shortest step."""
+    """Return one row per bucket size, the last with torch's default caps. best: of the shortest step."""
     marks = {id(steps[-1]): "default"} | {id(step): "best" for step in steps if step.config.caps == best}
     columns: list[TableColumn | str] = [
         TableColumn("config.caps", "bucket_cap_mb", lambda caps: TableCell(str(caps), caps.rest_bytes)),
@@ -148,7 +148,6 @@ def caps_table(steps: Sequence[DdpStep], best: BucketCaps) -> DataTable:
 
 
 def _steps(prediction: TracePrediction) -> list[tuple[str, str]]:
-    """Return the row of the recorded steps and how they differ; none for a generated trace."""
     if prediction.computing.library:
         return []
     times, missing = prediction.steps_s, len(prediction.trace.steps) - len(prediction.timelines)
@@ -170,9 +169,9 @@ def _memory(peak: int, prediction: TracePrediction) -> str:
 
 
 def calls_table(prediction: TracePrediction) -> DataTable:
-    """Return a row for each kind of call in the mean step, in the order of their first occurrence."""
+    """Return one row per kind of call, by first occurrence."""
     groups, num_steps = prediction.trace.groups, len(prediction.timelines)
-    # Groups of the same ranks are one. Of each call: 1, its bytes, and seconds under way and exposed.
+    # Groups with the same ranks count as one. Of each call: 1, its bytes, and seconds under way and exposed.
     kinds: dict[tuple[str, tuple[int, ...], str], list[tuple[float, ...]]] = defaultdict(list)
     for timeline in prediction.timelines:
         for call, span, exposed_s in zip(timeline.step.calls, timeline.calls, timeline.exposed_by_call(), strict=True):
@@ -196,7 +195,7 @@ def calls_table(prediction: TracePrediction) -> DataTable:
 
 
 def better_steps(prediction: TracePrediction) -> list[str]:
-    """Return what would make the step shorter, the shortest first; nothing for a compiled program."""
+    """Return the changes that shorten the step, the best first, unless it is compiled."""
     step_s, better = prediction.mean.step_s, () if prediction.trace.is_compiled else prediction.better
     return [f"{_time(time_s)} with {name}" for name, time_s in better if time_s < step_s][:MAX_BETTER]
 

@@ -1,4 +1,4 @@
-"""A `Sweep` as text: who is fastest, how fast, and by how much."""
+"""A `Sweep` as text: the fastest algorithms, their times and gains."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +11,7 @@ _GAP = "   "
 
 
 def format_sweep(sweep: Sweep, width: int = WIDTH) -> str:
-    """Return a table for each network: a row per size, a column per number of ranks; then what was skipped.
+    """Return a table per network, by size and number of ranks, and the skipped algorithms.
 
     Columns that do not fit into `width` characters follow below.
     """
@@ -21,21 +21,21 @@ def format_sweep(sweep: Sweep, width: int = WIDTH) -> str:
 
 
 def sweep_notes(sweep: Sweep) -> list[str]:
-    """Return what was skipped, and `library_notes`."""
+    """Return the skipped algorithms, and `library_notes`."""
     return [*sweep.skipped(), *library_notes(sweep)]
 
 
 def library_notes(sweep: Sweep) -> list[str]:
-    """Return which times lack the correction to a library's formula that others have."""
+    """Return a note on times without the correction to a library's formula."""
     others = sweep.not_of_the_library()
     told = "not NCCL's, and simulated without the factor that brings NCCL's algorithms to the time of its formula"
     return [f"{', '.join(others)}: {told}"] if others else []
 
 
 def format_gain(sweep: Sweep, winner: Winner) -> str:
-    """Return the speedup of the winner over the baseline (or the second), such as 3.1x.
+    """Return the speed-up over the baseline (or the second fastest), such as 3.1x.
 
-    Empty for the baseline itself, and where no time passes.
+    Empty for the baseline, and if no time passes.
     """
     baseline = sweep.baseline(winner.cell.network)
     has_baseline = baseline in sweep.algorithms
@@ -46,7 +46,7 @@ def format_gain(sweep: Sweep, winner: Winner) -> str:
 
 
 def runner_up(sweep: Sweep, network: str) -> str:
-    """Return what the gains on this network are over: the ring, or the second."""
+    """Return the reference of the gains: the ring, or the second."""
     baseline = sweep.baseline(network)
     return f"the {baseline}".replace("the nccl", "nccl") if baseline in sweep.algorithms else "the second"
 
@@ -67,7 +67,7 @@ def _format_network(sweep: Sweep, network: str, width: int) -> str:
 
 
 def fastest_column(sweep: Sweep, network: str, num_ranks: int) -> list[str]:
-    """Return the heading of a number of ranks, and the fastest algorithm of each size, aligned."""
+    """Return a heading, and the fastest algorithm for each size, aligned."""
     winners = sweep.winners()
     rows = [_texts(sweep, winners.get((network, num_ranks, size))) for size in sweep.sizes_bytes]
     return [plural(num_ranks, "rank"), *align_columns(rows, "lr")]
@@ -81,7 +81,6 @@ def _texts(sweep: Sweep, winner: Winner | None) -> tuple[str, str, str]:
 
 
 def _pages(columns: Sequence[list[str]], width: int) -> Iterator[list[list[str]]]:
-    """Yield as many columns at a time as fit, but at least one."""
     page: list[list[str]] = []
     used = 0
     for column in columns:

@@ -1,7 +1,6 @@
 """`DataTable`: records as rows of columns, written as text or HTML.
 
-A `TableColumn` names an attribute of the records, whose ending tells the unit: `time_s`, `size_bytes`. A new number is
-a field of a record and its name among the columns.
+A `TableColumn` names an attribute of the records, whose ending implies the unit: `time_s`, `size_bytes`.
 """
 
 import math
@@ -21,14 +20,13 @@ if TYPE_CHECKING:
 
 
 class TableCell(NamedTuple):
-    """The text of a cell, and the number by which it is sorted; without one it is sorted by its text."""
+    """The text of a cell, and its number for sorting, if any."""
 
     text: str
     number: float | None = None
 
     @property
     def key(self) -> str | None:
-        """The number as JavaScript reads it."""
         if self.number is None:
             return None
         return f"{'-' * (self.number < 0)}1e999" if math.isinf(self.number) else repr(float(self.number))
@@ -51,11 +49,9 @@ class TableColumn(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The heading."""
         return _UNITS.sub("", self.attribute).replace("_", " ") if self.heading is None else self.heading
 
     def cell_of(self, record: Any) -> TableCell:
-        """Return the cell of a record."""
         if isinstance(record, dict):
             value = record.get(self.attribute)
         else:
@@ -64,14 +60,13 @@ class TableColumn(NamedTuple):
 
 
 class DataTable:
-    """A table of any size. A column in which every cell has a number is aligned to the right.
+    """A table of any size; columns in which every cell has a number are right-aligned.
 
     >>> DataTable(("size", "by"), [(size_cell(2048), "ring")]).lines()
     [' size  by', '2 KiB  ring']
     """
 
     def __init__(self, columns: Sequence[str], rows: Iterable[Row]) -> None:
-        """Take the headings, and rows of as many cells."""
         self.columns = columns
         self.rows = [[cell if isinstance(cell, TableCell) else TableCell(cell) for cell in row] for row in rows]
         by_column = list(zip(*self.rows, strict=True)) or [()] * len(columns)
@@ -79,7 +74,7 @@ class DataTable:
 
     @classmethod
     def of(cls, records: Iterable[Any], columns: Iterable[TableColumn | str]) -> "DataTable":
-        """Return a row for each record. A text stands for the column of that attribute.
+        """Return one row per record; a string stands for the column of that attribute.
 
         >>> DataTable.of([TableColumn("step_s", "time")], ["attribute", "heading"]).lines()
         ['attribute  heading', 'step_s     time']
@@ -89,16 +84,14 @@ class DataTable:
         return cls([column.title for column in described], rows)
 
     def lines(self, gap: str = GAP, width: int | None = None) -> list[str]:
-        """Return headings and rows as aligned lines, see `align_columns`."""
         alignment = "".join("r" if is_right else "l" for is_right in self._is_right)
         return align_columns([self.columns, *([cell.text for cell in row] for row in self.rows)], alignment, gap, width)
 
     def text(self, width: int | None = None) -> str:
-        """Return `lines` as one text."""
         return "\n".join(self.lines(width=width))
 
     def html(self, name: str = "") -> str:
-        """Return a table element. name: report.js sorts it, also by the order in the page's address."""
+        """Return a table element. name: by which report.js sorts it, also from the page's address."""
         return _template().render(name=name, columns=self.columns, rows=self.rows, is_right=self._is_right)
 
 
@@ -108,7 +101,7 @@ def _template() -> "Template":
 
 
 def time_cell(time_s: float | None) -> TableCell:
-    """Return a time with its unit; never, if it is infinite."""
+    """Return a time with its unit, or "never"."""
     if time_s is None:
         return NOTHING
     return TableCell("never" if math.isinf(time_s) else format_time(time_s) if time_s else "0", time_s)
@@ -139,7 +132,7 @@ def share_cell(share: float | None, digits: int = 0) -> TableCell:
 
 
 def error_cell(error: float | None, digits: int = 0) -> TableCell:
-    """Return a relative error as per cent with its sign, sorted by its size."""
+    """Return a signed error as per cent, sorted by magnitude."""
     return NOTHING if error is None else TableCell(f"{error:+.{digits}%}", abs(error))
 
 
@@ -149,7 +142,6 @@ def ends_cell(low_s: float, high_s: float) -> TableCell:
 
 
 def _cell(name: str, value: Any) -> TableCell:
-    """Return a value in the format that the name of its attribute implies."""
     if value is None:
         return NEVER if name in ("time_s", "step_s") else NOTHING
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The text of a walkthrough, of `Advice`, of a `NetworkBound`, and of a synthesized schedule."""
+"""The text of a walkthrough, of `Advice`, of a `NetworkBound`, and of a synthesis."""
 
 import math
 from collections.abc import Mapping
@@ -30,10 +30,9 @@ def format_walkthrough(
     *,
     wide: bool = False,
 ) -> str:
-    """Return the steps, the costs, what bounds the run, and what would help most, each under its heading.
+    """Return the steps, the costs, the bounds, and the best improvements, each under its heading.
 
-    run: of `summarise`. told: of `walk_through`. bound: the least time of any algorithm.
-    wide: name all alternatives that would not help.
+    run: from `summarise`. told: from `walk_through`. bound: for any algorithm. wide: name alternatives without a gain.
     """
     rows = [("time", format_time(advice.time_s) if math.isfinite(advice.time_s) else "never finishes")]
     if bound and bound.time_s > 0 and advice.time_s < math.inf:
@@ -63,7 +62,7 @@ def format_walkthrough(
 
 
 def search_hint(advice: Advice, bound: NetworkBound | None) -> str:
-    """Return a line on a search if bandwidth is the bound and every algorithm is far above it; else nothing."""
+    """Hint at a search if bandwidth is the bound and all algorithms are far above it; else ""."""
     fastest_s = min([advice.time_s, *(other.sorting_s for other in advice.alternatives if other.is_algorithm)])
     if not bound or bound.latency_s >= bound.throughput_s or not _FAR < bound.excess(fastest_s) < math.inf:
         return ""
@@ -72,14 +71,14 @@ def search_hint(advice: Advice, bound: NetworkBound | None) -> str:
 
 
 def bound_line(bound: NetworkBound, time_s: float) -> str:
-    """Return how far a time is above the bound, and the reason for the bound."""
+    """Return a time's excess over the bound, and the bound's reason."""
     excess = bound.excess(time_s)
     above = f"{100 * excess:.{1 if excess < 1 else 0}f} % above" if excess >= AS_FAST else "as fast as"
     return f"{above} what this network allows ({format_time(bound.time_s)}: {bound_reason(bound)})"
 
 
 def bound_reason(bound: NetworkBound) -> str:
-    """Return the latency, ranks or resources that the bound follows from."""
+    """Return the latency, ranks or resources behind the bound."""
     if bound.latency_s >= bound.throughput_s:
         return "latency only"
     if not bound.ranks:
@@ -95,7 +94,7 @@ def bound_reason(bound: NetworkBound) -> str:
 def synthesis_dict(
     synthesis: Synthesis, network: Network, size_bytes: int, seed: int, explanation: Explanation | None
 ) -> dict[str, Any]:
-    """Return the summary of the fastest schedule and the bound and algorithms beside it, for JSON."""
+    """Return the fastest schedule, the bound and the named algorithms, for JSON."""
     return summarise(synthesis.schedule, network, size_bytes, explanation) | {
         "seed": seed,
         "is_named": synthesis.is_named,
@@ -110,7 +109,7 @@ def synthesis_dict(
 def format_synthesis(
     synthesis: Synthesis, result: dict[str, Any], explanation: Explanation | None, *, wide: bool = False
 ) -> str:
-    """Return the run, its bound, and the named algorithms for people. result: of `synthesis_dict`; wide: unwrapped."""
+    """Return the run, its bound, and the named algorithms. result: of `synthesis_dict`; wide: unwrapped."""
     width = None if wide else WIDTH
     bound = [("bound", bound_line(synthesis.bound, synthesis.time_s))] if synthesis.bound else []
     blocks = [describe(result, explanation, width, bound)]

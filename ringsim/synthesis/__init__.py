@@ -1,3 +1,3 @@
-"""Synthesis: the fastest schedule that can be found for a network, and how far it is from what the network allows."""
+"""Synthesis: a search for a fast schedule on a network."""
 
 from ringsim.synthesis.search import DEFAULT_SECONDS, SearchOptions, SearchState, Synthesis, synthesize

@@ -1,4 +1,4 @@
-"""`BuiltInAlgorithms`: simulated times of the algorithms that a search is compared with, also in other forms."""
+"""`BuiltInAlgorithms`: simulated times of the algorithms with which a search is compared."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,20 +15,20 @@ from ringsim.schedule import Collective, Schedule, permute_ranks
 from ringsim.simulation import Runtime, lists_more_than
 
 SEGMENTS = (4, 16)  # in which built-in algorithms are tried
-LEAST_GAIN = 0.98  # times the time of its plain form, below which another form of an algorithm is listed
-NUM_PLACED = 3  # built-in algorithms for which a placement is searched for
+LEAST_GAIN = 0.98  # times the time of the plain form, below which another form of an algorithm is listed
+NUM_PLACED = 3  # built-in algorithms for which placements are searched
 MAX_PLACED_RANKS = 16
 MAX_FORM_TRANSFERS = 2**11  # of a built-in algorithm in another form
-NUM_PLACEMENTS = 24  # that are simulated for a built-in algorithm: all of four ranks
+NUM_PLACEMENTS = 24  # simulated for a built-in algorithm: all orders of four ranks
 INTERRUPTED = "interrupted"  # why an algorithm was skipped
 MAX_TRANSFERS = transfers_in(2.0)  # of which each has to be looked at
 
 
 @dataclass(frozen=True, slots=True)
 class NamedTime:
-    """A built-in algorithm and its seconds; None if it was skipped, and why.
+    """A built-in algorithm and its seconds, or None and the reason for skipping it.
 
-    algorithm: with its number of segments if there are several. order: the rank placement, if it is another one.
+    algorithm: with its number of segments if there are several. order: the rank placement, if it is changed.
     """
 
     algorithm: str
@@ -38,21 +38,18 @@ class NamedTime:
 
     @property
     def options(self) -> str:
-        """The algorithm and the placement as options of commands."""
         return self.algorithm if self.order is None else f"{self.algorithm} --order {','.join(map(str, self.order))}"
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether a KeyboardInterrupt kept it from being simulated."""
         return self.skipped == INTERRUPTED
 
     @property
     def sorting_s(self) -> float:
-        """Its seconds, infinite if it was not simulated."""
         return np.inf if self.time_s is None else self.time_s
 
     def schedule(self, collective: Collective, num_ranks: int, size_bytes: int) -> Schedule:
-        """Build it. Raises ValueError where the algorithm cannot be built, or has too many transfers."""
+        """Build it. Raises ValueError if that is impossible or takes too many transfers."""
         make = partial(build, collective, self.algorithm, size_bytes=size_bytes)
         require_few_transfers(make, num_ranks)
         schedule = replace(make(num_ranks), algorithm=self.options)
@@ -63,7 +60,7 @@ class NamedTime:
 class BuiltInAlgorithms:
     """The built-in algorithms of a collective on a network, each simulated for at most `seconds`.
 
-    runtime: how ranks execute them. say: receives the phase.
+    runtime: how ranks execute them. say: called with the phase.
     time_s: returns the simulated seconds of a schedule; raises TimeoutError at the given `time.monotonic`.
     """
 
@@ -77,9 +74,9 @@ class BuiltInAlgorithms:
     say: Callable[[str], object]
 
     def as_they_are(self, *, is_interrupted: bool = False) -> list[NamedTime]:
-        """Return all of them by time; a KeyboardInterrupt skips the rest.
+        """Return all algorithms by time; a KeyboardInterrupt skips the rest.
 
-        is_interrupted: whether there was one before; then all together have `seconds`.
+        is_interrupted: whether there was an earlier interrupt; then all together have `seconds`.
         """
         ends_at, is_ended = time.monotonic() + self.seconds if is_interrupted else np.inf, False
         named: list[NamedTime] = []
@@ -95,7 +92,7 @@ class BuiltInAlgorithms:
         return sorted(named, key=lambda one: one.sorting_s)
 
     def with_forms(self, named: list[NamedTime]) -> list[NamedTime]:
-        """Return them by time with their faster forms: in segments, and the fastest also with other rank placements.
+        """Return the algorithms and their faster forms by time: in segments, and for the fastest other placements.
 
         All forms together are simulated for `seconds`, or until a KeyboardInterrupt.
         """
@@ -113,7 +110,6 @@ class BuiltInAlgorithms:
     def _gaining(
         self, one: NamedTime, forms: Callable[[NamedTime, float], Iterator[NamedTime]], ends_at: float
     ) -> list[NamedTime]:
-        """Return the fastest form in a list, which is empty if none gains or the time is up."""
         if one.time_s is None or time.monotonic() >= ends_at:
             return []
         self.say(f"simulating forms of {one.algorithm}")

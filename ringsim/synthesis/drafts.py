@@ -1,8 +1,8 @@
-"""`Draft`: a schedule in the making, with an estimate of its time, so that only the promising ones are simulated.
+"""`Draft`: an unfinished schedule with an estimate of its time, so that only promising drafts are simulated.
 
-Its parts are copies of chunks over links, turned round, one after the other or in waves. Read backwards in time, copies
-on reversed links are additions: a chunk that spread from its owner to all ranks is gathered up from all ranks to its
-owner. A reduce_scatter is therefore an all_gather that was found on reversed links.
+Its parts are copies of chunks over links. Reversed in time and on reversed links, copies become additions: a chunk
+that spread from its owner to all ranks is collected at its owner. A reduce_scatter is therefore an all_gather found on
+reversed links.
 """
 
 import math
@@ -18,18 +18,18 @@ from ringsim.network import NONE, Floats, Ints
 from ringsim.schedule import Bools, Collective, Columns, Schedule, Transfer
 from ringsim.synthesis.matching import ChunkMatching, Overlay
 
-NUM_ROUNDS = 3  # in which either half of an all_reduce makes room for what the other one uses
+NUM_ROUNDS = 3  # in which each half of an all_reduce avoids the resources of the other half
 WAVES = (2, 4, 8, 16, 32, 64)
-ALIKE = 1.02  # times as long, up to which two estimates are alike
+ALIKE = 1.02  # largest ratio of equivalent estimates
 LEAST_S = 1e-12  # in place of a time or a bound of 0
-UNBALANCED = 1.02  # times the bound, from which on the busiest resource of both halves together is too busy
+UNBALANCED = 1.02  # times the bound, above which the busiest resource of both halves together is too busy
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """The transfers of one half of a collective by time, (num_transfers,) each.
 
-    busy_s: (num_resources,), how long each resource serves them.
+    busy_s: (num_resources,), the time for which each resource serves them.
     """
 
     src: Ints
@@ -43,7 +43,6 @@ class Part:
 
     @classmethod
     def of(cls, links: Links, chunk_bytes: float, link: Ints, chunk: Ints, start_s: Floats, end_s: Floats) -> Self:
-        """Return the transfers that copy chunks over links."""
         src, dst, resource = links.src[link], links.dst[link], links.resource[link]
         used = resource != NONE
         busy_s = links.s_per_byte[link][used] * chunk_bytes
@@ -52,13 +51,12 @@ class Part:
 
     @property
     def time_s(self) -> float:
-        """When the last transfer is over."""
         return float(self.end_s.max(initial=0.0))
 
     def turned_round(self) -> "Part":
-        """Return the transfers backwards in time: the sender of a copy receives and adds.
+        """Return the transfers reversed in time: the sender of a copy receives and adds.
 
-        Of transfers that end at once, the last one comes first.
+        Of transfers that end simultaneously, the last comes first.
         """
         start_s, end_s = self.time_s - self.end_s, self.time_s - self.start_s
         order = np.argsort(start_s[::-1], kind="stable")
@@ -67,28 +65,28 @@ class Part:
         return Part(src, dst, chunk, True, _channels(src, dst), start_s[order], end_s[order], self.busy_s)
 
     def on_channels_after(self, other: "Part") -> "Part":
-        """Return the same transfers on channels that the other part does not use."""
+        """Move the transfers to channels that the other part does not use."""
         return replace(self, channel=self.channel + int(other.channel.max(initial=0)) + 1)
 
 
 def _channels(src: Ints, dst: Ints) -> Ints:
-    """Return a channel for each pair of ranks, (num_transfers,), counted from 0 for each sender."""
+    """Return a channel for each pair of ranks, (num_transfers,), from 0 for each sender."""
     pair, number = np.unique(np.column_stack([src, dst]), axis=0, return_inverse=True)
     return (np.arange(len(pair)) - np.searchsorted(pair[:, 0], pair[:, 0]))[number.ravel()]
 
 
 def period_of(parts: Sequence[Part]) -> float:
-    """Return how long the busiest resource serves all parts."""
+    """Return the time for which the busiest resource serves all parts."""
     return float(np.sum([part.busy_s for part in parts], axis=0).max(initial=0.0))
 
 
 def assemble(
     collective: Collective, num_ranks: int, num_chunks: int, parts: Sequence[Part], num_waves: int, name: str
 ) -> Schedule:
-    """Return the schedule of these parts, one after the other.
+    """Return the schedule that runs these parts one after the other.
 
-    num_waves: pieces of each chunk. A wave runs all parts on one piece of each chunk; the next wave starts when the
-    busiest resource has served it, so that its first part overlaps with the second part of this one.
+    num_waves: pieces of each chunk. A wave runs all parts on one piece of each chunk. The next wave starts when the
+    busiest resource has served it, so that its first part overlaps with this wave's second part.
     """
     period_s = period_of(parts)
     rows, begin_s = [], 0.0
@@ -108,10 +106,10 @@ def assemble(
 
 
 def in_order_of(schedule: Schedule, end_s: Floats) -> Schedule:
-    """Return the schedule with its transfers in the order of these times, in as few steps as keep it.
+    """Return the schedule with its transfers in the order of these times, in as few steps as possible.
 
-    end_s: (num_transfers,), when each ends, in step order, none earlier than what it depends on. What a transfer
-    overwrites must derive from what the rank has sent of that chunk.
+    end_s: (num_transfers,), end of each transfer, in step order, none before the end of its dependencies. A value that
+    overwrites a chunk must derive from the values that the rank has sent of the chunk.
     """
     order = np.argsort(end_s, kind="stable")
     columns = [getattr(schedule.steps.table, field)[order] for field in Transfer._fields]
@@ -120,7 +118,7 @@ def in_order_of(schedule: Schedule, end_s: Floats) -> Schedule:
 
 
 def _steps(src: Ints, dst: Ints, chunk: Ints, reduce: Bools, channel: Ints) -> Iterator[Columns]:
-    """Yield as few steps as keep the order: a new step begins where a transfer sends what the step has written."""
+    """Yield as few steps as keep the order: a step begins where a transfer sends a chunk that the last step wrote."""
     begins, written = [0], set[tuple[int, int]]()
     for row, (sender, receiver, number) in enumerate(zip(src.tolist(), dst.tolist(), chunk.tolist(), strict=True)):
         if (sender, number) in written:
@@ -150,15 +148,13 @@ class Problem:
 
     @property
     def num_ranks(self) -> int:
-        """The number of ranks."""
         return self.links.num_ranks
 
     def num_chunks(self, chunks_per_rank: int) -> int:
-        """Return the number of all chunks; a broadcast or reduce has those of its root."""
+        """Return the number of all chunks; in a broadcast or reduce, only the root has chunks."""
         return chunks_per_rank if self.collective.has_root else chunks_per_rank * self.num_ranks
 
     def num_transfers(self, chunks_per_rank: int) -> int:
-        """Return the number of transfers of a schedule without waves."""
         halves = 2 if self.collective is Collective.ALL_REDUCE else 1
         return halves * (self.num_ranks - 1) * self.num_chunks(chunks_per_rank)
 
@@ -193,16 +189,14 @@ class Draft:
 
     @property
     def num_transfers(self) -> int:
-        """The number of transfers of the schedule."""
         return sum(len(part.src) for part in self.parts) * self.num_waves
 
     @property
     def order(self) -> tuple[float, int]:
-        """The key for sorting: faster drafts first, and of those about as fast the smaller."""
+        """The sort key: faster drafts first, and of similar drafts the smaller."""
         return math.ceil(math.log(max(self.estimate_s, LEAST_S), ALIKE)), self.num_transfers
 
     def schedule(self, name: str) -> Schedule:
-        """Return the schedule."""
         problem = self.problem
         num_chunks = problem.num_chunks(self.chunks_per_rank)
         return assemble(problem.collective, problem.num_ranks, num_chunks, self.parts, self.num_waves, name)
@@ -220,8 +214,7 @@ class Drafting:
     def drafts(self, *, is_balanced: bool = True) -> list[Draft]:
         """Return the drafts of one try by their estimates.
 
-        is_balanced: whether the halves of an all_reduce are fitted to each other, which takes several times as long.
-
+        is_balanced: whether to fit the halves of an all_reduce to each other, which takes several times as long.
         Raises NotConnectedError if the links do not lead to all ranks.
         """
         return sorted(self._drafts(NUM_ROUNDS if is_balanced else 0), key=lambda draft: draft.order)
@@ -248,7 +241,7 @@ class Drafting:
     def _in_waves(self, halves: tuple[Part, Part]) -> Iterator[Draft]:
         """Yield the draft of an all_reduce with the best number of waves, see `assemble`, then drafts with fewer waves.
 
-        Of numbers with nearly the same estimate the smallest is the best: its simulation takes less time.
+        Of similar estimates the fewest waves are best: their simulation takes less time.
         """
         fixed_s = 2 * self._problem.latency_s
         ends_s = max(sum(half.time_s for half in halves) - fixed_s, 0.0)  # of the first wave to come, the last to go
@@ -273,7 +266,6 @@ class Drafting:
         return self._copied(overlay.reversed()).turned_round()
 
     def _held(self) -> Bools:
-        """Return which rank has which chunk before it is copied, (num_ranks, num_chunks)."""
         ranks = np.arange(self._problem.num_ranks)
         owner = 0 if self._problem.collective.has_root else ranks
         return np.asarray(ranks[:, None] == np.repeat(owner, self._chunks_per_rank))

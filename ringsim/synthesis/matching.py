@@ -1,14 +1,12 @@
-"""Overlays, a few links of a network each, and a greedy matching of chunks to the links of one over time.
+"""Overlays, each with a few links of a network, and a greedy matching of chunks to an overlay's links over time.
 
-Islands are sets of ranks joined by links that cost less than those between the sets, such as hosts and racks. An
-overlay has a share of what each of its links uses that no other takes. A schedule has no clock: where a rank may
-receive from many others, their messages meet at its port, one is late, and then all are. On networks with ports and
-switches each rank therefore sends to a few others only, always the same, and max-min fair shares hold all the time.
-
-The matching is that of TACOS (Won et al., MICRO 2024). Time advances from one moment at which a link is free or a chunk
-arrives to the next. At each, every rank takes over the free links to it chunks that it lacks, the rarest first. A link
-carries one message after the other. A chunk enters an island once: what is dear to bring to a host is not brought to
-two of its ranks.
+Islands are sets of ranks, such as hosts and racks, whose links cost less than the links between the sets. An overlay
+reserves a share of each resource for each of its links. A schedule has no clock: if a rank receives from many others,
+messages meet at its port, and one late message delays all. On networks with ports and switches each rank therefore
+sends to a few fixed ranks, so that max-min fair shares always hold.
+The matching follows TACOS (Won et al., MICRO 2024). At each moment at which a link is free or a chunk arrives, every
+rank chooses missing chunks for its free incoming links, the rarest first. A link carries one message at a time. A
+chunk enters an island once, as links into an island are expensive.
 """
 
 import heapq
@@ -26,7 +24,7 @@ from ringsim.simulation import fair_rates
 
 MAX_LINKS_OF_RANK = 64  # of an overlay that has all links
 MAX_COMBINATIONS = 1000  # of patterns, of which many have the same links
-LEAST_SHARE = 0.02  # of a resource, that is left to what uses it beside something else
+LEAST_SHARE = 0.02  # least share of a resource that remains when others use it
 DEARER = 1.5  # times as much, from which on a link leads to another island
 NO_TIME = 1e-30  # seconds a byte, where nothing limits a link
 
@@ -34,7 +32,7 @@ NO_TIME = 1e-30  # seconds a byte, where nothing limits a link
 def islands_of(links: Links) -> list[Ints]:
     """Return for each level of the network, such as hosts and racks, the island of each rank, (num_ranks,).
 
-    A level ends where links cost `DEARER` times as much as the next cheaper ones, which connect its islands. The cost
+    A level ends where links cost `DEARER` times as much as the next cheaper links, which connect its islands. The cost
     of a link is the seconds per byte if all ranks that share it send at once: a NIC of eight ranks costs eight times as
     much as a link of the same bandwidth between two of them. Islands of one rank each, or of all ranks, are no level.
     An island has the number of its lowest rank.
@@ -65,7 +63,6 @@ def _reached(num_ranks: int, src: Ints, dst: Ints) -> Bools:
 
 
 def _connected(num_ranks: int, src: Ints, dst: Ints) -> Ints:
-    """Return for each rank the lowest rank that links connect it to, in either direction."""
     lowest = np.arange(num_ranks)
     while True:
         before = lowest.copy()
@@ -78,14 +75,14 @@ def _connected(num_ranks: int, src: Ints, dst: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Overlay:
-    """Some links and the rate of each: (num_links,), bytes a second."""
+    """Some links and the rate of each: (num_links,), bytes per second."""
 
     links: Links
     bytes_per_s: Floats
 
     @classmethod
     def of(cls, links: Links, busy: Floats | None = None) -> Self:
-        """Return the links with max-min fair shares. busy: (num_resources,), the part of each that others use."""
+        """Return the links with max-min fair shares. busy: (num_resources,), the fraction of each that others use."""
         room = np.ones(len(links.names)) if busy is None else np.maximum(1 - busy, LEAST_SHARE)
         is_used = links.resource != NONE
         resource, use = np.where(is_used, links.resource, len(room)), np.where(is_used, links.s_per_byte, 0.0)
@@ -93,15 +90,14 @@ class Overlay:
         return cls(links, fair_rates(resource.T, use.T, most, np.append(room, np.inf)))
 
     def reversed(self) -> "Overlay":
-        """Return the same with the links in the other direction."""
         return Overlay(self.links.reversed(), self.bytes_per_s)
 
 
 def overlays(links: Links, islands: list[Ints]) -> Iterator[Overlay]:
     """Yield different overlays, those with few links first.
 
-    Each rank of an innermost island is joined to the ranks a few places further on, and each island, rank by rank, to
-    the islands a few places further on within the same outer island.
+    Each rank of an innermost island is joined to the ranks at some offsets, and each island, rank by rank, to the
+    islands at some offsets within the same outer island.
     """
     levels = [np.arange(links.num_ranks), *islands, np.zeros(links.num_ranks, dtype=np.int64)]
     seen: set[bytes] = set()
@@ -128,13 +124,12 @@ _OFFSETS = ((1,), (1, -1), (1, 2, -1, -2), (1, 2, 4, 8, 16, 32), None)  # how ma
 
 
 def _ways_to_join(inner: Ints, outer: Ints, is_linked: Bools) -> list[Bools]:
-    """Return the different sets of linked pairs of ranks that `_joined` returns for `_OFFSETS`."""
     ways = [_joined(inner, outer, offsets) & is_linked for offsets in _OFFSETS]
     return list({way.tobytes(): way for way in ways}.values())
 
 
 def _joined(inner: Ints, outer: Ints, offsets: tuple[int, ...] | None) -> Bools:
-    """Return which pairs of ranks of inner islands within one outer island are joined, (num_ranks, num_ranks)."""
+    """Return the joined pairs of ranks of inner islands within an outer island, (num_ranks, num_ranks)."""
     joined = np.zeros((len(inner), len(inner)), dtype=np.bool_)
     for island in np.unique(outer):
         members = [np.flatnonzero((inner == part) & (outer == island)) for part in np.unique(inner[outer == island])]
@@ -147,7 +142,7 @@ def _joined(inner: Ints, outer: Ints, offsets: tuple[int, ...] | None) -> Bools:
     return joined
 
 
-TOLERANCE = 0.1  # of the time of most messages: what happens within it happens at once
+TOLERANCE = 0.1  # of the median time of a message: events within it count as simultaneous
 
 
 class NotConnectedError(Exception):
@@ -164,7 +159,7 @@ class MatchedCopies(NamedTuple):
 
 
 class ChunkMatching:
-    """A search for the link and the time of every copy by which all ranks get all chunks.
+    """A search for the link and the time of every copy until all ranks have all chunks.
 
     islands: of each level, (num_ranks,), see `islands_of`. held: (num_ranks, num_chunks), whether a rank has a chunk at
     the start. rng: decides between equally good copies.
@@ -203,7 +198,6 @@ class ChunkMatching:
         return MatchedCopies(link.astype(np.int64), chunk.astype(np.int64), start_s, end_s)
 
     def _go_on(self) -> bool:
-        """Advance to the next moment at which something changes; return False if there is none."""
         busy_s = self._free_s[self._free_s > self._soon_s]
         next_s = min(busy_s.min(initial=np.inf), self._coming[0][0] if self._coming else np.inf)
         if next_s == np.inf:
@@ -219,7 +213,6 @@ class ChunkMatching:
         return self._now_s + self._tolerance_s
 
     def _match(self) -> None:
-        """Let each rank take one chunk after the other until none can."""
         receivers = np.unique(self._links.dst[self._free_s <= self._soon_s])
         receivers = receivers[~self._here_or_coming[receivers].all(axis=1)]
         while len(receivers):
@@ -227,7 +220,6 @@ class ChunkMatching:
             receivers = np.array([rank for rank in receivers.tolist() if self._take(rank)], dtype=np.int64)
 
     def _take(self, rank: int) -> bool:
-        """Begin a copy of one chunk to a rank; return False if there is none."""
         rows = self._into[rank]
         rows = rows[self._free_s[rows] <= self._soon_s]
         if not len(rows):
@@ -243,7 +235,7 @@ class ChunkMatching:
         rarity = self._holders[lacking[offered]] + self._rng.random(len(offered))
         column = int(offered[rarity.argmin()])
         offers = np.flatnonzero(useful[:, column])
-        if len(offers) > 1:  # over the link that is soonest done, and of such ones over the one with the least choice
+        if len(offers) > 1:  # prefer the link that is done first, then the link with the fewest useful chunks
             keys = self._rng.random(len(offers)), useful[offers].sum(axis=1), self._busy_s[rows[offers]]
             offers = offers[np.lexsort(keys)]
         self._send(int(rows[offers[0]]), rank, int(lacking[column]))
@@ -264,7 +256,7 @@ class ChunkMatching:
 
 
 def _any_of_island(island: Ints, held: Bools) -> Bools:
-    """Return whether some rank of an island has a chunk, (num_ranks, num_chunks)."""
+    """Return whether a rank of each island has each chunk, (num_ranks, num_chunks)."""
     in_island = np.zeros_like(held)
     np.logical_or.at(in_island, island, held)
     return in_island

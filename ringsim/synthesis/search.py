@@ -1,4 +1,4 @@
-"""`synthesize`: the fastest schedule of a collective on a network that is found in some time."""
+"""`synthesize`: a search for the fastest schedule of a collective on a network."""
 
 import time
 from collections.abc import Callable
@@ -21,13 +21,13 @@ CHUNKS_PER_RANK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 CHUNKS_OF_ROOT = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 MAX_OVERLAYS = 64
 FEW_TRANSFERS = 2**11  # of what is tried with each overlay
-MAX_TRANSFERS = 2**15  # of what is tried; on many ranks MAX_PER_PAIR of each pair
+MAX_TRANSFERS = 2**15  # of a tried schedule; on many ranks MAX_PER_PAIR per pair
 MAX_PER_PAIR = 16
-LEFT_FOR_BEST = 0.7  # of the time, that is not spent on trying all overlays
-LEFT_FOR_BALANCE = 0.7  # of the time left then, that is spent on making halves of an all_reduce fit to each other
-NUM_KEPT = 3  # overlays that are looked into, and drafts whose order is improved
-ORDER_SHARE = 0.1  # of the time, that the simulation of such a draft may take
-NUM_LOOKED_AT = 8  # drafts that are simulated of all those that were made
+LEFT_FOR_BEST = 0.7  # of the time: reserved for the best overlays
+LEFT_FOR_BALANCE = 0.7  # of the remaining time, for fitting the halves of an all_reduce to each other
+NUM_KEPT = 3  # overlays that are examined, and drafts whose order is improved
+ORDER_SHARE = 0.1  # of the time: limit for the simulation of such a draft
+NUM_LOOKED_AT = 8  # drafts to simulate
 MAX_RESTARTS = 1000
 SAME = 1e-6  # times closer than this fraction are equal
 GOOD_ENOUGH = 1.001  # times the bound, at which a search ends
@@ -37,9 +37,9 @@ GOOD_ENOUGH = 1.001  # times the bound, at which a search ends
 class Synthesis:
     """The result of a search.
 
-    schedule: the fastest one, proved; `is_named` if it is a built-in algorithm, because none found was faster.
-    found_schedule, found_s: the fastest one found, proved, and its seconds. bound: None where none is known.
-    named: built-in algorithms by time. num_tried: number of schedules simulated.
+    schedule: the fastest, proved; `is_named` if it is a built-in algorithm, because the search found none faster.
+    found_schedule, found_s: the fastest found, proved, and its seconds. bound: None if unknown.
+    named: built-in algorithms by time. num_tried: number of simulated schedules.
     """
 
     schedule: Schedule
@@ -54,7 +54,7 @@ class Synthesis:
 
 @dataclass(slots=True)
 class SearchState:
-    """The progress of a search. bound_s: 0 where none is known."""
+    """The progress of a search. bound_s: 0 if unknown."""
 
     phase: str
     num_tried: int = 0
@@ -67,12 +67,11 @@ OnState = Callable[[SearchState], object]
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """How long a search goes on, and what it tries.
+    """The limits of a search, and the schedules that it tries.
 
     seconds: time limit, but at least one schedule is found; a running simulation is given up after twice that time.
     chunks_per_rank: of a rank's share (of a broadcast or reduce: of all the data); None: several numbers are tried.
     enough: multiple of the bound at which the search ends earlier. runtime: how ranks execute the schedules.
-
     Raises ValueError for no time, and for less than one chunk.
     """
 
@@ -98,12 +97,11 @@ def synthesize(
     *,
     on_state: OnState = lambda _: None,
 ) -> Synthesis:
-    """Return the fastest schedule that was found, or that of the fastest built-in algorithm if it is faster.
+    """Return the fastest schedule that was found, or the fastest built-in algorithm if it is faster.
 
-    on_state: receives the progress. A KeyboardInterrupt ends the search once there is a schedule.
-
+    on_state: called with the progress. A KeyboardInterrupt ends the search once there is a schedule.
     Raises ValueError for less than two ranks, a network that does not connect them or on which nothing takes time, a
-    size of 0, too many chunks, and whatever the network refuses.
+    size of 0, too many chunks, and the errors of the network.
 
         >>> from ringsim import Collective, load_network
         >>> from ringsim.synthesis import SearchOptions, synthesize
@@ -189,7 +187,7 @@ class _SynthesisSearch:
         )
 
     def _prove(self, schedule: Schedule) -> bool:
-        """Prove a schedule, again after a KeyboardInterrupt, and return whether there was one."""
+        """Prove a schedule, again after a KeyboardInterrupt; return whether there was one."""
         try:
             self._say("proving")
             verify(schedule)
@@ -199,7 +197,6 @@ class _SynthesisSearch:
         return False
 
     def _named(self, found_s: float, is_interrupted: bool) -> list[NamedTime]:
-        """Return the built-in algorithms by time, with their other forms where one may be faster."""
         problem, seconds, runtime = self._problem, self._options.seconds, self._options.runtime
         built_in = BuiltInAlgorithms(
             problem.collective, self._network, problem.num_ranks, problem.size_bytes, seconds, runtime, self._time_s,
@@ -211,7 +208,6 @@ class _SynthesisSearch:
         return built_in.with_forms(named) if found_s > self._options.enough * problem.bound_s else named
 
     def _search(self, counts: list[int], seed: int) -> None:
-        """Try few chunks on all overlays, other numbers of chunks on the best overlays, then other random numbers."""
         problem, begun_s = self._problem, self._left_s()
         few = [count for count in counts if problem.num_transfers(count) <= FEW_TRANSFERS]
         known: list[Draft] = []
@@ -239,10 +235,10 @@ class _SynthesisSearch:
                 return
 
     def _improve_order(self) -> None:
-        """Try the best drafts with their transfers in the order in which they end by the rule of execution.
+        """Try the best drafts with their transfers sorted by their end under the rule of execution.
 
-        In a reduce_scatter, which is a plan in reverse, all that a slow rank sends comes first. A rank that executes
-        one step after the other would wait for it instead of sending to the slow rank meanwhile.
+        In a reduce_scatter, a reversed plan, the sends of a slow rank come first. A rank that executes one step after
+        the other would wait for them instead of sending to the slow rank.
         """
         for _, draft in reversed(self._best_tried()[:NUM_KEPT]):
             if draft.num_transfers * self._s_per_transfer > ORDER_SHARE * self._options.seconds:
@@ -314,7 +310,6 @@ class _SynthesisSearch:
         return self._ends_at - time.monotonic()
 
     def _is_over(self) -> bool:
-        """Whether the time is up, or nothing can be much better."""
         enough_s = self._options.enough * self._problem.bound_s
         return self._best is not None and (self._left_s() <= 0 or self._best[0] <= enough_s)
 

@@ -1,4 +1,4 @@
-"""The verdict on a directory of results in plain words: what bounds, what to use, what more ranks would cost."""
+"""The verdict on a directory of results."""
 
 from ringsim.verdict.predictions import Attribution
 from ringsim.verdict.run_directory import (

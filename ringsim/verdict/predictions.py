@@ -1,7 +1,7 @@
-"""`make_forecast`: predictions of the network fitted to probes: bounds, algorithms, DDP's buckets, and twice the ranks.
+"""`make_forecast`: predictions on the network fitted to probes: bounds, algorithms, DDP's buckets, and more ranks.
 
 A choice is sure if it is better on 95 % of the networks of the calibration's bootstrap, and by more than predictions
-scatter about measurements. A choice that is not sure is, as far as the data tell, no better than the default.
+scatter about measurements. Any other choice is, as far as the data show, no better than the default.
 """
 
 import math
@@ -30,11 +30,11 @@ MOST_SIZES = 10
 MOST_RANKS = 32  # with more a page would take minutes
 MAX_FITS = 16  # of a directory with many files; each takes a second
 CAPS_MB = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
-# Networks of the bootstrap that give an interval: 20, of which 95 % are 19; fewer where ranks make a simulation long.
+# Number of bootstrap networks for an interval: 20, of which 95 % are 19; fewer if many ranks make a simulation long.
 _MOST_DRAWS, _FEWEST_DRAWS, _AFFORDED_PAIRS = 20, 5, 4000
 
 
-# The fields of a network that say what messages and calls cost, whatever their bytes.
+# The fields of a network with costs per message or call, independent of the bytes.
 _LATENCIES = {"latency_s", "uplink_latency_s", "send_overhead_s", "receive_overhead_s", "call_s", "torch_call_s"}
 
 
@@ -49,7 +49,7 @@ class Bound(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """The time of an all_reduce on a ring, and the seconds due to each bound; they add up."""
+    """The time of a ring all_reduce, and the seconds due to each bound; they add up."""
 
     num_ranks: int
     size_bytes: int
@@ -57,44 +57,39 @@ class Attribution:
 
     @property
     def time_s(self) -> float:
-        """The whole time."""
         return sum(self.seconds.values())
 
     @property
     def bound(self) -> Bound:
-        """The bound with the largest share."""
         return max(self.seconds, key=lambda bound: self.seconds[bound])
 
     def share(self, bound: Bound) -> float:
-        """Return the part of the time due to a bound; 0 where no time passes."""
+        """Return the part of the time due to a bound; 0 if no time passes."""
         return self.seconds[bound] / self.time_s if self.time_s > 0 else 0.0
 
     @property
     def shares(self) -> dict[str, float]:
-        """The shares by bound, the largest first, without those that round to nothing."""
+        """The shares by bound, the largest first, without negligible shares."""
         bounds = sorted(Bound, key=self.share, reverse=True)
         return {bound.value: self.share(bound) for bound in bounds if self.share(bound) >= 0.005}
 
     @property
     def without_straggler_s(self) -> float:
-        """The time with equal links and ranks."""
         return self.time_s - self.seconds[Bound.STRAGGLER]
 
 
 def all_reduce_s(cluster: Network, algorithm: str, num_ranks: int, size_bytes: int) -> float:
-    """Return the predicted seconds of one of our all_reduce calls. Raises ValueError if it does not fit."""
+    """Return the predicted seconds of a `collectives` all_reduce. Raises ValueError if it does not fit."""
     schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
     return OURS.predict_call(schedule, cluster, size_bytes)
 
 
 def attribute(cluster: Network, num_ranks: int, size_bytes: int) -> Attribution:
-    """Return the bounds of an all_reduce on a ring, by simulations on networks that lack more and more costs.
+    """Return the bounds of a ring all_reduce, by simulations on networks with fewer and fewer costs.
 
     First stragglers are removed, then the limit of cores, then the latency of messages and calls. Each bound gets the
-    time that its removal saves, and bandwidth the rest. Stragglers and cores come first, since they slow every message
-    and byte.
-
-    Raises ValueError where the network has no room for the ranks.
+    time that its removal saves, and bandwidth the rest. Stragglers and cores come first, since they slow every message.
+    Raises ValueError if the network has no room for the ranks.
 
     >>> from ringsim import load_network
     >>> attribute(load_network("gbe"), 4, 2**26).bound
@@ -111,7 +106,7 @@ def attribute(cluster: Network, num_ranks: int, size_bytes: int) -> Attribution:
     return Attribution(num_ranks, size_bytes, seconds)
 
 
-# One on which nothing costs anything is refused: so latencies are nearly nothing, as far as the network adds up.
+# A network without any costs is refused; latencies therefore become tiny instead of 0.
 _TAKEN_AWAY: dict[Bound, Callable[[Network], Network]] = {
     Bound.STRAGGLER: lambda cluster: cluster.with_spec(slow_ranks=(), slow_links=()),
     Bound.CORES: lambda cluster: with_numbers(cluster, lambda field, number: None if field == "cores" else number),
@@ -138,7 +133,6 @@ class Subject:
 
     @property
     def num_ranks(self) -> int:
-        """The number of probed ranks."""
         return self.measurements.num_ranks
 
 
@@ -146,8 +140,8 @@ class Subject:
 class AlgorithmChoice:
     """The algorithm for an all_reduce of one size.
 
-    times_s: predicted times of a call by algorithm, the fastest first. gain: speed of the chosen algorithm over the
-    ring's, with its interval; None if the ring is chosen.
+    times_s: predicted times of a call by algorithm, the fastest first. gain: speed-up of the chosen algorithm over the
+    ring, with its interval; None if the ring is chosen.
     """
 
     size_bytes: int
@@ -162,9 +156,9 @@ class AlgorithmChoice:
 
 @dataclass(frozen=True, slots=True)
 class BucketChoice:
-    """Steps with each of CAPS_MB, the best of them, and the one with torch's own caps.
+    """Steps with each of CAPS_MB, the best of them, and the step with torch's default caps.
 
-    gain: speed of the best over torch's own, with its interval; None if it is not surely faster.
+    gain: speed-up of the best over the default, with its interval; None if it is not surely faster.
     """
 
     best: DdpStep
@@ -193,9 +187,9 @@ class Forecast:
 
 
 def find_subjects(contents: RunDirectory) -> list[Subject]:
-    """Return the probes to which a network can be fitted, the main ones first.
+    """Return the probes to which a network can be fitted, the main probes first.
 
-    Those of a strategy comparison come first, since it also knows the training step, then the latest. Failed fits are
+    Probes of a strategy comparison, which also knows the training step, come first; then the latest. Failed fits are
     added to `contents.refused`.
     """
     given: list[tuple[str, Measurements, JobReport | None]]
@@ -219,7 +213,7 @@ def _subject(file: str, measurements: Measurements, job: JobReport | None, conte
         cases = calibration.cases_of_measurements(measurements, calibration.num_hosts(measurements), file)
         comparison = calibration.compare_measurements(cases, fit.cluster)
     profile = (job and job.profile) or next(iter(contents.profiles.values()), None)
-    # The gradients, else the largest tensor timed, or that the longest message is cut from.
+    # The gradients, else the largest timed tensor, or the tensor from which the longest message is cut.
     messages = [probe.size_bytes for probe in measurements.probes_of("shift")]
     timed = [times.size_bytes for times in measurements.collectives]
     size = job.gradient_bytes if job else max(timed or [max(messages, default=SMALLEST) * measurements.num_ranks])
@@ -252,8 +246,8 @@ def _sizes(last: int) -> list[int]:
 def _least_gain(subject: Subject) -> float:
     """Return the least predicted gain that would show in a measurement.
 
-    It is the scatter of predictions about measurements (of collectives and strategies, else of the probes), or that of
-    the blocks of a probe about their median, whichever is larger.
+    It is the scatter of predictions about measurements (of collectives and strategies, else of the probes), or of a
+    probe's blocks about their median, whichever is larger.
     """
     cases = subject.comparison.cases if subject.comparison else ()
     strategies = subject.job.synchronising if subject.job else ()
@@ -265,10 +259,10 @@ def _least_gain(subject: Subject) -> float:
 
 
 def scatter(ratios: list[float]) -> float:
-    """Return the factor by which predictions scatter about measurements; a common error does not count.
+    """Return the factor by which predictions scatter about measurements; 1 without ratios.
 
-    It is the median absolute deviation of the logarithms of the ratios (predicted over measured), as a factor: common
-    errors cancel where two predictions are compared. 1 without ratios.
+    It is the median absolute deviation of the logarithms of the ratios (predicted over measured), as a factor. A common
+    error does not count, as it cancels when two predictions are compared.
     """
     logs = [math.log(ratio) for ratio in ratios if ratio > 0] or [0.0]
     middle = statistics.median(logs)
@@ -310,10 +304,7 @@ def _ratio(slower_s: float, faster_s: float) -> float:
 def _sure_gain(
     gain: float, gain_on: Callable[[Network], float], fit: calibration.ProbeFit, num_ranks: int, least_gain: float
 ) -> Estimate | None:
-    """Return a gain with its interval if both are above the least one; else None.
-
-    gain: on the fitted network. gain_on: on any.
-    """
+    """Return a gain with its interval if both exceed the least gain; else None. gain_on: on any network."""
     if gain <= least_gain:
         return None
     estimate = _with_interval(fit, gain_on, num_ranks)

@@ -1,7 +1,6 @@
-"""`RunDirectory`: the files in a directory that measuring, predicting and training left, and their records.
+"""`RunDirectory`: the files of measurements, predictions and training in a directory, and their records.
 
-The records are of the files besides measurements: results of training, and JSON output of ringsim. All may have more
-keys than a report needs.
+The records here are those of training results and of ringsim's JSON output. Files may have more keys.
 """
 
 import os
@@ -32,7 +31,7 @@ class StrategyResult(OpenRecord, frozen=True):
 
     tokens_per_s: None for tasks without tokens. sync_s, steps_s: of each measured step. losses: of the whole batch, by
     step. rank_sync_s: median synchronisation of each rank, including waits; empty in older reports.
-    predicted_memory_bytes, memory_bytes: of the rank that holds most, by kind.
+    predicted_memory_bytes, memory_bytes: of the rank with most memory, by kind.
     """
 
     strategy: values.Name
@@ -52,7 +51,6 @@ class StrategyResult(OpenRecord, frozen=True):
 
     @property
     def spread(self) -> float:
-        """`sync_p10_p90_s` over the median."""
         low_s, high_s = self.sync_p10_p90_s
         return (high_s - low_s) / self.measured_sync_s
 
@@ -63,18 +61,17 @@ class StrategyResult(OpenRecord, frozen=True):
 
     @property
     def error(self) -> float | None:
-        """The predicted synchronisation over the measured one, less 1; None if there is none."""
+        """Predicted over measured synchronisation, less 1; None without one of them."""
         if len(self.rank_sync_s) == 1 or not (self.measured_sync_s > 0 and self.predicted_sync_s > 0):
             return None
         return self.predicted_sync_s / self.measured_sync_s - 1
 
     @property
     def step_error(self) -> float:
-        """The predicted time of a step over the measured one, less 1."""
+        """Predicted over measured step time, less 1."""
         return self.predicted_step_s / self.step_s - 1
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for report.json, with derived ones."""
         (sync_low_s, sync_high_s), (step_low_s, step_high_s) = self.sync_p10_p90_s, p10_p90(self.steps_s)
         return {
             **encode(self),
@@ -107,14 +104,12 @@ class JobReport(JsonFile, frozen=True, forbid_unknown_fields=False):
             raise ValueError(f"measurements: of {self.measurements.num_ranks} ranks, but num_ranks is {self.num_ranks}")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the content of report.json."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         parts = {"measurements": self.measurements.as_dict(), "strategies": [one.as_dict() for one in self.strategies]}
         return self.FORMAT.write({**fields, **parts, "profile": self.profile and self.profile.as_dict()})
 
     @property
     def gradient_bytes(self) -> int:
-        """The bytes that a step synchronises."""
         return self.profile.gradient_bytes if self.profile else FLOAT32_BYTES * self.num_parameters
 
     @property
@@ -124,7 +119,6 @@ class JobReport(JsonFile, frozen=True, forbid_unknown_fields=False):
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Where the report comes from."""
         return self.measurements.provenance
 
 
@@ -139,19 +133,18 @@ class LogEntry(OpenRecord, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class TrainingLog:
-    """The good lines of a log.jsonl, and the number of damaged ones."""
+    """The valid lines of a log.jsonl, and the number of damaged lines."""
 
     entries: tuple[LogEntry, ...]
     num_damaged: values.Whole = 0
 
     @property
     def last(self) -> LogEntry:
-        """The last good line."""
         return self.entries[-1]
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Return the log. Raises ValueError without a good line, OSError if it cannot be read."""
+        """Return the log. Raises ValueError without a valid line, OSError if it cannot be read."""
         lines = read_text(path).splitlines()
         entries: list[LogEntry] = []
         for line in lines:
@@ -193,7 +186,7 @@ class TrainingSession(JsonFile, frozen=True, forbid_unknown_fields=False):
 class TrainingRun(OpenRecord, frozen=True):
     """A run of `trainers compare`.
 
-    gradient_difference: of the first step from one process, relative to the largest gradient; None if not known.
+    gradient_difference: of the first step from one process, relative to the largest gradient; None if unknown.
     """
 
     name: values.Name
@@ -205,7 +198,7 @@ class TrainingRun(OpenRecord, frozen=True):
 
 
 class ComparedTraining(OpenRecord, frozen=True):
-    """One run of `trainers compare` beside that of one process."""
+    """One run of `trainers compare`, compared with one process."""
 
     run: TrainingRun
     speed_up: values.Number
@@ -223,7 +216,6 @@ class TrainingComparison(JsonFile, frozen=True, forbid_unknown_fields=False):
 
 
 def _name(described: Any) -> str:
-    """Return the name of a network or a resource in JSON; "" for none."""
     if not isinstance(described, dict | None):
         raise ValueError("must be an object")
     name = described.get("name", UNIFORM) if described is not None else ""
@@ -266,14 +258,13 @@ class PredictedDdpStep(OpenRecord, frozen=True):
 
     @property
     def efficiency(self) -> float | None:
-        """The step of one process over this one."""
         return self.single_s / self.step_s if self.step_s else None
 
 
 class DdpPrediction(OpenRecord, frozen=True):
     """The output of `ringsim ddp --json`: the requested step, with other caps, and on more ranks.
 
-    step: the requested one, whose fields are keys of the outermost object.
+    step: the requested step, whose fields are keys of the outermost object.
     """
 
     step: PredictedDdpStep
@@ -284,12 +275,11 @@ class DdpPrediction(OpenRecord, frozen=True):
 
     @property
     def steps(self) -> tuple[PredictedDdpStep, ...]:
-        """All of them."""
         return (self.step, *self.sweep, *self.scaling)
 
 
-MAX_FILES = 1000  # more is no directory of results but somebody's home
-# What our own commands write beside what is read here, with nothing in it that is not there too.
+MAX_FILES = 1000  # a directory with more files is probably a home directory
+# Other outputs of our own commands, without additional data.
 BY_PRODUCTS = {
     "report.png", "memory.png", "report.html", "checkpoint.pt", "comparison.png", "compare.csv",
     "compare.txt", "times.png", "errors.png", "runs.json", "run.toml",
@@ -313,8 +303,7 @@ OTHER = (
 class RunDirectory:
     """The files of a directory that a report reads, by name.
 
-    sessions, logs: of training runs, by their directory. refused: the reason for each file that is not read, in one
-    line.
+    sessions, logs: of training runs, by their directory. refused: a one-line reason for each unread file.
     """
 
     name: str
@@ -332,20 +321,18 @@ class RunDirectory:
     refused: dict[str, str] = field(default_factory=dict)
 
     def records(self) -> Iterator[tuple[str, str, Any]]:
-        """Yield the kind, the name and the content of each file."""
         for kind in _RECORDS:
             for name, record in getattr(self, kind).items():
                 yield kind, name, record
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was read."""
         return next(self.records(), None) is None
 
 
 _RECORDS: dict[str, Any] = {kind: get_args(of)[1] for kind, of in [*get_type_hints(RunDirectory).items()][1:-1]}
 _FORMATS = {record.FORMAT.name: kind for kind, record in _RECORDS.items() if hasattr(record, "FORMAT")}
-# The output of --json does not name a format: its kind is that whose keys it has, perhaps among others.
+# The output of --json does not name a format; its keys identify its kind.
 _SHAPES = {
     "cells": {"network", "cells", "summary"},
     "simulated": {"collective", "algorithm", "size_bytes", "network", "time_s", "explained"},
@@ -360,7 +347,7 @@ def read_directory(folder: Path) -> RunDirectory:
     """
     alone = folder.is_file()
     if not alone:
-        os.listdir(folder)  # os.walk would say nothing of a directory that cannot be read
+        os.listdir(folder)  # os.walk ignores an unreadable directory
     contents = RunDirectory(str(folder))
     for number, path in enumerate([folder] if alone else _files(folder)):
         name = path.name if alone else str(path.relative_to(folder))
@@ -377,7 +364,6 @@ def read_directory(folder: Path) -> RunDirectory:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files by name, without hidden ones and by-products."""
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         by_products = BY_PRODUCTS | ({"log.jsonl"} if "report.json" in names else set())
@@ -409,12 +395,11 @@ def _read(path: Path, name: str, contents: RunDirectory) -> None:
 
 
 def _record(data: Any) -> tuple[str, object]:
-    """Return the record in a JSON file, and its field of `RunDirectory`: by its format, or by its keys."""
     form = data.get("format") if isinstance(data, dict) else ""
     if isinstance(form, str) and form in _FORMATS:
         kind = _FORMATS[form]
         return kind, _RECORDS[kind].from_dict(data)
     for kind, keys in _SHAPES.items() if form is None else ():
-        if keys <= data.keys():  # the output of `ringsim ddp` has the fields of the step beside the others
+        if keys <= data.keys():  # the output of `ringsim ddp` also has the fields of the step
             return kind, decode(_RECORDS[kind], data | {"step": data})
     raise ValueError(NO_KIND)

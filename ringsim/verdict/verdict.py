@@ -1,4 +1,4 @@
-"""`Verdict`: the facts in a directory of measurements, predictions and training runs, and answers from them.
+"""`Verdict`: the facts in a directory of results, and answers from them.
 
 The template answers.j2 makes a `Finding` for each topic.
 """
@@ -37,7 +37,7 @@ class Topic(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An answer and its reasons, a sentence each; command: the one to run where the data do not suffice."""
+    """An answer and its reasons, a sentence each; command: to run if the data do not suffice."""
 
     topic: Topic
     answer: str
@@ -54,7 +54,7 @@ def findings_from(facts: Mapping[str, Any]) -> tuple[Finding, ...]:
         "percent": percent, "rounded": rounded, "interval": interval, "by_size": by_size,
         "size": format_size, "rate": format_rate, "plural": plural,
     }  # fmt: skip
-    path = Path(__file__).with_name("answers.j2")  # the names of what is in files may contain line breaks
+    path = Path(__file__).with_name("answers.j2")  # names from files may contain line breaks
     answers = load_template(path, filters, finalize=lambda value: in_one_line(str(value)))
     sections = re.split(r"^# ", answers.render(facts), flags=re.MULTILINE)[1:]
     findings = []
@@ -68,7 +68,7 @@ def findings_from(facts: Mapping[str, Any]) -> tuple[Finding, ...]:
 
 
 def percent(share: float) -> str:
-    """Return a share such as 12 %; below one per cent with a digit, down to a tenth."""
+    """Return a share such as 12 %; below one per cent with a digit."""
     return f"{100 * share:.0f} %" if abs(share) >= 0.01 or abs(share) < 0.0005 else f"{100 * share:.1f} %"
 
 
@@ -84,7 +84,7 @@ def interval(predicted: Estimate) -> str:
 
 
 def by_size(items: Iterable[Any], form: str) -> str:
-    """Return which name holds for which sizes, such as: a up to 64 KiB, b from 256 KiB.
+    """Return the sizes of each name, for example: a up to 64 KiB, b from 256 KiB.
 
     items: with `size_bytes`, by size. form: the name of an item, such as "by {0.bound.value}".
     """
@@ -109,11 +109,11 @@ class Straggler(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """The cost of synchronisation in a step of the strategy comparison, with the strategy of the shortest step.
+    """The cost of synchronisation in a step of the strategy comparison, for the strategy with the shortest step.
 
     draws: strategies whose steps are not longer beyond their variation. free: training without synchronisation; the
-    difference of both steps includes waits for other ranks and the slowdown by communication. Where `free` is None,
-    only the synchronisation and a straggler are known.
+    difference of both steps includes waits and the slowdown by communication. If `free` is None, only the
+    synchronisation and a straggler are known.
     """
 
     best: StrategyResult
@@ -123,24 +123,22 @@ class StepCost:
 
     @property
     def waited_s(self) -> float:
-        """The part of a step spent waiting for the straggler; 0 if there is none."""
+        """The wait for the straggler in a step; 0 if there is none."""
         return self.straggler.waits_s.get(self.best.strategy, 0.0) if self.straggler else 0.0
 
     @property
     def cost_s(self) -> float:
-        """The part of a step due to synchronisation."""
         if self.free:
             return max(self.best.step_s - self.free.step_s, 0.0)
         return self.best.measured_sync_s + self.waited_s
 
     @property
     def share(self) -> float:
-        """The share of the step due to synchronisation."""
         return self.cost_s / self.best.step_s if self.best.step_s > 0 else 0.0
 
 
 class Check(NamedTuple):
-    """The errors of held-out predictions in a file; within: the number within the measured spread."""
+    """The errors of held-out predictions in a file; within: how many lie within the measured spread."""
 
     file: str
     kind: str
@@ -163,12 +161,10 @@ class Verdict:
 
     @property
     def subject(self) -> Subject | None:
-        """The probes behind the answers."""
         return self.subjects[0] if self.forecast else None
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """The answers, in the order of their topics."""
         contents, subject = self.contents, self.subject
         compared_networks = {compared.network for compared in contents.cells.values()}
         predicted = [step.network for step in contents.predicted.values()]
@@ -206,7 +202,6 @@ class Verdict:
             yield from ((file, cell) for cell in compared.cells)
 
     def finding(self, topic: Topic) -> Finding:
-        """Return the answer on a topic."""
         return next(finding for finding in self.findings if finding.topic is topic)
 
 
@@ -243,8 +238,8 @@ def _is_slower(result: StrategyResult, best: StrategyResult) -> bool:
 def find_straggler(results: Sequence[StrategyResult]) -> Straggler | None:
     """Return the rank for which the others wait; None if there is none, or times of ranks are unknown.
 
-    The last rank to arrive waits for nobody, so it synchronises for the shortest time. It is a straggler if it is the
-    same rank in more than half of the strategies, and the others wait longer than the synchronisation itself varies
+    The last rank to arrive does not wait, and therefore has the shortest synchronisation. It is a straggler if it is
+    the same rank in more than half of the strategies, and the others wait longer than the synchronisation itself varies
     (10th to 90th percentile): less may be chance.
     """
     known = [result for result in results if len(result.rank_sync_s) > 1 and result.sync_s]

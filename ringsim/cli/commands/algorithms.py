@@ -1,4 +1,4 @@
-"""`ringsim algorithms` and `ringsim networks`: the algorithms and the presets that there are."""
+"""`ringsim algorithms` and `ringsim networks`."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from ringsim.simulation import lists_more_than, predict_time
 from ringsim.text_table import align_columns, wrap_text
 from ringsim.units import format_size, format_time, plural
 
-MAX_TRANSFERS = transfers_in(2.0)  # of an algorithm that is simulated, if each of them has to be looked at
+MAX_TRANSFERS = transfers_in(2.0)  # of a simulated algorithm, if each transfer must be simulated
 
 
 @console.command(
@@ -82,15 +82,12 @@ def algorithms(collective: Collective | None, ranks: int, name: str | None, size
 
 
 class _Listed(NamedTuple):
-    """An algorithm and its simulated time, None if it is unknown."""
-
     cost: Cost
     summary: str
     time_s: float | None
 
 
 def _time_s(schedule: Schedule, network: Network | None, size_bytes: int) -> float | None:
-    """Return the simulated time; None without a network, or if the simulation would take too long."""
     if network is None or lists_more_than(MAX_TRANSFERS, schedule, network, size_bytes):
         return None
     return predict_time(schedule, network, size_bytes)
@@ -99,7 +96,6 @@ def _time_s(schedule: Schedule, network: Network | None, size_bytes: int) -> flo
 def _lines(
     listed: Sequence[_Listed], bounds: Mapping[Collective, NetworkBound | None], size_bytes: int, times: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the algorithms by collective, each with its summary below. times: the heading of the times, if any."""
     rows = [(*_row(one.cost), *([_time_cell(one.time_s)] if times else [])) for one in listed]
     header, *lines = align_columns([(*_HEADER, *times), *rows], "lr")
     collective = None

@@ -1,4 +1,4 @@
-"""`ringsim compare` and `ringsim report`: predictions beside measurements, and the verdict on both."""
+"""`ringsim compare` and `ringsim report`."""
 
 import re
 import statistics
@@ -83,17 +83,15 @@ def compare(
 
 
 def _say_guesses(comparison: calibration.Comparison, cluster: Network) -> None:
-    """Say on stderr which predictions are guesses."""
     options.say_contradiction(cluster)
     predicted = [compared.case.call for compared in comparison.cases if compared.predicted_s is not None]
     lines = [calibration.nic_warning(cluster, senders) for senders in sorted(senders_per_host(predicted))]
-    most = list(filter(None, lines))[-1:]  # the line of the most senders, where several numbers are guesses
+    most = list(filter(None, lines))[-1:]  # only the line with the most senders
     for line in filter(None, [*most, calibration.settings_warning(cluster, predicted)]):
         click.echo(line, err=True)
 
 
 def _median_error(comparison: calibration.Comparison) -> float:
-    """Return the median |error| of the held-out cases, or of all. Raises ValueError if nothing was predicted."""
     cases = comparison.held_out() or [case for case in comparison.cases if case.error is not None]
     if not cases:
         raise ValueError("--fail-above: nothing was predicted")
@@ -123,7 +121,6 @@ def _report(comparison: calibration.Comparison, text: str, told: str, output: Pa
 def _report_runs(
     runs: Sequence[RecordedRun], cluster: Network, output: Path, trusted: Sequence[str], style: str | None
 ) -> list[Path]:
-    """Write a trace of all recorded runs beside their simulations, and a picture of each; say which have none."""
     from ringsim.report.plots import save_plot  # noqa: PLC0415  as above
 
     compared = []

@@ -45,7 +45,7 @@ class DdpJob:
     backend: str | None
 
     def config(self, settings: DdpConfig) -> DdpConfig:
-        """Return the settings with the backend of the job: without --backend, the library of the network or Gloo."""
+        """Return the settings with the job's backend, by default the network's library or Gloo."""
         backend = self.backend or (LIBRARY if library_of(self.network).chooses else "gloo")
         if backend != LIBRARY or settings.algorithm:
             options.say_left_out(self.network)

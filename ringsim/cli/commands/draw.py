@@ -18,7 +18,6 @@ from ringsim.schedule import Schedule
 
 
 def _default_path(schedule: Schedule, names: str, suffix: str) -> Path:
-    """Return the path of the file without --output. names: of algorithms. suffix: such as .html."""
     name = f"ringsim-{schedule.collective.value}-{names}-{schedule.num_ranks}"
     return Path(re.sub(r"[^\w.-]+", "-", name) + suffix)
 

@@ -1,4 +1,4 @@
-"""`ringsim verify`, `ringsim export` and `ringsim import`: proofs, and schedules in the formats of others."""
+"""`ringsim verify`, `ringsim export` and `ringsim import`."""
 
 import math
 import shlex
@@ -31,7 +31,6 @@ def verify(selection: Selection, as_json: bool) -> None:
 
 
 def _proof_lines(name: str, proof: Proof) -> list[str]:
-    """Return what was proved, and if some transfers bring nothing new, how many, in a second line."""
     steps, transfers = plural(proof.num_steps, "step"), plural(proof.num_transfers, "transfer")
     lines = [f"{name}: correct ({steps}, {transfers})"]
     if proof.first_redundant:

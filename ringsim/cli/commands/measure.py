@@ -1,4 +1,4 @@
-"""`ringsim doctor`, `ringsim measure` and `ringsim calibrate`: from a machine to the network that describes it."""
+"""`ringsim doctor`, `ringsim measure` and `ringsim calibrate`: from a machine to its network."""
 
 import sys
 from contextlib import suppress
@@ -19,7 +19,7 @@ from ringsim.text_table import WIDTH, align_columns
 from ringsim.units import plural
 
 IMPOSSIBLE = 1  # the exit code of doctor when something makes measuring impossible
-# Our benchmark of collectives stands above us; we only start it, so nothing is imported upwards.
+# The benchmark belongs to a higher package, `collectives`: it is started, not imported.
 BENCHMARK = ("-m", "collectives.benchmark", "--probes")
 ALL = ("--collective", "all_reduce,reduce_scatter_tensor,all_gather_into_tensor")
 AUTO = "auto"

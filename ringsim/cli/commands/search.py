@@ -1,4 +1,4 @@
-"""`ringsim order` and `ringsim synthesize`: searches for a rank placement and for a schedule."""
+"""`ringsim order` and `ringsim synthesize`."""
 
 import json
 from functools import partial
@@ -130,7 +130,7 @@ def synthesize(
         on_state = partial(_show, progress)
         synthesis = find_schedule(collective, network, num_ranks, size, search, on_state=on_state)
         schedule = synthesis.schedule
-        if written:  # before what takes longer, so that Ctrl-C there does not lose it
+        if written:  # before the longer work, so that Ctrl-C does not lose it
             with console.output_file(written) as file:
                 file.writelines(line.encode() for line in msccl_lines(schedule, with_places=True))
         explanation = None if why_not_explained(schedule) else explain(schedule, network, size)

@@ -100,7 +100,7 @@ def explain(selection: Selection, network: Network, wide: bool, as_json: bool) -
     if not library:  # NCCL executes no schedule that is given to it
         text += search_hint(advice, bound)
     if not wide:
-        # What does not fit into a line is indented a little more than the line.
+        # Continuation lines are indented a little more than the line.
         indented = ((line, " " * (len(line) - len(line.lstrip()) + 2)) for line in text.splitlines())
         text = "\n".join(wrap_text(line, WIDTH, indent) for line, indent in indented)
     console.print_result(text, result | {"alternatives": advice.as_dicts()}, as_json)

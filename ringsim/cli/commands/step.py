@@ -21,10 +21,10 @@ PERFETTO, PAGE = ".json", ".html"
 
 
 class StepOutput(options.PictureFile):
-    """The file that shows a step: a picture, a page or, for Perfetto, the step itself, as its suffix says."""
+    """The file of a step, by its suffix: a picture, a page, or a trace for Perfetto."""
 
     def check(self, several: str) -> None:
-        """Refuse a file that cannot show what is asked for. several: the option of several ranks, if it is given."""
+        """Refuse a file that cannot show the result. several: the given option of several ranks, or ""."""
         suffix = self.path.suffix.lower() if self.path else ""
         if suffix == PAGE and self.style:
             raise click.UsageError("--style has no effect on a page, which follows the browser's light or dark mode")
@@ -41,7 +41,7 @@ class StepOutput(options.PictureFile):
         scaling: TraceScaling | None,
         caps: report.DataTable | None = None,
     ) -> None:
-        """Write the step, or with a scaling its curve, if a file is asked for; see `step_page`."""
+        """Write the step, or its scaling curve, if a file is requested; see `step_page`."""
         if self.path is None:
             return
         suffix = self.path.suffix.lower()
@@ -58,7 +58,7 @@ class StepOutput(options.PictureFile):
 
 
 def output_options(several: str) -> options.Decorator:
-    """Return --output of a step, or of its scaling by the option `several`, and --style: the command gets `picture`."""
+    """Return --output of a step, or of its scaling by the option `several`, and --style; the command gets `picture`."""
     return options.picture_options(
         f"Write the picture of the step, or with {several} of the scaling, to this file: PNG, PDF or SVG; HTML is a "
         "page with tables; JSON is the step for ui.perfetto.dev.",
@@ -76,17 +76,15 @@ class Calls:
     trusted: tuple[str, ...]
 
     def simulation(self, trace: ProgramTrace, computing: Computing) -> StepSimulation:
-        """Return the simulation of the steps of a trace."""
         return StepSimulation(trace, self.network, computing, self.algorithm or "", self.trusted)
 
     def predict(self, trace: ProgramTrace, computing: Computing) -> TracePrediction:
-        """Return the prediction of the steps of a trace."""
         return training_step.predict_trace(trace, self.network, computing, self.algorithm or "", self.trusted)
 
 
 @dataclass(frozen=True, slots=True)
 class Computer:
-    """The device that a program computes on, and how long its computations take there."""
+    """The device on which a program computes, and the time of its computations there."""
 
     device: Device | None
     gpu: str | None
@@ -100,7 +98,7 @@ class Computer:
             raise click.UsageError("--compute-scale and --measured-step exclude each other")
 
     def computing(self, file: Path, trace: ProgramTrace, network: Network) -> Computing:
-        """Return where and how fast the computations of the trace take place. Raises UsageError if it has no times."""
+        """Return device and speed of the computations. Raises UsageError for a trace without times."""
         device = self.device or (Device.CUDA if library_of(network).chooses else trace.device)
         roofline = self._roofline()
         if roofline is None and any(step.is_watched and not step.compute_s for step in trace.steps):
@@ -247,7 +245,7 @@ def _predicted(recordings: Recordings, computer: Computer, calls: Calls) -> list
 
 
 def _say_other_hosts(trace: ProgramTrace, network: Network) -> None:
-    """Say on stderr if the network has other hosts than the program was recorded on, where groups may differ."""
+    """Warn that the network's hosts differ from the recording's, so that groups may differ."""
     per_host = network.spec.ranks_per_host
     if per_host is not None and min(per_host, trace.num_ranks) != trace.ranks_per_host:
         console.say(

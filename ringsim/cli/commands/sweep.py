@@ -1,4 +1,4 @@
-"""`ringsim sweep`: the fastest algorithm by size and number of ranks."""
+"""`ringsim sweep`."""
 
 import sys
 from collections.abc import Mapping, Sequence

@@ -17,7 +17,7 @@ from ringsim.units import format_size, format_time, plural
 
 
 class TracedJob(NamedTuple):
-    """The ranks of a job, and the one that is recorded."""
+    """The ranks of a job, and the recorded rank."""
 
     ranks: int
     rank: int
@@ -80,7 +80,7 @@ def trace(
     if not program.is_module and not Path(program.program).is_file():
         raise click.UsageError(f"{program.program}: there is no such file; for a module, write -m before the name")
     steps = steps or (1 if fake else 3)
-    # Times of this CPU are those of the program's way on CPUs; times that a GPU's rates give, of its way on GPUs.
+    # Recorded times belong to the program's CPU path; times from a GPU's rates belong to its CUDA path.
     device = device or (Device.CUDA if fake else Device.CPU)
     request = TraceRequest(*program, *job, steps, str(output), fake, os.getcwd(), device)
     recorded = record(decode(TraceRequest, encode(request)))  # which refuses a name or argument that is no text
@@ -89,7 +89,7 @@ def trace(
 
 
 def format_trace(trace: ProgramTrace) -> str:
-    """Return a line for each kind of call of the last step, and one for the whole step."""
+    """Return a line per kind of call of the last step, and one for the whole step."""
     step = trace.steps[-1]
     kinds: dict[tuple[str, str, tuple[int, ...]], list[int]] = {}  # groups of the same ranks are one
     for call in step.calls:

@@ -1,4 +1,4 @@
-"""`page`: a self-contained HTML page, with its style, program and data inside it."""
+"""`page`: a self-contained HTML page."""
 
 import json
 from importlib import resources
@@ -9,10 +9,10 @@ from ringsim.text_table import load_template
 
 
 def page(template: str, title: str, style: str = "", script: str = "", data: object = None, **rest: Any) -> str:
-    """Return the text of a page that loads nothing else, in the light or dark mode of the browser.
+    """Return the text of a page that loads nothing else and follows the browser's light or dark mode.
 
-    template: extends page.j2, and escapes the title and `rest`. style, script: added to those of all pages. data:
-    `pageData` of the script, as JSON. Raises ValueError for data that JSON cannot hold.
+    template: extends page.j2, and escapes the title and `rest`. style, script: added to the common ones.
+    data: `pageData` of the script, as JSON. Raises ValueError for data that JSON cannot hold.
 
     >>> "<title>2 &lt; 3</title>" in page("page.j2", "2 < 3")
     True
@@ -23,10 +23,10 @@ def page(template: str, title: str, style: str = "", script: str = "", data: obj
 
 
 def asset(name: str) -> str:
-    """Return the text of a file beside this module."""
+    """Return the text of a file in this folder."""
     return resources.files("ringsim.report.pages").joinpath(name).read_text(encoding="utf-8")
 
 
 def _inside_a_script(data: object) -> str:
-    """Return JSON that cannot end its script element, whatever name a file or a user chose."""
+    """Return JSON that cannot end its script element."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""`animation_page`: a page that plays one run of a collective, or two on one axis of time."""
+"""`animation_page`: a page that plays one run of a collective, or two on one time axis."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from ringsim.simulation import Seconds
 from ringsim.text_table import as_sentence
 from ringsim.units import format_size, format_time, plural, time_unit
 
-_TICKS = 10**6  # into which the whole time is divided: a pixel is a hundred of them or more
+_TICKS = 10**6  # of the whole time; a pixel is at least a hundred ticks
 _SCRIPTS = ("run.js", "canvas.js", "graph.js", "grid.js", "lanes.js", "player.js")
 MAX_SIDES = 2
 
@@ -23,13 +23,10 @@ MAX_SIDES = 2
 def animation_page(views: Sequence[analysis.RunView], note: str = "") -> str:
     """Return the text of a page that shows who sends what, what each rank holds, and when: one run, or two.
 
-    The page takes `#step=3` (the end of the third step), `#t=0.5` (half of the time) and `#chunk=0` (to follow one)
-    after its address.
-
-    note: a sentence that stands below the title.
-
+    The page's address may end in `#step=3` (the end of the third step), `#t=0.5` (half of the time) or `#chunk=0`
+    (follow a chunk). note: a sentence below the title.
     Raises ValueError for no run, more than two, or more transfers or chunks than a page can show, and ScheduleError for
-    a schedule that is not correct.
+    an incorrect schedule.
 
         >>> from ringsim import Network, RunView, animation_page, ring_all_reduce
         >>> view = RunView(ring_all_reduce(4), Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
@@ -71,7 +68,6 @@ def _subtitles(views: Sequence[analysis.RunView]) -> list[str]:
 
 
 def _run(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, Any]:
-    """Return a run for the page's program; its columns are in the order of the steps."""
     schedule, timeline = run.schedule, run.timeline
     received = timeline.dst, timeline.src, timeline.start_s, timeline.applied_s
     return {
@@ -98,22 +94,19 @@ def _run(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, Any]
 
 
 def _initial(schedule: Schedule) -> Ints:
-    """Return whose contribution each rank holds first, -1 for none; (num_ranks, num_chunks)."""
+    """Return the contribution that each rank first holds, -1 for none; (num_ranks, num_chunks)."""
     holds = held_at_start(schedule.collective, schedule.num_ranks, schedule.num_chunks)
     return np.where(holds, np.arange(schedule.num_ranks)[:, None], -1)
 
 
 def _ticks(times_s: Seconds, first_s: float, last_s: float) -> list[int | None]:
-    """Return times as whole numbers, 0 at `first_s` to _TICKS at `last_s`; None: never."""
+    """Return integers from 0 at `first_s` to _TICKS at `last_s`; None: never."""
     ticks = (times_s - first_s) / (last_s - first_s) * _TICKS
     return [round(tick) if math.isfinite(tick) else None for tick in ticks.tolist()]
 
 
 def _times(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, list[int | None]]:
-    """Return the start of each transfer in ticks, and the ticks from each of its events to the next.
-
-    The events: its last byte leaves, arrives, and applying it begins and ends. Differences have fewer digits.
-    """
+    """Return each transfer's start in ticks, and the ticks between its events, as differences have fewer digits."""
     timeline = run.timeline
     columns = {"left": "sent_s", "arrived": "arrived_s", "apply": "apply_s", "applied": "applied_s"}
     before = _ticks(timeline.start_s, first_s, last_s)
@@ -134,7 +127,6 @@ def _graph(run: analysis.RunView) -> dict[str, Any]:
 
 
 def _faults(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, Any]:
-    """Return what is slow or fails; in a run that never finishes, also who hangs and waits for whom."""
 
     def tick(time_s: float | None) -> int | None:
         return None if time_s is None else _ticks(np.array([time_s]), first_s, last_s)[0]

@@ -1,4 +1,4 @@
-"""`report_page`: a verdict as one page, the answers first; `step_page`: a predicted step as one page."""
+"""`report_page`: a verdict as one page; `step_page`: a predicted step as one page."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,6 @@ from ringsim.verdict import RunDirectory, Verdict
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of a table: a record with the name of its file."""
-
     file: str
     record: Any
 
@@ -44,7 +42,7 @@ def report_page(verdict: Verdict, title: str) -> str:
 
 
 def _records(records: Mapping[str, Any], attribute: str = "") -> list[_Row]:
-    """Return the records of files, or an attribute of each: one row, or a tuple of rows."""
+    """Return the records of files, or an attribute of each, one row or a tuple of rows."""
     values = [(file, getattr(record, attribute) if attribute else record) for file, record in records.items()]
     return [_Row(file, row) for file, rows in values for row in (rows if isinstance(rows, tuple) else (rows,))]
 
@@ -76,10 +74,9 @@ def step_page(
     scaling: TraceScaling | None = None,
     caps: DataTable | None = None,
 ) -> str:
-    """Return the HTML of the page of a step.
+    """Return the HTML of the page of a step. Raises ValueError for a step that never ends.
 
-    facts: more rows below those of the step. scaling: shown first. caps: steps with other bucket sizes. Raises
-    ValueError for a step that never ends.
+    facts: further rows. scaling: shown first. caps: steps with other bucket sizes.
     """
     style, network = asset("report.css") + _STYLE + svg_colours(), " · ".join(named_network(step.network))
     rows = [*step_tables.step_facts(step), *facts, *(("note", note) for note in step_tables.notes_on_step(step))]

@@ -1,4 +1,4 @@
-"""`plot` and `save_plot`: the picture of a result as a matplotlib Figure, for notebooks and pages, or as a file."""
+"""`plot` and `save_plot`: the picture of a result as a matplotlib Figure or as a file."""
 
 import os
 from functools import singledispatch
@@ -21,10 +21,8 @@ def plot(result: object, *, style: str | None = None) -> Figure:
     """Draw a result: a RunView, a Schedule, a Timeline, a Sweep, a Comparison, a predicted step, a recorded run.
 
     Returns a Figure without a window: `savefig` writes it, and a notebook shows it.
-
-    style: light, dark, or the name or file of a style of matplotlib; without it matplotlib's settings are followed.
-
-    Raises TypeError for a result that there is no picture of, ValueError for a style that there is not.
+    style: light, dark, or the name or file of a matplotlib style; by default matplotlib's settings apply.
+    Raises TypeError for a result without a picture, ValueError for an unknown style.
 
         >>> from ringsim import Network, RunView, plot, ring_all_reduce
         >>> view = RunView(ring_all_reduce(4), Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)

@@ -1,6 +1,6 @@
-"""Parts that several pictures share: axes, curves, bars, and boxes and labels in bulk.
+"""Parts shared by several pictures: axes, curves, bars, and boxes and labels in bulk.
 
-A thousand boxes or texts drawn by one artist cost as much as ten artists.
+One artist that draws a thousand boxes or texts costs as much as ten artists.
 """
 
 import math
@@ -27,10 +27,10 @@ Floats = npt.NDArray[np.float64]
 Reals = npt.NDArray[np.floating]
 Label = tuple[float, float, str, str, bool]  # x, y (the centre of a digit's height), text, colour, bold
 _WIDEST, _THINNEST = 5.0, 1.2  # points
-_MARKS = 8  # on each curve
-_ALIKE = 0.01  # of the height of a picture: curves that are nowhere farther apart are one line
+_MARKS = 8  # markers on each curve
+_ALIKE = 0.01  # of the height of a picture: closer curves are merged into one line
 _NAMES = 44  # characters of a line of the legend
-_BEYOND = 1e100  # losses come near to the end of floats, which no axis can hold
+_BEYOND = 1e100  # losses may approach the largest float, which no axis can show
 _MOST_TICKS = 9
 # Widths in font sizes: of a label such as "200 ms" with its gap, and of the label that Axis.get_tick_space assumes.
 _LABEL_WIDTH, _COUNTED_WIDTH = 5, 3
@@ -38,7 +38,7 @@ Writes = Callable[[float], str]
 
 
 class Scale(NamedTuple):
-    """The label and format of an axis; log_base: 2 or 10 for a logarithmic one."""
+    """The label and format of an axis; log_base: 2 or 10 if logarithmic."""
 
     label: str
     text: Writes
@@ -59,7 +59,7 @@ class Curve(NamedTuple):
 
 
 def draw_curves(axes: Axes, curves: Sequence[Curve]) -> bool:
-    """Draw each curve in its own colour; return whether any point fits on an axis."""
+    """Draw each curve in its own colour; return whether any point fits."""
     hues = palette()
     colours = (hues.blue, hues.vermillion, hues.orange, hues.sky, hues.dark_grey)
     drawn = [curve for curve in curves if any(map(_holds, curve.y))]
@@ -76,14 +76,11 @@ def _holds(value: float) -> bool:
 
 
 class _Decades(LogLocator):
-    """Ticks at 1, 2 and 5 of each decade as far as their labels have room, else at fewer places."""
-
     def __init__(self, room: int) -> None:
         super().__init__(numticks=room)
         self._room = room
 
     def tick_values(self, vmin: float, vmax: float) -> Any:
-        """Return the ticks of an axis with these ends."""
         low, high = sorted((vmin, vmax))
         if low <= 0:
             return super().tick_values(vmin, vmax)
@@ -99,7 +96,6 @@ class _Decades(LogLocator):
 
 
 def _room(axis: Axis) -> int:
-    """Return how many tick labels fit on an axis, as far as its place is known before drawing."""
     if axis is axis.axes.yaxis:
         return _MOST_TICKS
     return max(3, min(_MOST_TICKS, int(axis.get_tick_space() * _COUNTED_WIDTH / _LABEL_WIDTH)))
@@ -119,7 +115,7 @@ def describe_axes(axes: Axes, title: str = "", x: Scale | None = None, y: Scale 
 
 
 def set_axis(axis: Axis, label: str, text: Writes, log_base: int | None = None) -> None:
-    """Name an axis and format its values; log_base: 2 or 10 for a logarithmic axis."""
+    """Name an axis and format its values; log_base: 2 or 10 if logarithmic."""
     axis.axes.grid(color=palette().light_grey, linewidth=0.6)
     axis.axes.set_axisbelow(True)
     axis.axes.spines[["top", "right"]].set_visible(False)
@@ -136,10 +132,7 @@ def set_axis(axis: Axis, label: str, text: Writes, log_base: int | None = None) 
 
 
 def draw_shares(axes: Axes, rows: Sequence[tuple[str, Mapping[str, float]]], colours: Mapping[str, str]) -> bool:
-    """Draw a stacked bar for each named row; return whether there is any.
-
-    colours: of kinds of parts; others are grey.
-    """
+    """Draw a stacked bar for each named row; return whether there is any. colours: by kind; others are grey."""
     kinds = dict.fromkeys(kind for _, shares in rows for kind in shares)
     ends = [0.0] * len(rows)
     for kind in kinds:
@@ -184,7 +177,7 @@ def draw_sync_times(axes: Axes, results: Sequence[StrategyResult]) -> bool:
 def draw_loss_curves(axes: Axes, curves: Mapping[str, Sequence[float]]) -> bool:
     """Draw each curve against its step, the first the widest; return whether there is any point.
 
-    Curves that would lie on one another are one line with all their names.
+    Coinciding curves share a line with all their names.
     """
     lines = _told_apart(curves)
     for number, (names, losses) in enumerate(lines):
@@ -201,7 +194,6 @@ def draw_loss_curves(axes: Axes, curves: Mapping[str, Sequence[float]]) -> bool:
 
 
 def _told_apart(curves: Mapping[str, Sequence[float]]) -> list[tuple[list[str], Sequence[float]]]:
-    """Return the curves that differ by more than _ALIKE of the height, with the names of those like them."""
     held = [loss for losses in curves.values() for loss in losses if _holds(loss)]
     distance = _ALIKE * (max(held, default=0.0) - min(held, default=0.0))
     lines: list[tuple[list[str], Sequence[float]]] = []
@@ -216,13 +208,13 @@ def _told_apart(curves: Mapping[str, Sequence[float]]) -> list[tuple[list[str], 
 
 
 def draw_labels(axes: Axes, labels: Sequence[Label], size: float) -> None:
-    """Write each text centred at its (x, y) in data coordinates, `size` points high."""
+    """Write each text centred at (x, y) in data coordinates, `size` points high."""
     if labels:
         axes.add_artist(Labels(labels, size))
 
 
 class Labels(Artist):
-    """Texts at places in data coordinates, which are text in SVG and PDF."""
+    """Texts in data coordinates, which stay text in SVG and PDF."""
 
     def __init__(self, labels: Sequence[Label], size: float) -> None:
         super().__init__()
@@ -234,11 +226,9 @@ class Labels(Artist):
 
     @property
     def texts(self) -> list[str]:
-        """The texts alone."""
         return [text for _, _, text, _, _ in self.labels]
 
     def draw(self, renderer: RendererBase) -> None:
-        """Write all texts."""
         if not self.get_visible() or self.axes is None:
             return
         fonts = {bold: FontProperties(size=self.size, weight="bold" if bold else "normal") for bold in (False, True)}
@@ -260,7 +250,7 @@ def boxes(
 ) -> Floats:
     """Return a rectangle for each (begin, end) along x, shape (num_boxes, 4, 2).
 
-    place: y of each. row: its lower and upper edge relative to that.
+    place: y of each. row: its edges relative to `place`.
     """
     top, bottom = place + row[0], place + row[1]
     x = np.stack([begin, end, end, begin], axis=-1)
@@ -274,7 +264,7 @@ def draw_boxes(axes: Axes, shapes: Floats, label: str, **style: Any) -> None:
 
 
 def points_per_unit(axes: Axes) -> tuple[float, float]:
-    """Return the points (1/72 inch) of one unit along x and along y."""
+    """Return the points (1/72 inch) of one unit along x and y."""
     box = axes.get_position()
     width, height = axes.figure.bbox.width * box.width, axes.figure.bbox.height * box.height
     points = 72 / axes.figure.dpi
@@ -283,7 +273,7 @@ def points_per_unit(axes: Axes) -> tuple[float, float]:
 
 
 def strided(count: int, needed: float, room: float) -> range:
-    """Return the indices to label if an item has `room` points and a label needs `needed`."""
+    """Return the indices to label, for items of `room` points and labels of `needed`."""
     stride = next(stride for stride in (1, 2, 4, 8, 16, 32, 64, 128) if stride * room >= needed or stride == 128)
     return range(0, count, stride)
 

@@ -1,4 +1,4 @@
-"""The chunk grid: the contributions that each rank holds of each chunk, state after state."""
+"""The chunk grid: the contributions in each rank's chunks, state by state."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,9 +16,9 @@ from ringsim.report.plots.charts import Floats, boxes, draw_boxes, draw_labels, 
 from ringsim.report.plots.style import LEFT, RIGHT, WIDTH, Panel, palette, points
 from ringsim.schedule import Bools
 
-MAX_STRIPES = 128  # across a panel; with more, nobody tells one stripe from the next
+MAX_STRIPES = 128  # across a panel; more stripes are indistinguishable
 _MAX_STRIPED_RANKS = 16  # with more, a row is too low for its frame
-_MAX_PANELS = 9  # side by side; half as many where a panel has many chunks to tell apart
+_MAX_PANELS = 9  # per row; half as many if panels have many chunks
 _GAP = (0.12, 0.42)  # inches between panels, across and down
 _COUNT_SIZE = 6.5  # points
 _FRAME_WIDTH = 1.4  # points
@@ -35,12 +35,12 @@ _SHADED_ON_DARK = ("black: holds nothing", "blue: contributions,", "the lighter 
 
 
 def is_striped(num_ranks: int, num_chunks: int) -> bool:
-    """Return whether a cell has room for a stripe per contributor; otherwise it is shaded."""
+    """Return whether a cell has room for a stripe per contributor."""
     return num_ranks <= _MAX_STRIPED_RANKS and num_chunks * num_ranks <= MAX_STRIPES
 
 
 def grid_shape(states: ChunkStates) -> tuple[int, int]:
-    """Return the rows and columns of panels: one per state, and one for the legend."""
+    """Return rows and columns of panels: one per state, and one for the legend."""
     slots = len(states.states) + 1
     large = is_striped(states.num_ranks, states.num_chunks) and states.num_chunks > 8
     num_rows = -(-slots // (_MAX_PANELS // 2 if large else _MAX_PANELS))
@@ -48,7 +48,7 @@ def grid_shape(states: ChunkStates) -> tuple[int, int]:
 
 
 def grid_panel(states: ChunkStates, stopped: str = "") -> Panel:
-    """Return the panel of the grid. stopped: behind the heading."""
+    """Return the panel of the grid. stopped: appended to the heading."""
     num_rows, num_columns = grid_shape(states)
     tallest = 3.0 if is_striped(states.num_ranks, states.num_chunks) else 1.6
     height = min(max(0.24 * states.num_ranks, 1.1), tallest)
@@ -76,11 +76,11 @@ def _draw_states(panels: Sequence[Axes], num_columns: int, states: ChunkStates) 
 
 
 def name_cells(axes: Axes, num_ranks: int, num_chunks: int, *, with_ranks: bool) -> None:
-    """Set the limits of a panel, and write the numbers of chunks below and of ranks on its left."""
+    """Set the limits of a panel, and label chunks below and ranks to the left."""
     axes.set(xlim=(-0.5, num_chunks - 0.5), ylim=(num_ranks - 0.5, -0.5), xticks=[], yticks=[])
     axes.tick_params(length=0, labelsize=points(7), pad=2)
     per_chunk, per_rank = points_per_unit(axes)
-    # The chunks as labels, not ticks: hundreds of those would take longer to make than all the rest.
+    # Chunks are labels, not ticks: hundreds of ticks take longer to draw than everything else.
     y, chunks = num_ranks - 0.5 + points(_COUNT_SIZE) / per_rank, strided(num_chunks, points(12.0), per_chunk)
     draw_labels(axes, [(chunk, y, str(chunk), palette().ink, False) for chunk in chunks], points(_COUNT_SIZE))
     if with_ranks:
@@ -91,10 +91,10 @@ def name_cells(axes: Axes, num_ranks: int, num_chunks: int, *, with_ranks: bool)
 
 
 def draw_cells(axes: Axes, held: Bools, finished: Bools, before: Bools) -> None:
-    """Draw the contributions of each cell: stripes and their number where there is room, else shades.
+    """Draw the contributions of each cell: stripes and their number if they fit, else shades.
 
-    held, before: by contributor, now and one panel before, (num_ranks, num_chunks, num_ranks). finished: where a
-    rank holds all that the collective requires of a chunk, (num_ranks, num_chunks).
+    held, before: by contributor, now and one panel earlier, (num_ranks, num_chunks, num_ranks). finished: whether a
+    chunk is complete for the collective, (num_ranks, num_chunks).
     """
     num_ranks, num_chunks = finished.shape
     extent = (-0.5, num_chunks - 0.5, num_ranks - 0.5, -0.5)

@@ -1,4 +1,4 @@
-"""Pictures of a `Comparison`: time against size, predicted and measured, and error against size."""
+"""Pictures of a `Comparison`: times and errors against size."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,14 +19,14 @@ from ringsim.report.plots.style import new_figure, palette, points
 
 _SIZE = (10.0, 5.6)  # inches
 _MAX_GROUPS = 24  # whose lines can be told apart
-_LINEAR_ERRORS = 0.5  # up to so large, errors stand on a linear axis in percent
+_LINEAR_ERRORS = 0.5  # largest error for a linear axis in percent
 _BAND = 0.15  # opacity of an interval
 _SPREAD = 0.3  # opacity of the spread of the measured times
 _FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1e3, 1e4)
 
 
 def draw_times(comparison: Comparison) -> Figure:
-    """Draw time against size: lines are predictions, points the measured medians with their spread."""
+    """Draw predictions as lines, and measured medians with their spread as points."""
     figure, axes = _page(f"Time on {comparison.network}: predicted and measured", TIMES)
     draw_time_curves(axes, comparison)
     others: list[Line2D | Patch] = [Line2D([], [], color=palette().dark_grey, label="predicted")]
@@ -54,7 +54,7 @@ def draw_time_curves(axes: Axes, comparison: Comparison) -> bool:
 def draw_errors(comparison: Comparison) -> Figure:
     """Draw the error of each case; bars show the spread of the measured times.
 
-    Small errors are in percent; others are factors on a logarithmic axis, on which half and twice are as far off.
+    Small errors are in percent; others are factors on a logarithmic axis, on which half and twice are equally far off.
     """
     figure, axes = _page(f"Error of the prediction on {comparison.network}")
     groups = _groups(comparison)
@@ -74,7 +74,6 @@ def draw_errors(comparison: Comparison) -> Figure:
 
 
 def _set_error_axis(axes: Axes, ratios: Floats, *, is_linear: bool) -> None:
-    """Of the predicted time over the measured one."""
     if is_linear:
         axes.yaxis.set_major_formatter(lambda value, _: format_percent(value))
         axes.set_ylabel("predicted / measured - 1")
@@ -90,19 +89,19 @@ def _set_error_axis(axes: Axes, ratios: Floats, *, is_linear: bool) -> None:
 
 
 def format_percent(ratio: float) -> str:
-    """Return how far off a prediction is in percent: +20%."""
+    """Return an error in percent: +20%."""
     return "right" if abs(ratio - 1) < 1e-6 else f"{100 * (ratio - 1):+.3g}%"
 
 
 def format_factor(ratio: float) -> str:
-    """Return how far off a prediction is in words: 2 times too long, 3 times too short."""
+    """Return an error as a factor: 2x too long, 3x too short."""
     if abs(np.log(ratio)) < 1e-6:
         return "right"
     return f"{ratio:g}x too long" if ratio > 1 else f"{1 / ratio:g}x too short"
 
 
 class _Group(NamedTuple):
-    """Cases that differ in size alone, and how they are drawn; their columns are (num_cases,), times in seconds."""
+    """Cases that differ in size alone; columns are (num_cases,), times in seconds."""
 
     label: str
     style: Style
@@ -113,12 +112,11 @@ class _Group(NamedTuple):
     low_s: Floats
     high_s: Floats
     used: Floats  # 1 where it was used in the calibration
-    least_s: Floats  # of the interval in which the measured time is expected; NaN where it is not known
+    least_s: Floats  # ends of the interval in which the measured time is expected; NaN if unknown
     most_s: Floats
 
     @property
     def ratios(self) -> Floats:
-        """(num_cases,): the predicted times over the measured ones."""
         return self.predicted_s / self.measured_s
 
 
@@ -143,7 +141,6 @@ def _groups(comparison: Comparison) -> list[_Group]:
 
 
 def _draw_points(axes: Axes, group: _Group, values: Floats) -> None:
-    """Draw cells, hollow if used in the calibration."""
     for mask, face in ((group.used == 0, group.style.colour), (group.used == 1, palette().paper)):
         axes.scatter(group.sizes[mask], values[mask], s=26, marker=group.marker, color=group.style.colour,
                      facecolors=face, zorder=3)  # fmt: skip
@@ -157,7 +154,6 @@ def _page(title: str, y: Scale | None = None) -> tuple[Figure, Axes]:
 
 
 def _draw_legend(axes: Axes, groups: Sequence[_Group], others: list[Line2D | Patch]) -> None:
-    """Explain what occurs, and say how many lines are not drawn, as nobody could tell them apart."""
     colours = palette()
     point: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 5, "markeredgecolor": colours.dark_grey}
     for used, face, label in ((0, colours.dark_grey, "measured, held out"),

@@ -1,4 +1,4 @@
-"""The lanes: what each rank does over time."""
+"""The lanes: the activities of each rank over time."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -27,7 +27,7 @@ FOLLOWED_CHUNK = 0
 FEW_RANKS = 16  # up to so many, there is room for outlines
 MAX_PHASES = 4  # with names above the lanes
 _TOP, _SENDS, _APPLIES, _ROW_OF_MANY = -0.40, 0.45, (0.09, 0.40), 0.30  # of a lane that reaches from -0.4 to 0.4
-_STOPPED, _NOTES = 0.05, 0.5  # of the time: how far beyond its end what hangs is drawn, and the room for notes
+_STOPPED, _NOTES = 0.05, 0.5  # of the time: how far hanging activities are drawn beyond its end, and the room for notes
 _TEXT, _SMALLEST_TEXT = 8.0, 5.5  # points
 _NAME_LENGTH, _NOTE_LENGTH = 12, 74  # characters
 _HIGHEST, _LEFT_OF_HOSTS = 6.0, 1.6  # inches, of all lanes together, and of their names
@@ -37,9 +37,9 @@ Handles = list[Patch | Line2D]
 
 
 class Lanes:
-    """The places of a run: a lane for each rank from top to bottom, along x the time in `unit`.
+    """The geometry of a run: one lane per rank from top to bottom, time in `unit` along x.
 
-    The upper part of a lane holds sends, in several rows where they overlap, the lower part applications. origin: y
+    The upper part of a lane holds sends, in several rows if they overlap, the lower part applications. origin: y
     of each lane. extra: height of its further rows.
     """
 
@@ -52,7 +52,7 @@ class Lanes:
         slow_parts: analysis.SlowParts | None = None,
         groups: Sequence[str] = (),
     ) -> None:
-        """Place a run. groups: the name of each rank's host or row; empty if there are none."""
+        """Place a run. groups: the name of each rank's host or row, if any."""
         self.timeline, self.blocked, self.groups = timeline, blocked, tuple(groups)
         self.phases = phases if 1 < len(phases) <= MAX_PHASES else ()
         pairs = analysis.slow_pairs(slow_parts) if slow_parts else set()
@@ -70,30 +70,25 @@ class Lanes:
         self.scale, self.unit = time_unit(self.until_s)
 
     def share_axis(self, begin_s: float, end_s: float) -> None:
-        """Use an axis of time that several runs share."""
         self.begin_s, self.end_s = begin_s, end_s
         self.scale, self.unit = time_unit(end_s)
 
     @classmethod
     def of_timeline(cls, timeline: Timeline) -> "Lanes":
-        """Return the lanes of a timeline, without names of failed resources."""
         alike = Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1.0).topology(timeline.num_ranks)
         return cls(timeline, blocked=analysis.find_blocked(timeline, alike))
 
     @classmethod
     def of_view(cls, view: analysis.RunView) -> "Lanes":
-        """Return the lanes with phases, hosts, and what is slow or hangs."""
         groups = view.host_of_rank or _groups_of(view.schedule.algorithm, view.schedule.num_ranks)
         return cls(view.timeline, phases=view.phases, blocked=view.blocked, slow_parts=view.slow_parts, groups=groups)
 
     @property
     def num_ranks(self) -> int:
-        """The number of lanes."""
         return self.timeline.num_ranks
 
     @property
     def height(self) -> float:
-        """The height of all lanes; 1 for a lane with a single row."""
         return float(self.num_ranks + self.extra.sum())
 
     @property
@@ -103,11 +98,10 @@ class Lanes:
 
     @property
     def height_above(self) -> float:
-        """The points above the lanes for phases and legend."""
         return _PHASE_GAP + _PHASE_LEVEL * max(len(self.phases), int(self.blocked is not None))
 
     def phase_times(self) -> list[tuple[str, float, float]]:
-        """Return name, begin and end of each phase that begins."""
+        """Return name, begin and end of each started phase."""
         step, begun, times = self.timeline.step, np.isfinite(self.timeline.start_s), []
         for phase in self.phases:
             rows = (step >= phase.first) & (step <= phase.last) & begun
@@ -117,7 +111,7 @@ class Lanes:
         return times
 
     def drawn(self, times_s: Seconds) -> Seconds:
-        """Return times; what never happens is drawn to `stopped_s`."""
+        """Replace infinite times by `stopped_s`."""
         return np.where(np.isfinite(times_s), times_s, self.stopped_s)
 
     def y_of_sends(self, rows: Bools | Ints) -> Floats:
@@ -126,18 +120,17 @@ class Lanes:
         return self.origin[src] + _TOP + self.row[rows] * self.row_height[src]
 
     def sends(self, rows: Bools) -> Floats:
-        """Return a box for each of these transfers in its sender's lane, (num_rows, 4, 2)."""
+        """Return each transfer's box in its sender's lane, (num_rows, 4, 2)."""
         begin_s, end_s = self.timeline.start_s[rows], self.timeline.sent_s[rows]
         return self._boxes(begin_s, end_s, self.y_of_sends(rows), self.row_height[self.timeline.src[rows]])
 
     def applies(self, rows: Bools) -> Floats:
-        """Return a box for each of these transfers in its receiver's lane."""
+        """Return each transfer's box in its receiver's lane, (num_rows, 4, 2)."""
         dst, (top, bottom) = self.timeline.dst[rows], _APPLIES
         begin_s, end_s = self.timeline.apply_s[rows], self.timeline.applied_s[rows]
         return self._boxes(begin_s, end_s, self.origin[dst] + self.extra[dst] + top, bottom - top)
 
     def whole(self, rank: Ints, begin_s: Seconds, end_s: Seconds) -> Floats:
-        """Return boxes as high as the lanes of these ranks."""
         return self._boxes(begin_s, end_s, self.origin[rank] + _TOP, _APPLIES[1] - _TOP + self.extra[rank])
 
     def _boxes(self, begin_s: Seconds, end_s: Seconds, top: Floats, height: Floats | float) -> Floats:
@@ -145,7 +138,6 @@ class Lanes:
 
 
 def _groups_of(algorithm: str, num_ranks: int) -> tuple[str, ...]:
-    """Return the groups into which an algorithm divides the ranks; empty if it does not."""
     base = base_name(algorithm)
     if base not in ("torus", "hierarchical"):
         return ()
@@ -167,7 +159,7 @@ def lanes_panel(lanes: Lanes, heading: str = "Timeline of each rank") -> Panel:
 
 
 def draw_lanes(axes: Axes, lanes: Lanes, heading: str) -> None:
-    """Draw a lane per rank, rank 0 on top, with names of ranks, hosts and phases, and a legend."""
+    """Draw a lane per rank, rank 0 on top, with ranks, hosts, phases, and a legend."""
     set_time_axis(axes, lanes)
     axes.set_xlabel(f"time ({lanes.unit})", fontsize=points(9))
     title: dict[str, Any] = {"fontsize": points(11), "fontweight": "bold"}
@@ -190,7 +182,7 @@ def draw_lanes(axes: Axes, lanes: Lanes, heading: str) -> None:
 
 
 def set_time_axis(axes: Axes, lanes: Lanes) -> None:
-    """Set the limits, name the lanes with their hosts, separate hosts by lines, and mark slow ranks."""
+    """Set the limits, name the lanes, separate hosts by lines, and mark slow ranks."""
     axes.set_ylim(lanes.height - 0.5, -0.5)
     axes.set_xlim(lanes.begin_s * lanes.scale, lanes.end_s * lanes.scale * 1.002 or 1)
     axes.tick_params(axis="x", labelsize=points(8))
@@ -217,7 +209,7 @@ def _short(name: str, length: int = _NAME_LENGTH) -> str:
 
 
 def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
-    """Draw sends, applications and waits; return the legend of those that occur."""
+    """Draw sends, applications and waits; return their legend entries."""
     timeline, colours, few = lanes.timeline, palette(), lanes.num_ranks <= FEW_RANKS
     begun, applied = np.isfinite(timeline.start_s), np.isfinite(timeline.applied_s)
     lasting = np.isfinite(timeline.apply_s) & timeline.reduce & (lanes.drawn(timeline.applied_s) > timeline.apply_s)
@@ -243,7 +235,7 @@ def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
     slow = lanes.sends(begun & lanes.is_slow)[:, 2:4]
     add_lines(slow, "over a slow link", colours.vermillion, 2.5 if few else 1, linewidth=2.5)
     add_boxes(lanes.applies(lasting), "reduces", facecolor=colours.orange, linewidth=0)
-    # What takes no time has a tick, which says when the chunk is in its place.
+    # Activities without duration have a tick at the time at which the chunk is in its place.
     tick: dict[str, Any] = {"marker": "|", "linestyle": "none", "markeredgewidth": 2}
     at_once, copies = applied & timeline.reduce & ~lasting, applied & ~timeline.reduce
     add_lines(lanes.applies(at_once)[:, 1:3], "reduces (takes no time)", colours.orange, 2.0 if few else 0.5, **tick)
@@ -261,7 +253,6 @@ def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
 
 
 def _label_sends(axes: Axes, lanes: Lanes, begun: Bools) -> bool:
-    """Write chunk and receiver on sends that have room; return whether on any."""
     timeline, colours = lanes.timeline, palette()
     per_unit, lane = points_per_unit(axes)
     size = min(points(_TEXT), 0.75 * lane * float(lanes.row_height.min()))
@@ -284,10 +275,9 @@ def _label_sends(axes: Axes, lanes: Lanes, begun: Bools) -> bool:
 
 
 def _follow_chunk(axes: Axes, lanes: Lanes) -> Handles:
-    """Draw one chunk from lane to lane: outlined where there is room, else filled."""
     timeline, colours, few = lanes.timeline, palette(), lanes.num_ranks <= FEW_RANKS
     rows = (timeline.chunk == FOLLOWED_CHUNK) & np.isfinite(timeline.start_s)
-    # Where all that is sent is one chunk, and to many at once, following it would frame everything.
+    # If there is only one chunk, sent to many ranks at once, following it would frame everything.
     if not rows.any() or (timeline.num_chunks == 1 and lanes.row.any()):
         return []
     outline: dict[str, Any] = {"facecolor": "none" if few else colours.ink, "edgecolor": colours.ink}
@@ -304,7 +294,6 @@ def _follow_chunk(axes: Axes, lanes: Lanes) -> Handles:
 
 
 def _level(axes: Axes, number: int) -> Transform:
-    """Return a transform to a line above the lanes; the lowest is 0."""
     return shifted(axes, axes.get_xaxis_transform(), y=points(_PHASE_GAP + _PHASE_LEVEL * number))
 
 
@@ -321,7 +310,6 @@ def _draw_phases(axes: Axes, lanes: Lanes) -> None:
 
 
 def _draw_blocked(axes: Axes, lanes: Lanes) -> Handles:
-    """Draw the failures, and beside each lane what its rank waits for or does without end."""
     blocked, colours = lanes.blocked, palette()
     if blocked is None:
         return []

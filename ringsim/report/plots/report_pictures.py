@@ -16,7 +16,7 @@ from ringsim.units import format_size, format_time, plural
 from ringsim.verdict import Attribution, Verdict
 
 _WIDTH, _HEIGHT, _ROW = 6.2, 3.6, 0.3  # inches
-_MOST_CURVES = 12  # of a picture: those of one model trained with many strategies lie on one another
+_MOST_CURVES = 12  # of a picture: curves of one model trained with many strategies coincide
 
 
 class Picture(NamedTuple):
@@ -45,7 +45,6 @@ def _picture(
     note: str = "",
     height: float = _HEIGHT,
 ) -> Picture:
-    """Return a picture with its legend; without SVG if `draw` finds nothing to draw."""
     figure = new_figure(_WIDTH, height, layout="constrained")
     axes = figure.subplots()
     charts.describe_axes(axes, x=x, y=y)

@@ -1,4 +1,4 @@
-"""The pages of one run: all its pictures, its lanes, what its schedule does, and how its links are used."""
+"""The pages of one run: an overview, its lanes, its schedule, and the use of its links."""
 
 import textwrap
 from collections.abc import Collection
@@ -52,7 +52,7 @@ _NOTE_LENGTH = 170  # characters
 
 
 def draw_run_page(view: RunView) -> Figure:
-    """Draw lanes, chunk grid, time against size, and who sends to whom."""
+    """Draw lanes, chunk grid, time against size, and the communication graph."""
     schedule, colours = view.schedule, palette()
     ranks, chunks = plural(schedule.num_ranks, "rank"), plural(schedule.num_chunks, "chunk")
     name = f"{schedule.collective.value}, algorithm {schedule.algorithm}"
@@ -71,7 +71,7 @@ def draw_run_page(view: RunView) -> Figure:
 
 
 def draw_compared_run(compared: ComparedRun) -> Figure:
-    """Draw the lanes of a recorded run, predicted above measured, on one axis of time."""
+    """Draw the lanes of a recorded run, predicted above measured, on one time axis."""
     run, timelines, grey = compared.run, [view.timeline for view in compared.views], palette().dark_grey
     both = [Lanes.of_view(view) for view in compared.views]
     for lanes in both:
@@ -133,11 +133,11 @@ def _draw_messages(
     draw_graph(axes, layout, slow)
 
 
-_NARROW = 0.15  # of the axis: a regime that is narrower has no room for its name
+_NARROW = 0.15  # of the axis: a narrower regime has no room for its name
 
 
 def draw_sizes(axes: Axes, view: RunView) -> None:
-    """Draw simulated time against size, the closed form, the two regimes, and the size of this run."""
+    """Draw simulated time against size, the closed form, the two regimes, and this run."""
     describe_axes(axes, "Time against size")
     sizes = view.by_size.sizes_bytes
     if not len(sizes):
@@ -183,10 +183,6 @@ def _draw_times(axes: Axes, view: RunView) -> list[Line2D]:
 
 
 def _draw_regimes(axes: Axes, view: RunView) -> list[Line2D]:
-    """Draw the time of 0 bytes and the crossover, and name the regimes below and above it.
-
-    Without a crossover there is one regime.
-    """
     (first, last), colours, lines = axes.get_xlim(), palette(), []
     floor_s, crossover = view.by_size.floor_s, view.by_size.crossover_bytes
     if floor_s > 0:
@@ -211,10 +207,7 @@ _SMALLEST_TEXT = 5.0  # points
 
 
 def draw_graph(axes: Axes, layout: GraphLayout, slow: Collection[tuple[int, int]] = ()) -> None:
-    """Draw ranks, and the links between them, with an arrow where only one of two sends.
-
-    slow: pairs in another colour.
-    """
+    """Draw ranks and links, with an arrow if only one of two ranks sends. slow: pairs in another colour."""
     width = np.ptp(layout.places[:, 0])
     sideways = (0.03, 0.97) if width else (0.03 - 0.5, 0.97 - 0.5)
     axes.set(xlim=sideways, ylim=(0.97, 0.03), aspect="auto" if layout.shape is GraphShape.TREE else "equal")
@@ -235,7 +228,7 @@ def _draw_hosts(axes: Axes, layout: GraphLayout) -> None:
 
 
 def _links(layout: GraphLayout, *shares: float) -> Floats:
-    """Return places on each link, at these shares of its length, (num_pairs, num_shares, 2)."""
+    """Return places at these shares of each link's length, (num_pairs, num_shares, 2)."""
     way = np.array(shares)[:, None]
     begin, end = (layout.places[layout.pairs[:, [column]]] for column in (0, 1))
     return np.asarray((1 - way) ** 2 * begin + 2 * way * (1 - way) * layout.bends[:, None] + way**2 * end)
@@ -284,7 +277,7 @@ _COLOURS = colormaps["turbo"]
 
 
 def draw_links(schedule: Schedule, network: Network, size_bytes: int, explanation: Explanation) -> Figure:
-    """Draw a row for each of the most used links; messages that share one have a part of it each."""
+    """Draw a row for each of the most used links; simultaneous messages divide its height."""
     usage = explanation.links
     order = np.argsort(-usage.utilisation, kind="stable")[:MAX_LINKS]
     links = np.sort(order[usage.utilisation[order] > 0])
@@ -323,7 +316,6 @@ def _draw_link_times(axes: Axes, schedule: Schedule, network: Network, explanati
 
 
 def _rows_of_transfers(network: Network, explanation: Explanation, row_of_link: Ints) -> tuple[Ints, Ints]:
-    """Return transfers and their rows, one pair for each link of a transfer."""
     timeline, usage = explanation.timeline, explanation.links
     paths = network.topology(timeline.num_ranks).paths(timeline.src.astype(np.int64), timeline.dst.astype(np.int64))
     rows = row_of_link[paths.resource]

@@ -1,4 +1,4 @@
-"""The pictures of a step: its lanes of time, and its curves by the number of ranks."""
+"""The pictures of a step: its lanes over time, and its scaling curves."""
 
 import math
 import textwrap
@@ -27,9 +27,9 @@ _MAX_LABELS = 7  # on a curve
 
 
 def draw_traced_step(prediction: TracePrediction) -> Figure:
-    """Draw the computations in the first lane, and below it the calls of each group; waits are shaded.
+    """Draw the computations, and below them the calls of each group; waits are shaded.
 
-    Raises ValueError for a step that never ends.
+    Raises ValueError for an endless step.
     """
     timeline = prediction.timeline
     timeline.require_end()
@@ -71,7 +71,6 @@ def _draw_bar(axes: Axes, lane: int, begin_s: float, end_s: float, colour: str, 
 
 
 def _draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, short: str, colour: str) -> bool:
-    """Write the longer of two texts that fits; return whether one does."""
     room = _LANES_WIDTH * 72 * (end_s - begin_s) / axes.get_xlim()[1]
     for label in (text, short):
         if len(label) * _POINTS_PER_CHARACTER < room - 2:
@@ -82,7 +81,6 @@ def _draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, 
 
 
 def _draw_exposed(axes: Axes, waits: Sequence[tuple[float, float]]) -> None:
-    """Shade and name the waits for communication; if no name fits, the longest is named from below."""
     colour = palette().vermillion
     for begin_s, end_s in waits:
         axes.axvspan(begin_s, end_s, color=colour, alpha=0.13, linewidth=0, zorder=0)
@@ -124,10 +122,7 @@ def _draw_calls(figure: Figure, axes: Axes, prediction: TracePrediction, lanes: 
 
 
 def draw_trace_scaling(scaling: TraceScaling) -> Figure:
-    """Draw the time of a step on the left, and its efficiency on the right.
-
-    Raises ValueError for a step that never ends.
-    """
+    """Draw the time of a step, and its efficiency to the right. Raises ValueError for an endless step."""
     steps, first = scaling.steps, scaling.predictions[0]
     for prediction, step in zip(scaling.predictions, steps, strict=True):
         if math.isinf(step.step_s):
@@ -170,7 +165,6 @@ def _draw_efficiency(axes: Axes, steps: Sequence[ScaledStep], reference: str) ->
 
 
 def _label(axes: Axes, marks: Sequence[tuple[int, float, str]]) -> None:
-    """Write a text above some points, as many as have room, the last among them."""
     axes.margins(x=0.1)  # with room for the first and the last text
     for count, value, text in marks[:: -len(marks) // _MAX_LABELS]:
         style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": points(8)}

@@ -1,6 +1,6 @@
 """Matplotlib's settings for all pictures, and pages of panels.
 
-Fonts, colours and resolution are the user's settings of matplotlib where these are not its defaults.
+The user's fonts, colours and resolution apply where they differ from matplotlib's defaults.
 """
 
 import io
@@ -37,7 +37,7 @@ def _hex(colour: str, otherwise: str) -> str:
 WIDTH, LEFT, RIGHT = 14.0, 0.8, 0.25
 _TITLE_HEIGHT, _LINE_HEIGHT = 0.53, 0.22
 _DPI = 144.0  # with the widths of the pages about 2000 pixels
-# Matplotlib's types know every name, and take no other string.
+# Matplotlib's types list every setting, and accept no other string.
 _SETTINGS, _DEFAULTS = cast(MutableMapping[str, Any], rcParams), cast(MutableMapping[str, Any], rcParamsDefault)
 
 
@@ -45,14 +45,14 @@ _SETTINGS, _DEFAULTS = cast(MutableMapping[str, Any], rcParams), cast(MutableMap
 def drawing(style: str | None = None) -> Iterator[None]:
     """Set matplotlib up for a picture, and restore its settings when the block ends.
 
-    style: light, dark, or a style of matplotlib, by its name or file; None: the current settings. Raises ValueError
-    for an unknown style.
+    style: light, dark, or the name or file of a matplotlib style; None: the current settings. Raises ValueError for an
+    unknown style.
     """
     with rc_context():
         if style is not None:
             _use(style)
         _SETTINGS["text.parse_math"] = False  # a $ in a name is a $
-        _SETTINGS["text.usetex"] = False  # a file of settings would start latex, with the file's own preamble
+        _SETTINGS["text.usetex"] = False  # a settings file could start latex with its own preamble
         _SETTINGS["svg.fonttype"] = setting("svg.fonttype", "none")  # text that can be searched and copied
         yield
 
@@ -72,7 +72,7 @@ def _use(style: str) -> None:
         return
     try:
         if style not in ("default", *matplotlib.style.available) and not Path(style).is_file():
-            raise OSError  # matplotlib would import package of package.style, and open what is behind a URL
+            raise OSError  # matplotlib would import the package of package.style, and open URLs
         matplotlib.style.use(style)
     except (OSError, ValueError, UnicodeError) as error:
         known = ", ".join(name for name in matplotlib.style.available if not name.startswith("_"))
@@ -89,17 +89,17 @@ def setting(name: str, ours: Any) -> Any:
 
 
 def font_scale() -> float:
-    """Return the user's font size in that of matplotlib."""
+    """Return the user's font size over matplotlib's default."""
     return float(rcParams["font.size"] / rcParamsDefault["font.size"])
 
 
 def points(size: float) -> float:
-    """Return the size of a text in points, where `size` is that with matplotlib's own font size."""
+    """Convert a text size from matplotlib's default font size to the user's."""
     return size * font_scale()
 
 
 class Page(Figure):
-    """A figure that a notebook shows as it is, without pyplot."""
+    """A figure that a notebook shows without pyplot."""
 
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()
@@ -108,13 +108,13 @@ class Page(Figure):
 
 
 def new_figure(width: float, height: float, **rest: Any) -> Figure:
-    """Return an empty page of `width` by `height` inches, scaled with the user's font size."""
+    """Return an empty page in inches, scaled with the user's font size."""
     scale = font_scale()
     return Page(figsize=(width * scale, height * scale), dpi=setting("figure.dpi", _DPI), **rest)
 
 
 class Panel(NamedTuple):
-    """A band of a page. draw: fills it within the margins, in inches, that follow."""
+    """A band of a page. draw: fills it within the margins that follow, in inches."""
 
     height: float
     draw: Callable[[SubFigure, dict[str, float]], None]
@@ -136,7 +136,7 @@ def page_of(panels: Sequence[Panel]) -> Figure:
 
 
 def head(title: str, *lines: tuple[str, float, str], left: float = LEFT) -> Panel:
-    """Return the title of a page, and lines below it: text, size in points, and colour."""
+    """Return the title of a page, and lines: text, size in points, and colour."""
     height = _TITLE_HEIGHT + _LINE_HEIGHT * len(lines)
 
     def draw(figure: SubFigure, margins: dict[str, float]) -> None:
@@ -152,8 +152,8 @@ def head(title: str, *lines: tuple[str, float, str], left: float = LEFT) -> Pane
 def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style: str | None = None) -> None:
     """Draw a page and write it to `path`: png (also without a suffix), pdf or svg, by its suffix.
 
-    style: as of `drawing`. The file appears complete or not at all. Raises OSError if it cannot be written,
-    ValueError for another suffix and an unknown style.
+    style: as in `drawing`. The file appears complete or not at all. Raises OSError if it cannot be written, and
+    ValueError for another suffix or an unknown style.
     """
     path = Path(path)
     with drawing(style), atomic_file(path) as file:
@@ -164,7 +164,7 @@ def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style:
 
 
 def _svg(figure: Figure, **settings: Any) -> str:
-    """Return a figure as SVG whose texts keep their spaces, which browsers drop otherwise."""
+    """Write SVG whose texts keep their spaces, which browsers would drop."""
     file = io.StringIO()
     figure.savefig(file, format="svg", **settings)
     return re.sub(r"<text (?=[^>]*>(?: |[^<]*  ))", '<text xml:space="preserve" ', file.getvalue())

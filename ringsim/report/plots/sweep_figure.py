@@ -61,7 +61,7 @@ def draw_sweep(sweep: Sweep) -> Figure:
 
 
 def panel_ranks(ranks: Sequence[int]) -> list[int]:
-    """Return the numbers of ranks with a panel: the least, the middle and the largest."""
+    """Return the least, the middle and the largest number of ranks, which have panels."""
     chosen = np.linspace(0, len(ranks) - 1, min(len(ranks), _MAX_PANELS)).round().astype(int)
     return [ranks[index] for index in chosen]
 
@@ -102,7 +102,6 @@ def _draw_lines(
 
 
 def _draw_legend(figure: SubFigure, handles: Sequence[Artist], top: float) -> None:
-    """Draw a legend in the right margin, where long names take several lines."""
     for handle in handles:
         parts = re.split(r"(?<=:)", str(handle.get_label()))
         handle.set_label("\n".join(line for part in parts for line in textwrap.wrap(part, _LEGEND_LENGTH)))
@@ -135,7 +134,6 @@ def draw_sweep_curves(axes: Axes, sweep: Sweep, network: str, num_ranks: int, st
 
 
 def _told_apart(sweep: Sweep, network: str) -> set[str]:
-    """Return the algorithms whose curves have colours: all of few, or the ring and the winners."""
     if len(sweep.algorithms) <= _FEW_CURVES:
         return set(sweep.algorithms)
     return {sweep.baseline(network), *winning_names(sweep, network).ravel().tolist()}
@@ -168,16 +166,13 @@ def _notes(sweep: Sweep) -> list[str]:
 Names = npt.NDArray[np.object_]
 
 NOBODY, TIED = "", "tied"
-TIE = 1.02  # an algorithm that is less than so many times as fast as the ring gains nothing that a run would show
+TIE = 1.02  # a smaller speed-up over the ring would not show in a measurement
 _GAIN_SIZE = 8.0  # points
 _ROW = (-0.5, 0.5)
 
 
 def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]) -> list[Patch]:
-    """Draw the fastest algorithm of each size and number of ranks, with its gain over the ring.
-
-    Returns what the colours mean, for a legend.
-    """
+    """Draw the fastest algorithm by size and number of ranks, with its gain over the ring; return the legend."""
     ranks = sweep.ranks
     set_size_axis(axes, sweep.sizes_bytes)
     axes.set_ylim(-0.5, len(ranks) - 0.5)
@@ -207,10 +202,7 @@ def _area(name: str, styles: dict[str, Style], baseline: str) -> dict[str, Any]:
 
 
 def winning_names(sweep: Sweep, network: str) -> Names:
-    """Return the fastest algorithm's name: shape (num_ranks, num_sizes).
-
-    TIED where the ring takes as long, NOBODY where all were skipped.
-    """
+    """Return the fastest algorithms, (num_ranks, num_sizes); TIED if the ring is as fast, NOBODY if all are skipped."""
     names = np.full((len(sweep.ranks), len(sweep.sizes_bytes)), NOBODY, dtype=object)
     for place, winner in _winners(sweep, network).items():
         is_other = winner.cell.algorithm != sweep.baseline(network)
@@ -225,7 +217,7 @@ def _winners(sweep: Sweep, network: str) -> dict[tuple[int, int], Winner]:
 
 
 def size_edges(sizes_bytes: Sequence[int]) -> Floats:
-    """Return the edges of cells, half-way between sizes on a logarithmic axis: (num_sizes + 1,)."""
+    """Return the edges of cells, half-way between sizes on a logarithmic axis, (num_sizes + 1,)."""
     log = np.log2(np.asarray(sizes_bytes, dtype=np.float64))
     if len(log) == 1:
         return np.asarray(2 ** np.array([log[0] - 1, log[0] + 1]))
@@ -234,7 +226,7 @@ def size_edges(sizes_bytes: Sequence[int]) -> Floats:
 
 
 def set_size_axis(axes: Axes, sizes_bytes: Sequence[int], max_ticks: int = 16) -> None:
-    """Set a logarithmic axis over the cells, with a tick in the middle of as many as have room."""
+    """Set a logarithmic axis over the cells, with at most `max_ticks` ticks."""
     edges = size_edges(sizes_bytes)
     axes.set_xscale("log", base=2)
     axes.set_xlim(edges[0], edges[-1])
