@@ -55,7 +55,7 @@ REFUSALS = [
     "algorithm 7: must be a name, such as FILE.py:FUNCTION, of at most 256 bytes",
     f"algorithm 'no_such': all_reduce has {KNOWN}; or give your own as FILE.py:FUNCTION or FILE.xml",
     f"collective 'allgather': must be one of {', '.join(each.value for each in Collective)}",
-    "network 3: must be a ringsim.Network, a Network, or a preset or FILE.toml",
+    "network 3: must be a ringsim.Network, or a preset or FILE.toml",
 ]
 
 
