@@ -215,7 +215,7 @@ def among_most(values: Floats) -> Bools:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
-    """The parts of a run; `path` is None if it never finishes, and `blocked` if it does."""
+    """The parts of a run; `path` is None if the run never finishes, `blocked` is None if it finishes."""
 
     timeline: simulation.Timeline
     ranks: RankUsage

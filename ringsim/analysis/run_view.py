@@ -30,7 +30,7 @@ class TimesBySize(NamedTuple):
     times_s, closed_form_s: for each of `sizes_bytes`, which end before the first size at which the run never finishes;
     None if there is no formula. floor_s: at size 0, from latency and overhead alone.
     crossover_bytes: smallest multiple of the number of chunks that takes twice `floor_s`, above which bandwidth and
-    reduction dominate; None if no simulated size takes that long, or the floor is 0.
+    reduction dominate; None if there is none, or the floor is 0.
     """
 
     sizes_bytes: Ints

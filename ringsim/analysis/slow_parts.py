@@ -1,7 +1,7 @@
 """`find_slow_parts`: the ranks, and pairs of ranks of a schedule, that are slow or fail.
 
-Slow are links and ranks declared in the network file (`[[slow_link]]`, `[[slow_rank]]`), and NICs and links with a
-lower rate than most others of their kind.
+Slow are links and ranks declared in the network file (`[[slow_link]]`, `[[slow_rank]]`), and NICs and links below
+the rate of most others of their kind.
 """
 
 from dataclasses import dataclass

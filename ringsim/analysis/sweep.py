@@ -305,9 +305,9 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
 
 @dataclass(frozen=True, slots=True)
 class _Simulator:
-    """Simulate an algorithm on some ranks, for all networks and sizes, in any process.
+    """Simulate an algorithm on some ranks, for all networks and sizes.
 
-    as_library: as in `run_sweep`. without_room: why a network cannot have a number of ranks.
+    without_room: why a network cannot have a number of ranks.
     """
 
     collective: Collective

@@ -114,8 +114,8 @@ def describe_step(schedule: Schedule, held: ContributionStep) -> tuple[str, str]
 class _OneReceiver(NamedTuple):
     """A rule by which every rank r sends to one other rank.
 
-    hop: offset of the receiver from r. flip: the bits in which both differ, if the same for all ranks.
-    num_chunks: least and most chunks of a rank. chunk: offset of a single chunk from r, if one rule holds.
+    hop: offset of the receiver from r. flip: differing bits of both, if the same for all ranks.
+    num_chunks: least and most per rank. chunk: offset of a single chunk from r, if one rule holds.
     """
 
     hop: int
@@ -125,7 +125,7 @@ class _OneReceiver(NamedTuple):
 
 
 class _Sends(NamedTuple):
-    """The messages of a step: the chunks from each sender to each receiver.
+    """The messages of a step: the chunks by sender and receiver.
 
     contents: names of each message's chunks. formula: None unless one rule holds for all ranks.
     """
@@ -224,7 +224,7 @@ def _near(offset: int, num_ranks: int) -> int:
 
 
 def name_numbers(numbers: Sequence[int], noun: str) -> str:
-    """Return, for example, rank 3, chunks 0 to 7, or chunks 0, 3 and 5. numbers: sorted; many are only counted."""
+    """Return, for example, rank 3, chunks 0 to 7, or chunks 0, 3 and 5; 9 chunks if scattered. numbers: sorted."""
     *others, last = numbers
     if not others:
         return f"{noun} {last}"

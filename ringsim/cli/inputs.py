@@ -144,8 +144,8 @@ timings_options = together(
 def read_timings(files: Sequence[GivenFile], of_all: LogShape, settings: NcclSettings) -> Timings:
     """Return the timings of measurements or logs, distinguished by their first bytes.
 
-    of_all, settings: defaults for logs without hosts and ranks, or without NCCL's settings.
-    Raises ValueError for files that are neither, or a mixture, OSError if one cannot be read.
+    of_all, settings: defaults for logs without hosts and ranks, or NCCL's settings.
+    Raises ValueError for other or mixed files, OSError if one cannot be read.
     """
     paths, shapes = tuple(given.path for given in files), set(files)
     if len(shapes) > len(set(paths)):

@@ -29,8 +29,8 @@ RECORDING = (sys.executable, "-P", "-m", "collectives.recording")  # independent
 def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | None = None) -> ProgramTrace:
     """Run the program, and return the trace from its file.
 
-    stdout, stderr: of the program; None: inherited. If recording fails, the recorder prints the reason on stderr, and
-    SystemExit has its exit code. Raises ValueError if the program ended the recorder's process.
+    stdout, stderr: of the program; None: inherited. If recording fails, the recorder prints the reason, and SystemExit
+    has its exit code. Raises ValueError if the program ended the recorder's process.
     """
     output = Path(request.output).absolute()  # the program may change the folder
     environment = dict(os.environ)

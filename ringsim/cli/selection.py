@@ -20,7 +20,7 @@ from ringsim.units import format_time
 
 
 class PlannedRun(NamedTuple):
-    """A schedule and the network that it is simulated on, both from the library's plan if there is one.
+    """A schedule and its network, both from the library's plan if there is one.
 
     too_large: why the run is not explained, else None; the network is then without the plan's protocol.
     """
@@ -33,9 +33,9 @@ class PlannedRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A schedule whose ranks are in the places of --order, for a tensor of `size` bytes (0: the command has no --size).
+    """A schedule with its ranks in the places of --order, for a tensor of `size` bytes (0: no --size).
 
-    algorithm: --algorithm; if it is None or LIBRARY, `plan` returns the choice of the library of the network.
+    algorithm: --algorithm; if it is None or LIBRARY, `plan` returns the choice of the network's library.
     """
 
     schedule: Schedule
@@ -98,7 +98,7 @@ class Selection:
         return PlannedRun(schedule, plan.network if plan and not too_large else network, plan, too_large)
 
     def drawn(self, network: Network) -> tuple[Schedule, Network]:
-        """Return the schedule of a picture, and the network with the protocol of its library, if any.
+        """Return the schedule of a picture, and the network with its library's protocol, if any.
 
         A line on stderr names the protocol, and the omitted start.
         """

@@ -1,7 +1,8 @@
 """Ranks on this host without torchrun: `spawn` runs a function on each rank, `run_local_ranks` a program.
 
-torchrun ends every failure with a traceback and exit code 1. Batch scripts need one line, and the rank's exit code
-or 128 plus a signal's number. Importing this module loads no torch.
+The ranks have torchrun's environment variables. torchrun ends every failure with a traceback and exit code 1. Here a
+failure is one line, with the rank's exit code or 128 plus a signal's number, on which batch scripts rely.
+Importing this module loads no torch.
 """
 
 import json

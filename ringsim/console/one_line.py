@@ -31,7 +31,7 @@ CLEAR_LINE = "\r\033[K"
 class Progress:
     """Draw the progress of consecutive phases as one line on a terminal's stderr, and erase it at the end.
 
-    `begin` starts the next phase. rank: only rank 0 draws. delay_s: draw nothing before, as the work is usually short.
+    rank: only rank 0 draws. delay_s: draw nothing before, as the work is usually short.
     Click's bar is unsuitable: it hides the cursor for good if a rank is killed, and knows no phases or earlier runs.
     """
 

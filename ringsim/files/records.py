@@ -1,12 +1,12 @@
 """Records describe files for their writer and their reader, which is msgspec.
 
-A `Record` lists the keys of a JSON object, a TOML table or a CSV line. `decode` reads an instance, `encode` returns the
-data to write. The annotation of a field is the rule for its value:
+A `Record` lists the keys of a JSON object, a TOML table or a CSV line. `decode` reads an instance, `encode` returns
+the data to write. The annotation of a field is the rule for its value:
 - `Annotated[int, whole(1, 8)]`: a number in these bounds, see `ringsim.files.values`;
 - `By[float, rate]`: the result of this parser;
 - an enum, text, true or false, another record, `tuple[..., ...]`, `dict[str, ...]`, and `... | None` of any of these.
 
-A field with a default is optional. `msgspec.field(name="late_s")` sets a key that differs from the field's name.
+A field with a default is optional. `msgspec.field(name="late_s")` sets a different key.
 Instances made in Python are only checked by `__post_init__`, which holds the rules between fields.
 """
 

@@ -108,7 +108,7 @@ class _Run:
     """A run of a program on symbols. moves: in an order of dependence. states: the moves that made each.
 
     Raises ScheduleError for sends without receives, deadlocks, races, reads before writes, values that a Schedule
-    cannot express, and outputs that differ from the rank's final state; ValueError for a program too large to examine.
+    cannot express, and outputs other than the rank's final state; ValueError for a program too large to examine.
     """
 
     def __init__(self, program: Program) -> None:

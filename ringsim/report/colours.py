@@ -1,4 +1,4 @@
-"""All colours: the palette of a paper and an ink, the style of each algorithm, and the colour of each rank.
+"""All colours: palettes, the style of each algorithm, and the colour of each rank.
 
 The hues are Okabe and Ito's, safe for colour-blind readers. Styles with the same stroke and hatch differ by a CIELAB
 distance of at least 20, see tests/ringsim/report/test_style.py.

@@ -35,7 +35,7 @@ def write_trace(
     """Write runs under their names, one below the other, without transfers that never happen.
 
     blocked_runs: one entry per run, None if it finishes; empty if all finish. Times count from 0, or from the first
-    activity if that is earlier, in nanoseconds, as the viewers require. The file appears complete or not at all.
+    activity if that is earlier, rounded to nanoseconds for the viewers. The file appears complete or not at all.
     Raises OSError if it cannot be written, ValueError for more than MAX_TRANSFERS transfers.
 
         >>> from ringsim import Network, ring_all_reduce, simulate, write_trace

@@ -28,8 +28,8 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the simulated time of one collective and reference figures, for JSON.
 
-    explanation: of the same collective; avoids a second simulation. on_progress, runtime: as in `simulate`.
-    library: its start is part of the time. `time_s` is None if the collective never finishes.
+    explanation: of the same collective; avoids a second simulation. library: its start is part of the time.
+    `time_s` is None if the collective never finishes.
     """
     collective, num_ranks = schedule.collective, schedule.num_ranks
     known_s = library.formula_s(runtime) if library else None

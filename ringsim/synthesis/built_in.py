@@ -60,8 +60,8 @@ class NamedTime:
 class BuiltInAlgorithms:
     """The built-in algorithms of a collective on a network, each simulated for at most `seconds`.
 
-    runtime: how ranks execute them. say: called with the phase.
-    time_s: returns the simulated seconds of a schedule; raises TimeoutError at the given `time.monotonic`.
+    say: called with the phase. time_s: returns a schedule's simulated seconds; raises TimeoutError at the given
+    `time.monotonic`.
     """
 
     collective: Collective

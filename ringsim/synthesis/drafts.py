@@ -134,7 +134,7 @@ class Problem:
     """The collective to find a schedule for, its size, and the network as links.
 
     islands: see `islands_of`. bound_s: lower bound of the time; latency_s: the same for any size.
-    max_transfers: of a schedule in waves. in_order: whether a rank does one thing after the other.
+    max_transfers: of a schedule in waves. in_order: whether a rank does one thing at a time.
     """
 
     collective: Collective
@@ -214,7 +214,7 @@ class Drafting:
     def drafts(self, *, is_balanced: bool = True) -> list[Draft]:
         """Return the drafts of one try by their estimates.
 
-        is_balanced: whether to fit the halves of an all_reduce to each other, which takes several times as long.
+        is_balanced: fit the halves of an all_reduce to each other, which takes several times as long.
         Raises NotConnectedError if the links do not lead to all ranks.
         """
         return sorted(self._drafts(NUM_ROUNDS if is_balanced else 0), key=lambda draft: draft.order)

@@ -37,7 +37,7 @@ GOOD_ENOUGH = 1.001  # times the bound, at which a search ends
 class Synthesis:
     """The result of a search.
 
-    schedule: the fastest, proved; `is_named` if it is a built-in algorithm, because the search found none faster.
+    schedule: the fastest, proved; `is_named` if it is built-in, because the search found none faster.
     found_schedule, found_s: the fastest found, proved, and its seconds. bound: None if unknown.
     named: built-in algorithms by time. num_tried: number of simulated schedules.
     """

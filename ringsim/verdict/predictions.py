@@ -120,7 +120,7 @@ _TAKEN_AWAY: dict[Bound, Callable[[Network], Network]] = {
 class Subject:
     """A file with probes, and the network fitted to them.
 
-    size_bytes: of the all_reduce in question. job: the strategy comparison with these probes, if any.
+    size_bytes: of the all_reduce in question. job: the strategy comparison with these probes.
     """
 
     file: str
@@ -140,8 +140,8 @@ class Subject:
 class AlgorithmChoice:
     """The algorithm for an all_reduce of one size.
 
-    times_s: predicted times of a call by algorithm, the fastest first. gain: speed-up of the chosen algorithm over the
-    ring, with its interval; None if the ring is chosen.
+    times_s: predicted, by algorithm, the fastest first. gain: speed-up of the choice over the ring, with its interval;
+    None if the ring is chosen.
     """
 
     size_bytes: int
@@ -158,7 +158,7 @@ class AlgorithmChoice:
 class BucketChoice:
     """Steps with each of CAPS_MB, the best of them, and the step with torch's default caps.
 
-    gain: speed-up of the best over the default, with its interval; None if it is not surely faster.
+    gain: speed-up of the best over the default, with its interval; None if it is not sure.
     """
 
     best: DdpStep

@@ -1,6 +1,6 @@
 """`RunDirectory`: the files of measurements, predictions and training in a directory, and their records.
 
-The records here are those of training results and of ringsim's JSON output. Files may have more keys.
+This module defines the records of training results and of ringsim's JSON output. Files may have more keys.
 """
 
 import os

@@ -109,7 +109,7 @@ class Straggler(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """The cost of synchronisation in a step of the strategy comparison, for the strategy with the shortest step.
+    """The cost of synchronisation in the shortest step of the strategy comparison.
 
     draws: strategies whose steps are not longer beyond their variation. free: training without synchronisation; the
     difference of both steps includes waits and the slowdown by communication. If `free` is None, only the

@@ -37,7 +37,7 @@ def _profile(profile_file: Path | None, layers_file: Path | None) -> StepProfile
 
 @dataclass(frozen=True, slots=True)
 class DdpJob:
-    """The ranks of a job and their network, other numbers of ranks that show its scaling, and its backend, if given."""
+    """The ranks of a job, their network and backend, and other numbers of ranks that show its scaling."""
 
     network: Network
     ranks: int

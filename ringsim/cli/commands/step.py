@@ -58,7 +58,7 @@ class StepOutput(options.PictureFile):
 
 
 def output_options(several: str) -> options.Decorator:
-    """Return --output of a step, or of its scaling by the option `several`, and --style; the command gets `picture`."""
+    """Return --output of a step or its scaling by the option `several`, and --style; the command gets `picture`."""
     return options.picture_options(
         f"Write the picture of the step, or with {several} of the scaling, to this file: PNG, PDF or SVG; HTML is a "
         "page with tables; JSON is the step for ui.perfetto.dev.",
@@ -69,7 +69,7 @@ def output_options(several: str) -> options.Decorator:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The network that carries the calls of a program, and the algorithm of all-reduces in place of the library's."""
+    """The network of a program's calls, and the algorithm of all-reduces in place of the library's."""
 
     network: Network
     algorithm: str | None
@@ -84,7 +84,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Computer:
-    """The device on which a program computes, and the time of its computations there."""
+    """The device on which a program computes, and its speed."""
 
     device: Device | None
     gpu: str | None

@@ -39,8 +39,8 @@ Handles = list[Patch | Line2D]
 class Lanes:
     """The geometry of a run: one lane per rank from top to bottom, time in `unit` along x.
 
-    The upper part of a lane holds sends, in several rows if they overlap, the lower part applications. origin: y
-    of each lane. extra: height of its further rows.
+    A lane holds sends above applications; overlapping sends have several rows. origin: y of each lane. extra: height of
+    its further rows.
     """
 
     def __init__(
