@@ -219,7 +219,7 @@ class Plan:
             )
 
     def why_by_formula(self, runtime: Runtime) -> str | None:
-        """Return why only the formula gives the time; None if a simulation can, too."""
+        """Return why only the formula gives the time; None if a simulation also can."""
         if self.formula_s(runtime) is None or (self.formula and not self.lists_more_than(MAX_TRANSFERS, runtime)):
             return None
         own = f"{self.library}'s" if self.formula else "a"

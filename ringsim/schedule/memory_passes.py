@@ -73,7 +73,7 @@ def stays_until_read(schedule: Schedule, rows: Flow, rank: int) -> Bools:
     """Return for each chunk whether others can read it in the tensor of `rank` itself, (num_chunks,).
 
     They can if every version that overwrites another was made, directly or not, from the results of that version's
-    readers. Ranks that receive the chunk through others are readers, too.
+    readers. Ranks that receive the chunk through others are also readers.
 
     rows: the flow of `schedule`.
     """
