@@ -1,7 +1,7 @@
 """The fast path: the time of a schedule whose transfers follow from a rule, without listing all of them.
 
-`fast_path` chooses: the rounds of a ring that shares nothing, here, or a few transfers that represent all (see
-`representatives`). All other schedules go through the event engine.
+`fast_path` chooses: the rounds of a ring that shares nothing, or the steps of another schedule that shares nothing,
+both here, or a few transfers that represent all (see `representatives`). All others go through the event engine.
 
 If nothing is shared, every time is a maximum of earlier times plus a cost, so that a round is a few NumPy operations.
 Each rank has one connection out and one in; execution in order therefore has the same times. Only the times of the last
@@ -11,18 +11,21 @@ number, and an index of neighbours in order is a slice.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from ringsim.limits import require_memory
 from ringsim.network import NONE, Floats, Ints, Topology
-from ringsim.schedule import Relay, Schedule
+from ringsim.schedule import Relay, Schedule, dependencies
 from ringsim.simulation.representatives import Representatives, representatives
-from ringsim.simulation.routes import have_contention, used_connections
-from ringsim.simulation.timeline import OnProgress, Seconds, Timeline, ignore_progress
+from ringsim.simulation.routes import connect, have_contention, used_connections
+from ringsim.simulation.timeline import OnProgress, Seconds, Timeline, TransferCosts, ignore_progress
+from ringsim.simulation.waits import unknown
 
 MIN_TRANSFERS = 2**12  # below, the search for representatives takes longer than the simulation
+MAX_LISTED = 2**20  # transfers of a table that is looked at; in a larger one, looking takes long
 BYTES_OF_HOP = 8 * 12  # of memory, intermediate arrays included
 Cost = Floats | float  # seconds of each transfer, or of any
 Index = Ints | slice  # a slice where the numbers are neighbours, in order
@@ -51,20 +54,26 @@ def may_be_alike(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> b
 
 
 def private_rounds(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> "PrivateRounds | None":
-    """Return the rounds of a relay whose hops share nothing; None for any other schedule."""
+    """Return the rounds of a relay, or the steps of a short table, that share nothing; None for other schedules.
+
+    Every rank has one connection out and one in, and sends once in a step.
+    """
     relay = schedule.steps.relay
-    if relay is None:
+    if relay is None and schedule.num_transfers > MAX_LISTED:
         return None
     ends = used_connections(schedule)
-    senders = relay.turn.astype(np.int64) * schedule.num_ranks + relay.src
-    counts = [len(np.unique(column)) for column in (ends.src, ends.dst, senders)]
-    if counts != [len(ends.src), len(ends.src), len(senders)] or have_contention(ends, topology):
+    if min(len(np.unique(ends.src)), len(np.unique(ends.dst))) < len(ends.src):
+        return None
+    rows = relay or schedule.steps.table
+    step = relay.turn if relay else schedule.steps.table.step
+    senders = step.astype(np.int64) * schedule.num_ranks + rows.src
+    if len(np.unique(senders)) < len(senders) or have_contention(ends, topology):
         return None
     return PrivateRounds(schedule, relay, topology, chunk_bytes)
 
 
 class RoundTimes(NamedTuple):
-    """The times of the transfers of one turn, each of shape (num_hops,), as in `Timeline`."""
+    """The times of the transfers of one turn or step, each of shape (num_hops,), as in `Timeline`."""
 
     start_s: Seconds
     sent_s: Seconds
@@ -75,16 +84,16 @@ class RoundTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrivateRounds:
-    """A relay in virtual time whose hops share nothing."""
+    """A relay in virtual time whose hops share nothing, or a table whose transfers share nothing, if there is none."""
 
     schedule: Schedule
-    relay: Relay
+    relay: Relay | None
     topology: Topology
     chunk_bytes: Ints
 
     @property
     def num_listed(self) -> int:
-        return len(self.relay.src)
+        return len(self.relay.src) if self.relay else self.schedule.num_transfers
 
     def timeline(self, on_progress: OnProgress = ignore_progress) -> Timeline:
         table, first = self.schedule.steps.table, 0
@@ -105,7 +114,27 @@ class PrivateRounds:
         return last_s
 
     def _times(self) -> Iterator[RoundTimes]:
-        relay, num_ranks, num_hops = self.relay, self.topology.num_ranks, len(self.relay.src)
+        return self._times_of_rounds(self.relay) if self.relay else self._times_of_steps()
+
+    def _times_of_steps(self) -> Iterator[RoundTimes]:
+        rows = dependencies(self.schedule)
+        costs, (number, connections) = (
+            TransferCosts(rows, self.topology, self.chunk_bytes),
+            connect(rows, self.topology),
+        )
+        sent_s, applied_s = unknown(len(rows)), unknown(len(rows))  # the last element stands for NO_ROW
+        for first, last in pairwise(np.searchsorted(rows.step, np.arange(self.schedule.num_steps + 1)).tolist()):
+            row, on = np.arange(first, last), number[first:last]
+            start = np.maximum(sent_s[rows.before_on_channel[row]], applied_s[rows.data_dependency[row]])
+            sent_s[row] = sent = start + (costs.overhead_s(row) + costs.num_bytes(row) / connections.most[on])
+            arrived = sent + costs.latency_s(row, connections.latency_s[on])
+            free = np.maximum(arrived, sent_s[rows.buffer_dependency[row]])  # one channel: earlier sends have also left
+            apply = np.maximum(applied_s[rows.before_on_connection[row]], free)
+            applied_s[row] = applied = apply + costs.apply_s(row)
+            yield RoundTimes(start, sent, arrived, apply, applied)
+
+    def _times_of_rounds(self, relay: Relay) -> Iterator[RoundTimes]:
+        num_ranks, num_hops = self.topology.num_ranks, len(relay.src)
         require_memory(f"{self.schedule}: the times of a round of {num_hops:,} transfers", BYTES_OF_HOP * num_hops)
         turns = [_Turn(relay, turn, self.topology, self.chunk_bytes) for turn in range(relay.num_turns)]
         sent_s, applied_s = np.zeros(num_ranks), np.zeros(num_ranks)  # of each sender, the last ones
