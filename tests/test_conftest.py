@@ -43,7 +43,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-c", "pyproject.toml", *s
 
 
 @pytest.mark.parametrize(
-    ("limit_s", "code", "heading"), [(9.0, 0, ""), (0.4, 0, "= over the budget of time"), (0.03, 1, "the run fails =")]
+    ("limit_s", "code", "heading"), [(9.0, 0, ""), (0.4, 0, "= over the budget of time"), (0.05, 1, "the run fails =")]
 )
 def test_a_run_fails_that_is_far_over_its_budget(tmp_path: Path, limit_s: float, code: int, heading: str) -> None:
     """And names the test; a little over it is only named."""

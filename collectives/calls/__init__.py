@@ -1,9 +1,9 @@
 """The collectives, with torch.distributed's signatures: their checks and the choice of algorithm."""
 
 from collectives.calls.algorithm_choice import add_candidate, chooser_of, use_network
+from collectives.calls.arguments import Op
 from collectives.calls.call import AUTO, CollectiveCall
 from collectives.calls.functions import (
-    Op,
     all_gather,
     all_gather_into_tensor,
     all_reduce,

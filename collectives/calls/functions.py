@@ -21,39 +21,19 @@ a peer that fails, and there is no CollectiveError.
 The examples are executed by each of two ranks, whose number is `rank`.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 
 from collectives import runtime
 from collectives.calls import table
-from collectives.calls.call import CollectiveCall, GroupRuntime, Operands
-from collectives.calls.reduction import ReductionDtypes, reduction_of
+from collectives.calls.arguments import CallOptions, Group, Op, prepare, start, start_uneven
+from collectives.calls.call import CollectiveCall, GroupRuntime
 from collectives.calls.rehearsal import record_as_lent, recorded_group
-from collectives.calls.table import FUNCTIONS, SCATTERING, Function
 from collectives.runtime import Work
 from collectives.shared_memory import LocalRanks
 from ringsim.schedule import Collective
-
-Op = dist.ReduceOp.RedOpType | dist.ReduceOp
-Group = dist.ProcessGroup | None
-Given = torch.Tensor | list[torch.Tensor] | None
-
-
-class CallOptions(NamedTuple):
-    """The arguments of a call other than its tensors, named as in the functions.
-
-    root: as a rank of the job, and as one of the group.
-    """
-
-    group: Group
-    async_op: bool
-    algorithm: str
-    op: Op | None = None
-    wire: torch.dtype | None = None
-    root: tuple[int | None, int | None] = (0, None)
 
 
 def all_reduce(
@@ -77,7 +57,7 @@ def all_reduce(
         >>> tensor
         tensor([3., 5.])
     """
-    return _start("all_reduce", tensor, tensor, CallOptions(group, async_op, algorithm, op, wire))
+    return start("all_reduce", tensor, tensor, CallOptions(group, async_op, algorithm, op, wire))
 
 
 def reduce_scatter_tensor(
@@ -100,7 +80,7 @@ def reduce_scatter_tensor(
         >>> torch.equal(share, 2 * whole[2 * rank : 2 * rank + 2])
         True
     """
-    return _start("reduce_scatter_tensor", output, input, CallOptions(group, async_op, algorithm, op, wire))
+    return start("reduce_scatter_tensor", output, input, CallOptions(group, async_op, algorithm, op, wire))
 
 
 def reduce_scatter(
@@ -124,7 +104,7 @@ def reduce_scatter(
         >>> output.tolist() == [10.0**rank] * 3
         True
     """
-    return _start("reduce_scatter", output, input_list, CallOptions(group, async_op, algorithm, op, wire))
+    return start("reduce_scatter", output, input_list, CallOptions(group, async_op, algorithm, op, wire))
 
 
 def all_gather_into_tensor(
@@ -145,7 +125,7 @@ def all_gather_into_tensor(
         >>> whole
         tensor([0., 0., 1., 1.])
     """
-    return _start("all_gather_into_tensor", output_tensor, input_tensor, CallOptions(group, async_op, algorithm))
+    return start("all_gather_into_tensor", output_tensor, input_tensor, CallOptions(group, async_op, algorithm))
 
 
 def all_gather(
@@ -166,7 +146,7 @@ def all_gather(
         >>> gathered
         [tensor([0., 0.]), tensor([1., 1.])]
     """
-    return _start("all_gather", tensor_list, tensor, CallOptions(group, async_op, algorithm))
+    return start("all_gather", tensor_list, tensor, CallOptions(group, async_op, algorithm))
 
 
 def all_reduce_coalesced(
@@ -188,7 +168,7 @@ def all_reduce_coalesced(
     devices = {str(tensor.device) for tensor in tensors}
     if len(devices) != 1:
         raise ValueError(f"tensors on {sorted(devices)}: must all be on the same device")
-    return _start("all_reduce_coalesced", tensors, tensors, CallOptions(group, async_op, algorithm, op, wire))
+    return start("all_reduce_coalesced", tensors, tensors, CallOptions(group, async_op, algorithm, op, wire))
 
 
 def broadcast(
@@ -210,7 +190,7 @@ def broadcast(
         >>> tensor
         tensor([1., 1.])
     """
-    return _start("broadcast", tensor, tensor, CallOptions(group, async_op, algorithm, root=(src, group_src)))
+    return start("broadcast", tensor, tensor, CallOptions(group, async_op, algorithm, root=(src, group_src)))
 
 
 def reduce(
@@ -234,7 +214,7 @@ def reduce(
         >>> tensor.tolist() == [2.0 if rank == 1 else 1.0] * 3
         True
     """
-    return _start("reduce", tensor, tensor, CallOptions(group, async_op, algorithm, op, wire, root=(dst, group_dst)))
+    return start("reduce", tensor, tensor, CallOptions(group, async_op, algorithm, op, wire, root=(dst, group_dst)))
 
 
 def gather(
@@ -258,7 +238,7 @@ def gather(
         >>> gathered is None or gathered[1].tolist() == [1.0, 1.0]
         True
     """
-    return _start("gather", gather_list, tensor, CallOptions(group, async_op, algorithm, root=(dst, group_dst)))
+    return start("gather", gather_list, tensor, CallOptions(group, async_op, algorithm, root=(dst, group_dst)))
 
 
 def scatter(
@@ -282,7 +262,7 @@ def scatter(
         >>> tensor.tolist() == [float(rank)] * 2
         True
     """
-    return _start("scatter", tensor, scatter_list, CallOptions(group, async_op, algorithm, root=(src, group_src)))
+    return start("scatter", tensor, scatter_list, CallOptions(group, async_op, algorithm, root=(src, group_src)))
 
 
 def all_to_all_single(
@@ -315,12 +295,12 @@ def all_to_all_single(
         >>> output.tolist() == [0.0] * (rank + 1) + [1.0] * (rank + 1)
         True
     """
-    call, operands = _prepared("all_to_all_single", output, input, CallOptions(group, async_op, algorithm))
+    call, operands = prepare("all_to_all_single", output, input, CallOptions(group, async_op, algorithm))
     table.check_alike("output", output, "input", input)
     sent = table.block_lengths("input", input, input_split_sizes, call.num_ranks)
     expected = table.block_lengths("output", output, output_split_sizes, call.num_ranks)
     if output_split_sizes or input_split_sizes:
-        return _start_uneven(call, operands, sent, expected, async_op)
+        return start_uneven(call, operands, sent, expected, async_op)
     table.check_as_many("output", output, "input", input)
     return call.start("all_to_all", operands, async_op)
 
@@ -345,7 +325,7 @@ def all_to_all(
         True
     """
     options = CallOptions(group, async_op, algorithm)
-    call, operands = _prepared("all_to_all", output_tensor_list, input_tensor_list, options)
+    call, operands = prepare("all_to_all", output_tensor_list, input_tensor_list, options)
     named = ("output_tensor_list", operands.outputs), ("input_tensor_list", operands.inputs)
     for name, tensors in named:
         table.check_number(name, tensors, call.num_ranks)
@@ -353,7 +333,7 @@ def all_to_all(
         for index, tensor in enumerate(tensors):
             table.check_alike(f"{name}[{index}]", tensor, "input_tensor_list[0]", operands.inputs[0])
     expected, sent = ([tensor.numel() for tensor in tensors] for _, tensors in named)
-    return _start_uneven(call, operands, sent, expected, async_op)
+    return start_uneven(call, operands, sent, expected, async_op)
 
 
 def barrier(group: Group = None, async_op: bool = False) -> Work | None:
@@ -420,134 +400,3 @@ def _local_ranks(group: dist.ProcessGroup) -> LocalRanks | None:
     if not sharing.is_known:
         runtime.state_of(group).part(GroupRuntime).queue.run(lambda: sharing.of(group))
     return sharing.of(group).local
-
-
-def _start(name: str, output: Given, given: Given, options: CallOptions) -> Work | None:
-    call, operands = _prepared(name, output, given, options)
-    function = FUNCTIONS[name]
-    if function.is_in_place:
-        return call.start(name, operands, options.async_op)
-    named = (function.output, output), (function.input, given)
-    operands.splits = _check_shares(*(named if call.collective in SCATTERING else named[::-1]), call)
-    return call.start(call.collective.value, operands, options.async_op)
-
-
-def _prepared(name: str, output: Given, given: Given, options: CallOptions) -> tuple[CollectiveCall, Operands]:
-    function = FUNCTIONS[name]
-    collective = function.collective
-    outputs = _checked(function.output, output, table.check_writable)
-    inputs = outputs if function.is_in_place else _checked(function.input, given, table.check_tensor)
-    sent = outputs if collective in SCATTERING else inputs
-    dtype = sent[0].dtype if sent else torch.get_default_dtype()  # an empty list is refused later
-    reduction, dtypes = None, ReductionDtypes(dtype, dtype)
-    if collective.reduces:
-        reduction, dtypes = reduction_of(options.op, dtype, options.wire)
-    root = _root(runtime.resolve(options.group), function, *options.root) if function.root else 0
-    call = CollectiveCall(collective, options.algorithm, options.group, root)
-    return call, Operands(inputs, outputs, dtypes, reduction)
-
-
-def _checked(name: str, given: Given, check: Callable[[str, torch.Tensor], None]) -> tuple[torch.Tensor, ...]:
-    """Return the checked tensors of an argument; empty for None on a rank that is not the root.
-
-    Raises ValueError for a list in place of a tensor, or a tensor in place of a list.
-    """
-    if name.endswith(("_list", "tensors")):
-        if given is None and name in ("gather_list", "scatter_list"):
-            return ()
-        if not isinstance(given, list | tuple):
-            raise ValueError(f"{name} is a {type(given).__name__}: must be a list of tensors")
-        return tuple(tensor for index, one in enumerate(given) for tensor in _checked(f"{name}[{index}]", one, check))
-    if not isinstance(given, torch.Tensor):
-        raise ValueError(f"{name} is a {type(given).__name__}: must be one tensor")
-    check(name, given)
-    return (given,)
-
-
-def _check_shares(share: tuple[str, Any], whole: tuple[str, Any], call: CollectiveCall) -> tuple[int, ...] | None:
-    """Return the elements of each rank's share; None if equal. Raises ValueError if the tensors do not fit.
-
-    share: name and tensor of an argument. whole: likewise, or with a list (in a rooted collective only on the root).
-    """
-    name, shares = whole
-    if isinstance(shares, torch.Tensor):
-        table.check_share(*share, *whole, call.num_ranks)
-    elif not call.collective.has_root:
-        return table.check_shares(*share, name, shares, call.num_ranks, call.rank)
-    elif call.rank == call.root:
-        table.check_shares(*share, name, shares or [], call.num_ranks)
-    elif shares:
-        only = f"only rank {call.root} of the group has one"
-        raise ValueError(f"{name} has {len(shares)} tensors on rank {call.rank}: {only}")
-    return None
-
-
-def _root(group: dist.ProcessGroup, function: Function, rank: int | None, group_rank: int | None) -> int:
-    """Return the root of a call as a rank of `group`. rank: of the whole job; 0 if neither is given with a list.
-
-    Raises ValueError unless exactly one is given, and it is in the group.
-    """
-    name = function.root
-    if rank is None and group_rank is None and not function.is_in_place:
-        rank = 0
-    if (rank is None) == (group_rank is None):
-        raise ValueError(f"{name} {rank}, group_{name} {group_rank}: give exactly one of the two")
-    try:
-        root = group_rank if rank is None else dist.get_group_rank(group, rank)
-    except ValueError:
-        members = dist.get_process_group_ranks(group)
-        raise ValueError(f"{name} {rank}: must be a rank of the group, one of {members}") from None
-    if root is None or root not in range(group.size()):
-        raise ValueError(f"group_{name} {root}: must be in 0..{group.size() - 1}")
-    return root
-
-
-MAX_NAMED = 4  # pairs of ranks that disagree, in a message
-
-
-def _start_uneven(
-    call: CollectiveCall, operands: Operands, sent: Sequence[int], expected: Sequence[int], async_op: bool
-) -> Work | None:
-    fingerprint = call.fingerprint(
-        "all_to_all", None, operands.inputs[0].dtype, " in blocks whose lengths ranks tell each other"
-    )
-
-    def run() -> None:
-        if call.is_recorded:  # as if all ranks sent what this one sends
-            operands.splits = tuple(sent) * call.num_ranks
-        else:
-            operands.splits = runtime.state_of(call.group).part(BlockLengths).agree(sent, expected)
-        call.run_out_of_place(operands)
-
-    return call.perform(run, fingerprint, list(operands.outputs), operands.inputs, async_op)
-
-
-class BlockLengths:
-    """The exchange of block lengths between the ranks of a group before an all_to_all."""
-
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self._num_ranks = group.size()
-        self._rows = runtime.RowAllGather(group, runtime.Tag.BLOCK_LENGTHS, 2 * self._num_ranks, torch.int64)
-
-    def agree(self, sent: Sequence[int], expected: Sequence[int]) -> tuple[int, ...]:
-        """Return the number of elements from every rank to every rank, sender by sender; collective.
-
-        sent, expected: this rank's elements to and from each rank. Raises MismatchError, on every rank, if they
-        disagree; CollectiveError if a rank does not answer within the group's timeout.
-        """
-        num_ranks = self._num_ranks
-        rows = self._rows.gather(torch.tensor([*sent, *expected]))
-        sends, expects = [row[:num_ranks] for row in rows], [row[num_ranks:] for row in rows]
-        wrong = [
-            f"rank {src} sends {sends[src][dst]} elements to rank {dst}, which expects {expects[dst][src]}"
-            for src in range(num_ranks)
-            for dst in range(num_ranks)
-            if sends[src][dst] != expects[dst][src]
-        ]
-        if wrong:
-            more = [f"and {len(wrong) - MAX_NAMED} more such pairs"] if len(wrong) > MAX_NAMED else []
-            raise runtime.MismatchError(
-                f"the ranks do not agree on the blocks of all_to_all: {'; '.join([*wrong[:MAX_NAMED], *more])}; the "
-                "sizes of a rank's output must be those of the others' inputs"
-            )
-        return tuple(length for row in sends for length in row)

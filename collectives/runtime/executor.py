@@ -10,12 +10,20 @@ import torch.distributed as dist
 
 from collectives.runtime.backends import CPU, POSTED, STAGED, Transports, reused_buffer, time_limit_of
 from collectives.runtime.chunk_transports import ChunkTransport, GlooTransport, NcclTransport, SharedMemoryTransport
-from collectives.runtime.chunks import ChunkLayout, ChunkLayouts, ChunkMemory, ChunkPlaces, LayoutKey, Reduce
+from collectives.runtime.chunks import (
+    ChunkLayout,
+    ChunkLayouts,
+    ChunkMemory,
+    ChunkPlaces,
+    LayoutKey,
+    Reduce,
+    Rounding,
+    rounding_of,
+)
 from collectives.runtime.errors import naming_failures
 from collectives.runtime.group_state import lazily, resolve, state_of
 from collectives.runtime.instructions import RankPart, SharedPlan, shared_plan
 from collectives.runtime.messages import UNSTAMPED, CallStamp, PrepostedReceives, Tag
-from collectives.runtime.rounding import Rounding, rounding_of
 from collectives.runtime.schedule_run import Event, Hook, ScheduleRun, logging_to, naming_spans, profiling
 from collectives.runtime.sharing import Sharing, transport_in_use
 from ringsim.schedule import Collective, Schedule, rank_program

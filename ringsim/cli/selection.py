@@ -108,7 +108,7 @@ class Selection:
         if why := plan.why_by_formula(RULE):
             raise ValueError(f"there is no picture of {plan.schedule}: {why}; give fewer ranks")
         start = format_time(plan.start_s)
-        say(f"over NCCL's protocol {plan.protocol.name}, without the {start} before its first message")
+        say(f"over {plan.library}'s protocol {plan.protocol.name}, without the {start} before its first message")
         return plan.schedule, plan.network
 
 

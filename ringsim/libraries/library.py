@@ -20,8 +20,6 @@ DIRECT = (Collective.GATHER, Collective.SCATTER, Collective.ALL_TO_ALL)  # every
 # glibc maps and unmaps larger blocks each time (M_MMAP_THRESHOLD_MAX, mallopt(3)): every page is then new and must be
 # cleared first.
 NEW_BEYOND_BYTES = 32 * 2**20
-
-
 SHARED_MEMORY = "shm"  # the transport of ranks of a host that read from each other's memory
 
 

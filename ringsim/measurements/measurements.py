@@ -243,7 +243,7 @@ class RecordedRun(Record, frozen=True):
 
     @property
     def time_s(self) -> float:
-        """As `Timeline.time_s` of a simulation."""
+        """The time at which the last transfer has been applied, as in `Timeline`."""
         return max(self.applied_s, default=0.0)
 
     @property

@@ -276,7 +276,7 @@ class TracePrediction:
 
     @property
     def by_formula(self) -> str:
-        """As in `GroupCalls`, for the first group with such calls."""
+        """The calls of the first group that have times of a formula, and the reason; "" if there are none."""
         return next((group.by_formula for group in self.simulation.groups if group.by_formula), "")
 
     @property

@@ -23,7 +23,8 @@ from ringsim.network import Network, with_numbers
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective
 from ringsim.training_step import BucketCaps, DdpConfig, DdpStep, StepProfile, predict_ddp, recommend, sweep_caps
-from ringsim.verdict.run_directory import JobReport, RunDirectory
+from ringsim.verdict.records import JobReport
+from ringsim.verdict.run_directory import RunDirectory
 
 SMALLEST = 2**10  # of the sizes in tables and pictures
 MOST_SIZES = 10

@@ -22,7 +22,8 @@ from ringsim.measurements import p95
 from ringsim.text_table import load_template
 from ringsim.units import format_rate, format_size, format_time, plural
 from ringsim.verdict.predictions import Forecast, Subject, find_subjects, make_forecast
-from ringsim.verdict.run_directory import NONE, UNIFORM, JobReport, RunDirectory, StrategyResult
+from ringsim.verdict.records import NONE, UNIFORM, JobReport, StrategyResult
+from ringsim.verdict.run_directory import RunDirectory
 
 
 class Topic(Enum):

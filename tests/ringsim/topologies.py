@@ -42,7 +42,7 @@ def path(topology: Topology, src: int, dst: int, channel: int = 0) -> tuple[floa
 
 
 def costs_of(network: Network) -> MessageCosts:
-    """Those of a uniform network."""
+    """The costs of a message on a uniform network."""
     assert network.message_costs is not None
     return network.message_costs
 

@@ -19,7 +19,9 @@ import collectives
 from collectives.runtime import CollectiveError, name_first_to_fail, naming_failures, span
 from trainers.checkpoints.checkpoint import Checkpoint, seed_alike, seed_apart
 from trainers.data_parallel import DataParallel
-from trainers.loop.config import ScheduledRates, Share, StepConfig
+from trainers.loop.batches import Share
+from trainers.loop.config import ScheduledRates, StepConfig
+from trainers.strategies.base import MakeOptimizer, parameters_of
 from trainers.strategies.ddp import Ddp
 from trainers.strategies.fsdp import Fsdp
 from trainers.tasks.base import Task
@@ -247,13 +249,23 @@ class TrainStep:
             self.optimizer.zero_grad()
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Load all states; collective. Raises ValueError or torch's errors if they do not fit."""
+        """Load all states; collective. Raises torch's errors if they do not fit.
+
+        Raises ValueError for two things that torch would load: the state of another optimizer, and a tensor of another
+        shape than the optimizer makes.
+        """
         self.model.load_state_dict(checkpoint.model_state)
         self.optimizer.load_state_dict(checkpoint.optimizer_state)
         self.model.strategy.load_state_dict(checkpoint.strategy_states)
         for own, group in zip(self._options, self.optimizer.param_groups, strict=True):
             if differing := sorted(own ^ group.keys()):
                 raise ValueError(f"its optimizer has other options: {', '.join(differing)}")
+        parameters = parameters_of(self.optimizer)
+        for index, form in enumerate(optimizer_forms(self.task.optimizer, parameters)):
+            state = self.optimizer.state.get(parameters[index], {})
+            for name in form.keys() & state.keys():
+                if (shape := tuple(state[name].shape)) != form[name]:
+                    raise ValueError(f"its optimizer state {index}, {name}: is of shape {shape}, must be {form[name]}")
 
     def _forward(self, share: Share) -> tuple[float, Tensor]:
         """Run a step until gradients are averaged; return this rank's loss and the last micro-batch's."""
@@ -283,6 +295,23 @@ class TrainStep:
     def _backward(self, loss: Tensor) -> None:
         with span("backward and synchronise"), naming_failures("synchronising the gradients failed"):
             torch.autograd.backward(loss)
+
+
+def optimizer_forms(make: MakeOptimizer, parameters: Sequence[Tensor]) -> list[dict[str, tuple[int, ...]]]:
+    """Return the shapes of the tensors that an optimizer keeps for each parameter, from a step on the meta device.
+
+    Scalars, such as counts of steps, are left out. [] for an optimizer that cannot take such a step.
+    """
+    like = [nn.Parameter(torch.empty(p.shape, dtype=p.dtype, device="meta")) for p in parameters]
+    try:
+        optimizer = make(like)
+        for parameter in like:
+            parameter.grad = torch.empty_like(parameter)
+        optimizer.step()
+    except Exception:  # of any kind, as the optimizer may be a user's
+        return []
+    states = [optimizer.state.get(parameter, {}) for parameter in like]
+    return [{name: tuple(v.shape) for name, v in state.items() if torch.is_tensor(v) and v.dim()} for state in states]
 
 
 class GradientClock:

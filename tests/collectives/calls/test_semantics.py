@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from collectives.runtime import Transport
-from collectives.runtime.rounding import rounding_of
+from collectives.runtime.chunks import rounding_of
 from ringsim import Collective
 from ringsim.registry import build, size_variant
 from ringsim.schedule import rank_program
@@ -33,11 +33,11 @@ def ops(dtype: str) -> tuple[str, ...]:
 
 
 @st.composite
-def calls(draw: st.DrawFn, num_ranks: int) -> Seeded:
+def calls(draw: st.DrawFn, num_ranks: int, max_length: int) -> Seeded:
     """Any call of any collective."""
     name, dtype = draw(st.sampled_from(NAMES)), draw(st.sampled_from(DTYPES))
     real = name in REDUCING and dtype in FLOATS
-    length = draw(st.integers(0, 30) | st.integers(0, 300))
+    length = draw(st.integers(0, 30) | st.integers(0, max_length))
     layout = draw(st.sampled_from([*LAYOUTS, "conjugated"] if dtype in COMPLEX else LAYOUTS))
     drawn = Call(
         name=name,
@@ -56,10 +56,10 @@ def calls(draw: st.DrawFn, num_ranks: int) -> Seeded:
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> tuple[int, list[Seeded]]:
+def batches(draw: st.DrawFn, max_length: int) -> tuple[int, list[Seeded]]:
     """A number of ranks, and many calls for them to do one after the other."""
     num_ranks = draw(st.integers(1, 5))
-    return num_ranks, draw(st.lists(calls(num_ranks), min_size=10, max_size=60))
+    return num_ranks, draw(st.lists(calls(num_ranks, max_length), min_size=10, max_size=60))
 
 
 def carried_out(group: dist.ProcessGroup, transport: Transport, batch: list[Seeded]) -> list[Result]:
@@ -100,17 +100,28 @@ def check(ranks: RankPool, num_ranks: int, batch: list[Seeded], transport: Trans
             assert len(set(digests)) == 1, call
 
 
+# Not shrunk: the assertion names one case, which is small, and to run thousands more takes longer than to read it.
+COMMON = {
+    "phases": (Phase.explicit, Phase.reuse, Phase.generate),
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+}
+
+
 @pytest.mark.parametrize("transport", list(Transport))
-@settings(
-    max_examples=6,
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # the assertion names one case, which is small
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(batches())
+@settings(max_examples=6, **COMMON)
+@given(batches(max_length=300))
 def test_any_call(ranks: RankPool, transport: Transport, batch: tuple[int, list[Seeded]]) -> None:
     """Bit for bit the replay, alike on all ranks, inputs and neighbours in memory untouched, torch's own values."""
     check(ranks, *batch, transport)
+
+
+@pytest.mark.slow
+@settings(max_examples=6, **COMMON)
+@given(batches(max_length=50_000))
+def test_any_call_at_length(ranks: RankPool, batch: tuple[int, list[Seeded]]) -> None:
+    """The same, more of it, with longer tensors."""
+    check(ranks, *batch)
 
 
 def systematic(num_ranks: int) -> list[Seeded]:

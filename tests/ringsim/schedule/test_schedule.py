@@ -54,7 +54,7 @@ def test_a_schedule_is_pickled_before_and_after_its_table_is_made(name: str) -> 
 
 
 def test_threads_that_ask_for_a_table_at_once_get_the_same() -> None:
-    """What makes the table is forgotten when one of them has it."""
+    """The table is made once, and the function that makes it is let go."""
     steps, together = ALGORITHMS[Collective.ALL_REDUCE, "halving_doubling"](64).steps, Barrier(4)
 
     def asked(_: int) -> int:

@@ -18,7 +18,7 @@ from ringsim.libraries import Call
 from ringsim.network.spec import SlowLink, SlowRank
 from ringsim.verdict import JobReport, RunDirectory
 from ringsim.verdict.predictions import AlgorithmChoice, Bound, _choose_algorithm, all_reduce_s, attribute, scatter
-from ringsim.verdict.run_directory import DdpPrediction, LogEntry, PredictedDdpStep, TrainingLog
+from ringsim.verdict.records import DdpPrediction, LogEntry, PredictedDdpStep, TrainingLog
 from ringsim.verdict.verdict import Topic, Verdict, find_straggler, judge
 from tests.ringsim.made_probes import hosts, made_measurements, one_host, without_probes
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy

@@ -56,9 +56,11 @@ FAULTS: list[tuple[str, Callable[[Path], None]]] = [
     (POWER, edit(lambda saved: saved.config.pop("training"))),
     (POWER, edit(lambda saved: shorten(saved.model_state, "middle.bias"))),
     (POWER, edit(lambda saved: saved.optimizer_state["param_groups"][0].pop("lr"))),
+    (POWER, edit(lambda saved: shorten(saved.optimizer_state["state"][2], "exp_avg"))),
     (POWER, edit(lambda saved: saved.random_states[1]["numpy"]["state"].update(pos=4000))),
     (POWER, edit(lambda saved: shorten(saved.strategy_states[1]["errors"], 0))),
     (POWER, edit(lambda saved: saved.notes.pop("losses"))),
+    (DILOCO, edit(lambda saved: shorten(saved.strategy_states[1]["optimizer"]["state"][2], "exp_avg"))),
     (DILOCO, edit(lambda saved: saved.strategy_states[1].update(taken=7))),
 ]
 

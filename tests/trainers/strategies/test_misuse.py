@@ -23,18 +23,6 @@ from trainers.data_parallel import DataParallel
 Use = Callable[[DataParallel, torch.optim.Optimizer], object]
 
 
-def own_optimizer(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
-    """Made of all parameters, as with other strategies."""
-    parallel.unshard()
-    SGD(parallel.parameters()).step()
-
-
-def own_clipping(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
-    """By torch's function, of what has left the parameters; those of fsdp are whole, and the optimizer has rows."""
-    parallel.unshard()
-    nn.utils.clip_grad_norm_(parallel.parameters(), 1e-3)
-
-
 def made_before(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
     """An optimizer of a model that is wrapped only then."""
     model = small_model()

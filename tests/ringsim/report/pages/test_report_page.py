@@ -18,7 +18,7 @@ from ringsim.schedule.collective import Collective
 from ringsim.traces import TraceRequest
 from ringsim.training_step import predict_trace, with_better_steps
 from ringsim.verdict import JobReport, RunDirectory, judge
-from ringsim.verdict.run_directory import DdpPrediction, LogEntry, PredictedDdpStep, SimulatedCollective, TrainingLog
+from ringsim.verdict.records import DdpPrediction, LogEntry, PredictedDdpStep, SimulatedCollective, TrainingLog
 from tests.ringsim.commands import run
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.report.pages.headless_chromium import Browser, needs_chromium
