@@ -26,7 +26,7 @@ LOGS ?=
 CHROMIUM ?= chromium
 screenshot = $(CHROMIUM) --headless --no-sandbox --hide-scrollbars --screenshot=$(abspath $(2)) --window-size=$(3),$(4) "file://$(CURDIR)/$(1)" 2> /dev/null
 
-.PHONY: demo test test-all fuzz lint docs figures pictures wheel clean help
+.PHONY: demo test test-all gallery fuzz lint docs figures pictures wheel clean help
 
 help:
 	@echo "make demo      the strategy comparison on 2 to 4 local ranks (one a core, or RANKS=4): predict, train, measure;"
@@ -34,6 +34,7 @@ help:
 	@echo "make test      all tests but the long sweeps"
 	@echo "make test-all  all tests, with more random examples, as .ci/run has it, and the calls of collectives once more"
 	@echo "               with ranks that share no memory"
+	@echo "make gallery   programs on transformers, accelerate, Lightning and Triton, which it installs, recorded unchanged"
 	@echo "make fuzz      random attacks for SECONDS=600, from a SEED that it prints if none is given"
 	@echo "make lint      ruff, mypy, that imports point one way, words and names, and that no published figure is"
 	@echo "               older than the code"
@@ -64,11 +65,16 @@ demo: $(VENV)/installed
 	$(BIN)/torchrun --standalone --nproc-per-node $$ranks scripts/train_ring.py --output report
 
 test: $(VENV)/installed-dev
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" --fail-over-budget
 
 test-all: $(VENV)/installed-dev
 	$(PYTEST) --hypothesis-profile=all
 	COLLECTIVES_TRANSPORT=gloo $(PYTEST) -m "not slow" $(ON_GLOO)
+
+gallery: $(VENV)/installed-dev
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt \
+	  'transformers>=5.24,<6' 'accelerate>=1.15,<2' 'lightning>=2.6,<3' triton
+	$(PYTEST) tests/gallery
 
 fuzz: $(VENV)/installed-dev
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
@@ -106,7 +112,7 @@ pictures: $(VENV)/installed build/ladder/memory.png
 	  --bucket-cap-mb 32 -o docs/ddp.png
 	sed -n '/<!-- file: train.py -->/,/^```$$/p' docs/tutorials/my-script.md | sed '1,2d;$$d' > build/train.py
 	$(BIN)/ringsim trace --fake --ranks 128 -o build/step.trace.json build/train.py
-	$(BIN)/ringsim step build/step.trace.json --network dgx-h100-cluster --gpu h100 --tokens 8192 -o docs/step.png
+	$(BIN)/ringsim step build/step.trace.json --network dgx-h100-cluster --gpu h100 --roofline --tokens 8192 -o docs/step.png
 	$(BIN)/python scripts/draw_idea.py docs/idea.svg
 	$(BIN)/python scripts/draw_accuracy.py docs/accuracy.png
 	$(BIN)/ringsim animate --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o build/ring.html

@@ -1,7 +1,11 @@
-"""The limits of this process: cores, memory, and transfers simulated per second.
+"""The limits of this process (cores and memory), and how much work a command does without being asked for it.
 
 Containers and Slurm limit cores and memory by control groups (Linux cgroup v2), which the kernel's numbers for the
 whole machine do not show.
+
+Work is bounded by its size, not by a clock: a command gives the same answer on every machine. Each bound is the time
+that the work may take on one core, times a rate; the rates are those of a 2-core x86-64 machine, rounded. Options raise
+some of the bounds: `ringsim sweep --max-transfers`, `order --budget`, `synthesize --seconds`.
 """
 
 import math
@@ -14,11 +18,39 @@ from typing import Protocol
 from ringsim.units import format_size
 
 PROCESS, GROUPS, MACHINE = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"), Path("/proc/meminfo")
-TRANSFERS_PER_S = 2**18  # that are simulated where messages share things; several times as many where they do not
 SMALL_BYTES = 2**20  # always free: asking the system would take a fifth of a short simulation's time
-MAX_COUNTED = 10**8  # in a second or so, if they need not be listed
 _PROBES = 128, 256  # large enough for n(n - 1) to be nearly n^2, small enough to be built in no time
 RECLAIMABLE = ("inactive_file", "active_file", "slab_reclaimable")  # of memory.stat
+
+# Work of one core per second.
+_SIMULATED_PER_S = 2**18  # transfers, where messages share things
+_UNSHARED_PER_S = 8 * _SIMULATED_PER_S  # transfers, where they share nothing
+_TRIED_PER_S = 2**14  # transfers of small schedules, each of which is built and simulated anew
+_COUNTED_PER_S = 10**8  # transfers that need not be listed
+_COUNTS_PER_S = 2**22  # contributions (ranks x chunks x ranks) of a proof, or of steps in words
+_PAIRS_PER_S = 2**17  # of ranks, of whose paths a bound is made
+_FLOW_EDGES_PER_S = 8_000  # of a max-flow problem
+
+COUNTED_TRANSFERS = _COUNTED_PER_S  # of any schedule that is built by its name
+CHOSEN_TRANSFERS = 2 * _SIMULATED_PER_S  # of a schedule that the user has not asked for by its name
+LOOKED_AT_TRANSFERS = 4 * _SIMULATED_PER_S  # of a table in which it is looked for a fast path
+EXPLAINED_TRANSFERS = 8 * _SIMULATED_PER_S  # examined one by one; a ring of 1,024 ranks has not quite as many
+QUEUED_TRANSFERS = 16 * _SIMULATED_PER_S  # of a call of a training step; above, the library's formula gives its time
+ADVISED_TRANSFERS = _SIMULATED_PER_S  # of an alternative in `ringsim explain`
+ADVISED_UNSHARED_TRANSFERS = _UNSHARED_PER_S  # likewise, if its messages share nothing
+SWEPT_TRANSFERS = 10**7  # of a cell of a sweep, by default; listed, they take about 1 GB
+PLACED_TRANSFERS = round(3.7 * _TRIED_PER_S)  # of all rank placements that are tried, together
+TRIED_TRANSFERS = 2 * _TRIED_PER_S  # of a schedule that a search tries, or of all calls of a step drawn once
+FORM_TRANSFERS = _TRIED_PER_S // 8  # of a schedule of which a search tries many forms
+PROVED_COUNTS = _COUNTS_PER_S  # of a schedule from a file, before it is used; a ring of 161 ranks
+TOLD_COUNTS = 4 * _COUNTS_PER_S  # of a schedule whose steps are put into words
+BOUND_PAIRS = 4 * _PAIRS_PER_S  # 724 ranks
+BOUND_FLOW_EDGES = _FLOW_EDGES_PER_S  # of all flow problems of one kind together
+SEARCH_SECONDS = 10.0  # of `ringsim synthesize`, by default
+REPORT_FITS = 16  # of a directory with many files; each takes a second
+REPORT_RANKS = 32  # with more a page would take minutes
+REPORT_DRAWN_PAIRS = 4000  # of ranks, of all bootstrap networks on which a prediction is repeated
+PROOF_BYTES = 4 * 2**30  # of one of the two arrays of a proof
 
 
 def available_cores() -> float:
@@ -95,11 +127,6 @@ def _pages_bytes(name: str) -> float:
         return float("inf")
 
 
-def transfers_in(seconds: float) -> int:
-    """Return approximately how many transfers are simulated in that time."""
-    return round(seconds * TRANSFERS_PER_S)
-
-
 class HasTransfers(Protocol):
     """A schedule, for counting."""
 
@@ -143,10 +170,11 @@ def estimated_transfers(make: Callable[[int], HasTransfers], num_ranks: int) -> 
 
 
 def require_few_transfers(make: Callable[[int], HasTransfers], num_ranks: int) -> None:
-    """Raise ValueError if `make(num_ranks)` would have more than `MAX_COUNTED` transfers."""
+    """Raise ValueError if `make(num_ranks)` would have more than `COUNTED_TRANSFERS` transfers."""
     estimate = estimated_transfers(make, num_ranks)
-    if estimate > MAX_COUNTED:
-        raise ValueError(f"{format_count(estimate)} transfers, above {format_count(MAX_COUNTED)}: use fewer ranks")
+    if estimate > COUNTED_TRANSFERS:
+        most = format_count(COUNTED_TRANSFERS)
+        raise ValueError(f"{format_count(estimate)} transfers, above {most}: use fewer ranks")
 
 
 def format_count(count: float) -> str:

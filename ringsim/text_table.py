@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 GAP = "  "  # between two columns
 WIDTH = 80  # columns of a terminal; wider output is printed on request only
 LEAST_WRAPPED = 16  # characters of a wrapped column
+MAX_NAMED = 8  # ranks, chunks, rows and so on that a text names; of more it gives the number
+MAX_CLAUSES = 4  # likewise of those of which it says a few words each
 
 
 def align_columns(
@@ -52,6 +54,16 @@ def wrap_text(text: str, width: int | None = WIDTH, indent: str = "") -> str:
     return text if width is None else "\n".join(_lines(text, width, indent))
 
 
+def first_named(names: Sequence[str], more: str = "more", most: int = MAX_NAMED) -> list[str]:
+    """Return the names; of more than `most` the first ones, and the number of the others.
+
+    >>> first_named(["rank 0", "rank 1", "rank 2"], "more ranks", most=1)
+    ['rank 0', 'and 2 more ranks']
+    """
+    others = len(names) - most
+    return [*names[:most], *([f"and {others} {more}"] if others > 0 else [])]
+
+
 def records_csv(records: Sequence[Mapping[str, Any]]) -> str:
     """Return records with the same fields as CSV with a header."""
     text = io.StringIO()
@@ -75,6 +87,12 @@ def text_template(path: Path) -> "Template":
     """Return a template of plain text with filters for units; `module` has its macros."""
     filters = {"plural": plural, "rate": format_rate, "sentence": as_sentence, "size": format_size, "time": format_time}
     return load_template(path, filters, trim_blocks=True)
+
+
+@cache
+def html_template(path: Path) -> "Template":
+    """Return a template of HTML, which escapes what is put into it."""
+    return load_template(path, autoescape=True, trim_blocks=True)
 
 
 def as_sentence(text: str) -> str:

@@ -5,6 +5,7 @@ because they depend on the network. On a GPU, the overlap of streams depends on 
 (`TraceCall.after`, `TraceCall.after_calls`) and on where computations wait for them (`TraceEventKind.READ`).
 """
 
+import re
 import shlex
 import sys
 from enum import Enum
@@ -17,6 +18,8 @@ import msgspec
 from ringsim.files import FileFormat, JsonFile, Record, values
 
 MAX_STEPS = 10_000
+SENDRECV = "sendrecv"  # each rank of a group sends to the rank at the same distance, in a ring
+FUSED = "fused("  # begins the name of a kernel that a compiler makes of several operators
 INTERRUPTED = 130  # the exit code of a recording that has said, after Ctrl-C, how far it has come
 RECORDING_ID = "recording"  # a program that is recorded has this TORCHELASTIC_RUN_ID, for which torchrun draws a number
 # Folders of files that are no program's own. Python's own library is in one named after its version.
@@ -43,13 +46,49 @@ class Device(Enum):
     CUDA = "cuda"
 
 
-class Operator(Record, frozen=True):
+class AssumedValues(Enum):
+    """The assumptions of a recording without data about values on which shapes depend."""
+
+    BALANCED = "balanced"  # a router sends equally many tokens to all experts
+
+
+def element_bytes_of(dtype: str) -> int:
+    """Return the bytes of an element of torch's dtype, such as bfloat16; 1 if its name has no number."""
+    bits = re.search(r"\d+", dtype)
+    return max(1, int(bits.group()) // 8) if bits else 1
+
+
+class Product(Record, frozen=True, omit_defaults=True):
+    """`count` products of a matrix of m rows and k columns, and one of k rows and n columns; or a convolution as such.
+
+    The product of a convolution has a row for each position of its output, and a column for each channel.
+    """
+
+    m: values.Positive
+    n: values.Positive
+    k: values.Positive
+    count: values.Positive = 1
+
+
+class Attention(Record, frozen=True):
+    """A kernel of attention; what its mask leaves is in the operator's flops. width: of a head's queries and keys."""
+
+    batch: values.Positive
+    heads: values.Positive
+    queries: values.Positive
+    keys: values.Positive
+    width: values.Positive
+
+
+class Operator(Record, frozen=True, omit_defaults=True):
     """Equal calls of an operator, and the costs of one.
 
     name: such as aten.mm.
     dtype: of its arithmetic; torch's name, or tf32 for float32 that a GPU multiplies in TF32.
     flops, size_bytes: operations, and bytes read and written, per call.
     is_counted: False if its arithmetic may take longer than its memory accesses and its operations are not known.
+    product, attention: the sizes of these kernels; the backward pass has those of the forward pass.
+    in_graph: whether compiled code launches it, which needs less of the CPU than a call of the program.
     """
 
     name: values.Name
@@ -58,11 +97,14 @@ class Operator(Record, frozen=True):
     size_bytes: values.Whole
     count: values.Positive = 1
     is_counted: bool = True
+    product: Product | None = None
+    attention: Attention | None = None
+    in_graph: bool = False
 
     @property
     def may_be_fused(self) -> bool:
         """Whether a compiler may fuse it into other operators, so that it accesses no memory."""
-        return not self.flops and self.is_counted and not self.name.startswith("aten._fused_")
+        return not self.flops and self.is_counted and not self.name.startswith(("aten._fused_", FUSED))
 
 
 class TraceEvent(Record, frozen=True):
@@ -83,13 +125,14 @@ class TraceCall(Record, frozen=True):
     """One call of a collective, or of send or recv.
 
     collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, all_to_all, barrier, send or
-    recv; variants of torch.distributed count as the same.
+    recv; variants of torch.distributed count as the same. A send and a recv that all ranks make alike are a sendrecv.
     size_bytes: of the whole tensor: before a reduction, after a gather, or before a scatter.
     dtype: of the messages; torch's name, such as bfloat16.
     group: index in the trace's `groups`.
     is_async: the call returns before it ends; a wait follows, unless the program never waits.
     algorithm: named by the program, as in `ringsim algorithms`; "" if the library chooses.
     peer: the other rank of a send or recv, or the root, as a rank of the group; -1 if there is none.
+    For a sendrecv, the distance to the rank that receives.
     local_s: seconds on this rank besides messages, for copies and rounding.
     is_lent: the tensor is one of `collectives.empty`, which the ranks of a host read where it is.
     on_side_stream: on the program's own stream; on a GPU computations then continue even if the call is synchronous.
@@ -193,7 +236,7 @@ class TraceRequest(Record, frozen=True):
 
     program: path of a script, or with `is_module` name of a module. num_steps: recorded after three warm-up steps.
     folder: working directory of the program; "": that of the recorder.
-    device: that the program is told it has.
+    device: that the program is told it has. assume: only with `is_fake`.
     """
 
     program: values.Text
@@ -207,6 +250,7 @@ class TraceRequest(Record, frozen=True):
     is_fake: bool = False
     folder: values.Text = ""
     device: Device = Device.CPU
+    assume: AssumedValues | None = None
 
     def __post_init__(self) -> None:
         if self.rank >= self.num_ranks:
@@ -228,6 +272,8 @@ class TraceRequest(Record, frozen=True):
         options = [*(["--fake"] if self.is_fake else []), numbers, f"--steps {self.num_steps}"]
         if (self.device is Device.CUDA) != self.is_fake:  # the default
             options.insert(0, f"--device {self.device.value}")
+        if self.assume:
+            options.append(f"--assume {self.assume.value}")
         program = shlex.join([*(["-m"] if self.is_module else []), self.program, *self.arguments])
         return " ".join(["ringsim trace", *options, program])
 
@@ -262,7 +308,7 @@ class ProgramTrace(JsonFile, frozen=True):
     ranks_per_host: that the program was told.
     request: to record it again; None if not known.
     memory: of the step with watched operators; None if not recorded.
-    is_compiled: whether the program compiles some of its code; it was recorded in eager mode.
+    is_compiled: whether code that the program compiles was recorded in eager mode; otherwise as its fused kernels.
 
     Raises ValueError for a rank or group that does not exist, and for a request of another rank.
     """
@@ -292,6 +338,11 @@ class ProgramTrace(JsonFile, frozen=True):
         for number, step in enumerate(self.steps):
             for index, call in enumerate(step.calls):
                 self._check_call(call, f"steps[{number}].calls[{index}]")
+
+    @property
+    def has_fused_kernels(self) -> bool:
+        """Whether code that the program compiles was recorded as its kernels."""
+        return any(operator.name.startswith(FUSED) for step in self.steps for operator in step.operators)
 
     @property
     def device(self) -> Device:

@@ -8,6 +8,7 @@ _PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
              "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "ns": 10**9}
 MAX_VALUE = 2**60  # far beyond any machine, and small enough for 64-bit arithmetic
+ROUNDING = 1e-9  # quantities that differ by a smaller fraction are equal but for rounding
 MIN_RATE = 1e-6  # bytes a second; with less, seconds would overflow a float
 MAX_DIGITS = 18  # of a whole number: more may not fit 64 bits
 _NUMBER = r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*"

@@ -1,8 +1,8 @@
 """The time that tests may take: a plugin that names each unmarked test, and file of tests, that takes too long.
 
 A test that needs longer is marked `slow`. A suite grows by seconds that nobody notices, so the limits are part of it.
-They are those of two quiet cores, corrected by the speed of this machine. The run fails only at a multiple of them that
-a busy machine does not reach.
+They are those of two quiet cores, corrected by the speed of this machine. `make test` fails at a multiple of them; any
+other run only names what is over them, since nobody knows what else runs on the machine of a check.
 """
 
 import time
@@ -36,10 +36,11 @@ class Budget:
 
     scale: how many times as slow this machine is as the reference.
     examples: how many times as many examples hypothesis draws as with `make test`.
+    fails: fail a run with something that takes `BUSY` times as long as it may.
     """
 
-    def __init__(self, scale: float, examples: float = 1.0) -> None:
-        self._scale, self._examples = scale, examples
+    def __init__(self, scale: float, examples: float = 1.0, fails: bool = True) -> None:
+        self._scale, self._examples, self._fails = scale, examples, fails
         self._tests_s: defaultdict[str, float] = defaultdict(float)
         self._files_s: defaultdict[str, float] = defaultdict(float)
 
@@ -61,8 +62,8 @@ class Budget:
                     yield f"{duration_s:6.1f} s  {name}: a {kind} has {limit_s:g} s, unless it is marked slow"
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail the run if something takes far too long."""
-        if session.exitstatus == pytest.ExitCode.OK and any(self.longer_than(BUSY * self._scale)):
+        """Fail the run, if it is to fail, if something takes far too long."""
+        if self._fails and session.exitstatus == pytest.ExitCode.OK and any(self.longer_than(BUSY * self._scale)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -70,7 +71,8 @@ class Budget:
         far = list(self.longer_than(BUSY * self._scale))
         late = [line for line in self.longer_than(self._scale) if line not in far]
         title = f"the budget of time (this machine: {self._scale:.2f} times as slow)"
-        for heading, lines in ((f"over {BUSY:g} times {title}: the run fails", far), (f"over {title}", late)):
+        consequence = ": the run fails" if self._fails else ""
+        for heading, lines in ((f"over {BUSY:g} times {title}{consequence}", far), (f"over {title}", late)):
             if lines:
                 terminalreporter.section(heading)
             for line in lines:

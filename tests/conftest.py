@@ -19,11 +19,17 @@ settings.load_profile("quick")
 QUICK = Path(__file__).parent / "ringsim"  # thousands of tests, in files that hardly wait for anything
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of `make test`."""
+    parser.addoption("--fail-over-budget", action="store_true", help="fail if a test takes far longer than it may")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Watch the time that tests take, in the process that gathers their reports."""
     if not hasattr(config, "workerinput"):
         profile = settings.get_profile(config.getoption("--hypothesis-profile") or "quick")
-        config.pluginmanager.register(Budget(slowness(), profile.max_examples / QUICK_EXAMPLES), "budget")
+        budget = Budget(slowness(), profile.max_examples / QUICK_EXAMPLES, config.getoption("--fail-over-budget"))
+        config.pluginmanager.register(budget, "budget")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,10 +18,10 @@ from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-ROOT = Path(__file__).parents[1]
+from tests.processes import ROOT, environment
+
 START_LIMIT_S = 120.0
 END_LIMIT_S = 60.0
-OF_A_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Nursery:
@@ -33,9 +33,8 @@ class Nursery:
     def __init__(self) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="forked-")
         self._control, theirs = Pipe()
-        ours = {name: value for name, value in os.environ.items() if name not in OF_A_LAUNCHER and "SLURM" not in name}
         # One thread, as torchrun has it with several ranks on a host; a process without others can be forked safely.
-        ours |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        ours = environment() | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, "-m", "tests.zygote", str(theirs.fileno())]
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=ROOT, env=ours)
         theirs.close()

@@ -1,29 +1,31 @@
-"""Starting Python programs, and ending them with all that they have started, so that nothing is left behind."""
+"""Starting Python programs, and ending them with all that they have started; limits of this process."""
 
 import contextlib
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 240
-OF_A_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+OF_A_LAUNCHER = re.compile("(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TORCHELASTIC_.*|.*SLURM.*")
 
 
 def environment() -> dict[str, str]:
     """Return our variables, with this code to be imported, and without those that a launcher of the tests has set."""
-    ours = {name: value for name, value in os.environ.items() if name not in OF_A_LAUNCHER}
+    ours = {name: value for name, value in os.environ.items() if not OF_A_LAUNCHER.fullmatch(name)}
     return {**ours, "PYTHONPATH": str(ROOT)}
 
 
-def start_python(*arguments: str, folder: Path = ROOT) -> subprocess.Popen[str]:
-    """Start Python in that folder, in an environment that is no rank's."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, *arguments], text=True, cwd=folder, env=environment(), **pipes)
+def start_python(*arguments: str, folder: Path = ROOT, **variables: str) -> subprocess.Popen[str]:
+    """Start Python in that folder, in an environment that is no rank's, but for what is given."""
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": folder, "env": environment() | variables}
+    return subprocess.Popen([sys.executable, *arguments], text=True, **how)
 
 
 def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
@@ -37,9 +39,9 @@ def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
 
-def run_python(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def run_python(*arguments: str, folder: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run Python in that folder to its end."""
-    return finish(start_python(*arguments, folder=folder))
+    return finish(start_python(*arguments, folder=folder, **variables))
 
 
 def below(pid: int) -> list[int]:
@@ -65,3 +67,14 @@ def kill_all(pid: int) -> None:
     for number in (pid, *below(pid)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def limited(kind: int, limit: int) -> Iterator[None]:
+    """In the block this process may have no more of one of its resources."""
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, (soft, hard))

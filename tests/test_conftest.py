@@ -37,18 +37,27 @@ def test_marked(): time.sleep(0.5)
 WITH_A_BUDGET = """
 import sys, pytest
 from tests import budget
-budget.TEST_LIMIT_S = float(sys.argv.pop(1))
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-c", "pyproject.toml", *sys.argv[1:]], [budget.Budget(1.0)]))
+budget.TEST_LIMIT_S, fails = float(sys.argv.pop(1)), sys.argv.pop(1) == "fails"
+line = ["-q", "-p", "no:cacheprovider", "-c", "pyproject.toml", *sys.argv[1:]]
+sys.exit(pytest.main(line, [budget.Budget(1.0, fails=fails)]))
 """
 
 
 @pytest.mark.parametrize(
-    ("limit_s", "code", "heading"), [(9.0, 0, ""), (0.4, 0, "= over the budget of time"), (0.05, 1, "the run fails =")]
+    ("limit_s", "fails", "code", "heading"),
+    [
+        (9.0, "fails", 0, ""),
+        (0.4, "fails", 0, "= over the budget of time"),
+        (0.05, "fails", 1, "the run fails ="),
+        (0.05, "names", 0, "= over 5 times the budget of time"),
+    ],
 )
-def test_a_run_fails_that_is_far_over_its_budget(tmp_path: Path, limit_s: float, code: int, heading: str) -> None:
-    """And names the test; a little over it is only named."""
+def test_a_run_fails_that_is_far_over_its_budget(
+    tmp_path: Path, limit_s: float, fails: str, code: int, heading: str
+) -> None:
+    """And names the test; a little over it, or without `make test`, is only named."""
     (tmp_path / "test_sleeping.py").write_text(SLEEPING)
-    line = [sys.executable, "-c", WITH_A_BUDGET, str(limit_s), str(tmp_path / "test_sleeping.py")]
+    line = [sys.executable, "-c", WITH_A_BUDGET, str(limit_s), fails, str(tmp_path / "test_sleeping.py")]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert (done.returncode, heading in done.stdout) == (code, True), done.stdout + done.stderr
     assert ("test_long" in done.stdout, "test_marked" in done.stdout) == (heading != "", False)

@@ -6,6 +6,7 @@ from collectives.calls.call import AUTO, CollectiveCall
 from collectives.calls.functions import (
     all_gather,
     all_gather_into_tensor,
+    all_gather_single,
     all_reduce,
     all_reduce_coalesced,
     all_to_all,
@@ -16,6 +17,7 @@ from collectives.calls.functions import (
     gather,
     reduce,
     reduce_scatter,
+    reduce_scatter_single,
     reduce_scatter_tensor,
     scatter,
 )

@@ -1,10 +1,11 @@
 """From the arguments of a function to a `CollectiveCall`: checks that tensors, lists, splits and root fit together."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 
 from collectives import runtime
 from collectives.calls import table
@@ -12,13 +13,14 @@ from collectives.calls.call import CollectiveCall, Operands
 from collectives.calls.reduction import ReductionDtypes, reduction_of
 from collectives.calls.table import FUNCTIONS, SCATTERING, Function
 from collectives.runtime import Work
+from ringsim.text_table import MAX_CLAUSES, first_named
 
 Op = dist.ReduceOp.RedOpType | dist.ReduceOp
 Group = dist.ProcessGroup | None
 Given = torch.Tensor | list[torch.Tensor] | None
 
 
-class CallOptions(NamedTuple):
+class CallOptions(Struct, frozen=True):
     """The arguments of a call other than its tensors, named as in the functions.
 
     root: as a rank of the job, and as one of the group.
@@ -114,9 +116,6 @@ def _root(group: dist.ProcessGroup, function: Function, rank: int | None, group_
     return root
 
 
-MAX_NAMED = 4  # pairs of ranks that disagree, in a message
-
-
 def start_uneven(
     call: CollectiveCall, operands: Operands, sent: Sequence[int], expected: Sequence[int], async_op: bool
 ) -> Work | None:
@@ -158,9 +157,9 @@ class BlockLengths:
             if sends[src][dst] != expects[dst][src]
         ]
         if wrong:
-            more = [f"and {len(wrong) - MAX_NAMED} more such pairs"] if len(wrong) > MAX_NAMED else []
+            pairs = "; ".join(first_named(wrong, "more such pairs", MAX_CLAUSES))
             raise runtime.MismatchError(
-                f"the ranks do not agree on the blocks of all_to_all: {'; '.join([*wrong[:MAX_NAMED], *more])}; the "
-                "sizes of a rank's output must be those of the others' inputs"
+                f"the ranks do not agree on the blocks of all_to_all: {pairs}; the sizes of a rank's output must be "
+                "those of the others' inputs"
             )
         return tuple(length for row in sends for length in row)

@@ -1,11 +1,11 @@
 """`CollectiveCall`: the common part of all calls: operands, executor, fingerprint, and the place in the queue."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 
 from collectives import runtime
 from collectives.calls.algorithm_choice import Chooser, named_with_digest, require_network
@@ -18,8 +18,7 @@ from ringsim.schedule import Collective
 AUTO = "auto"
 
 
-@dataclass(slots=True)
-class Operands:
+class Operands(Struct):
     """The tensors of a collective on one rank: parts of one long tensor, the *whole*, on which a schedule runs.
 
     inputs: make up the whole, one after the other; in an all_gather only this rank's share. A gather, scatter or
@@ -82,7 +81,7 @@ class CollectiveCall:
         num_elements = tensor.numel() if operands.splits is None else sum(operands.splits)
         fingerprint = self.fingerprint(name, num_elements, tensor.dtype, *self._details(operands))
         result, run = list(operands.outputs), self._run if self.collective.is_whole else self.run_out_of_place
-        return self.perform(lambda: run(operands), fingerprint, result, operands.inputs, async_op)
+        return self.perform(partial(run, operands), fingerprint, result, operands.inputs, async_op)
 
     def _details(self, operands: Operands) -> tuple[object, ...]:
         amount: tuple[object, ...] = ()
@@ -118,8 +117,8 @@ class CollectiveCall:
         if reduction is not None:
             reduction.begin(whole, self.num_ranks)
         combine = reduction.combine if reduction else torch.Tensor.add_
-        run = runtime.RunOperands(whole, combine, source, summed_share, dtypes.wire, splits, None, self.stamp)
-        self.execute(run, reduction)
+        tensors = whole, whole.numel(), dtypes.wire, combine, source, summed_share
+        self.execute(runtime.RunOperands(*tensors, splits, None, self.stamp), reduction)
         if not is_wanted:
             return
         result = share if scatters else whole
@@ -144,7 +143,9 @@ class CollectiveCall:
             _copy_in(inputs, source)
         if is_target:
             target = outputs[0].detach()
-        self.execute(runtime.RunOperands(target, source=source, splits=operands.splits, stamp=self.stamp))
+        splits, own = operands.splits, length if self.collective is Collective.SCATTER else source_length
+        whole, wire = sum(splits or [own * self.num_ranks]), dtypes.wire
+        self.execute(runtime.RunOperands(target, whole, wire, source=source, splits=splits, stamp=self.stamp))
         if not is_target:
             _copy_out(target, outputs)
 
@@ -174,8 +175,7 @@ class CollectiveCall:
     def execute(self, operands: runtime.RunOperands, reduction: Reduction | None = None) -> None:
         collective, algorithm = self.collective, self._algorithm
         # In an all_to_all the chunks of all ranks are n tensors; the size is the average of one tensor.
-        num_elements = operands.num_elements(collective, self.num_ranks) // collective.num_tensors(self.num_ranks)
-        size_bytes = num_elements * operands.wire_dtype.itemsize
+        size_bytes = operands.num_elements // collective.num_tensors(self.num_ranks) * operands.wire.itemsize
         if self._rehearsal is not None:
             self._rehearsal.execute(operands, reduction, size_bytes)
             return

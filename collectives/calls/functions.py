@@ -83,6 +83,9 @@ def reduce_scatter_tensor(
     return start("reduce_scatter_tensor", output, input, CallOptions(group, async_op, algorithm, op, wire))
 
 
+reduce_scatter_single = reduce_scatter_tensor  # torch's name for it since 2.13
+
+
 def reduce_scatter(
     output: torch.Tensor,
     input_list: list[torch.Tensor],
@@ -126,6 +129,9 @@ def all_gather_into_tensor(
         tensor([0., 0., 1., 1.])
     """
     return start("all_gather_into_tensor", output_tensor, input_tensor, CallOptions(group, async_op, algorithm))
+
+
+all_gather_single = all_gather_into_tensor  # torch's name for it since 2.13
 
 
 def all_gather(
@@ -349,7 +355,7 @@ def barrier(group: Group = None, async_op: bool = False) -> Work | None:
 
     def run() -> None:
         # No rank can have the sum before all ranks have contributed.
-        call.execute(runtime.RunOperands(token, stamp=call.stamp))
+        call.execute(runtime.RunOperands(token, token.numel(), token.dtype, stamp=call.stamp))
         if token.is_cuda:
             torch.cuda.current_stream(token.device).synchronize()
 

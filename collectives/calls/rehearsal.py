@@ -33,6 +33,9 @@ class CallRecorder(Protocol):
     def call(self, call: TraceCall, result: list[torch.Tensor]) -> Work:
         """Record a call that already has its result, and return its work."""
 
+    def sendrecv(self, counterpart: TraceCall, distance: int, result: list[torch.Tensor]) -> Work | None:
+        """Make a send or recv one call with its counterpart, if there is one."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedGroup:
@@ -52,7 +55,7 @@ def record_group(group: dist.ProcessGroup, recorded: RecordedGroup) -> None:
 
 def recorded_group(group: dist.ProcessGroup) -> RecordedGroup | None:
     """Return the recorder of `group`; None if it really communicates."""
-    return _RECORDED.get(group) if _RECORDED else None
+    return _RECORDED.get(group)
 
 
 def record_as_lent(tensor: torch.Tensor) -> torch.Tensor:
@@ -83,7 +86,7 @@ class Rehearsal:
         """
         began_s, collective = self._clock(), self._collective
         whole, source, splits = operands.tensor.view(-1), operands.source, operands.splits
-        self._dtype, self._size_bytes = operands.wire_dtype, size_bytes
+        self._dtype, self._size_bytes = operands.wire, size_bytes
         self._is_lent = is_lent(whole if source is None else source) and self._dtype == whole.dtype
         given, outputs = whole if source is None else source.view(-1), [whole]
         if collective is Collective.ALL_GATHER:
@@ -136,6 +139,8 @@ def imitate(
         given = inputs[rank] if len(inputs) > 1 else given.reshape(num_ranks, -1)[rank]
     result = given if op is None else _reduced(given, op, num_ranks)
     for output in outputs:
+        if output is result:  # of a broadcast, which leaves a copy a copy
+            continue
         if output.shape == result.shape:
             output.copy_(result)
         elif output.numel() and result.numel():

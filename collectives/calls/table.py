@@ -5,16 +5,18 @@ The checks of operands are made before anything is sent: a mistake found later w
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+from msgspec import Struct
 
+from collectives.runtime import lazily
 from ringsim.schedule import Collective
 
 SCATTERING = Collective.REDUCE_SCATTER, Collective.SCATTER, Collective.ALL_TO_ALL  # a rank gives a share to each
 
 
-class Function(NamedTuple):
+class Function(Struct, frozen=True, dict=True):
     """A function of `collectives` and torch.distributed; coalesced ones, except the all_reduce, are only methods.
 
     output, input: the arguments with the tensors that it writes and reads; the same name if it is in place.
@@ -29,16 +31,16 @@ class Function(NamedTuple):
     methods: str
     root: str = ""
 
-    @property
+    @lazily
     def is_in_place(self) -> bool:
         return self.output == self.input
 
-    @property
+    @lazily
     def is_coalesced(self) -> bool:
         """Whether it executes a collective for each of several tensors or pairs of operands."""
         return self.name != self.single
 
-    @property
+    @lazily
     def single(self) -> str:
         return self.name.removesuffix("_coalesced")
 

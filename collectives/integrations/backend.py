@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from collectives import calls
 from collectives.calls import FUNCTIONS, Function
-from collectives.runtime import Work, batch_policy_for_new_groups, call_timeout, close_queue, resolve, use_transport
+from collectives.runtime import CallTimeout, Work, batch_policy_for_new_groups, close_queue, resolve, use_transport
 from ringsim.schedule import Collective
 
 T = TypeVar("T", bound=Any)
@@ -77,6 +77,7 @@ class BackendOptions:
     all_to_all: str = "direct"
     wire: torch.dtype | None = None
     transport: str | None = None
+    _timeout: ClassVar[None] = None  # a DeviceMesh asks all options for it; None for the default
 
 
 CallContext = Callable[[Any, Any], AbstractContextManager[None]]  # of a group, and of the options of a call
@@ -166,7 +167,7 @@ def allreduce(group: dist.ProcessGroup, tensors: Tensors, opts: Any) -> dist.Wor
 
 
 @untraced
-@carries_out(lambda _, options: call_timeout(options.timeout))
+@carries_out(lambda _, options: CallTimeout(options.timeout))
 class RingGroup(dist.ProcessGroup):
     """A process group with our collectives; sends, receives, and everything else are Gloo's.
 
@@ -176,6 +177,8 @@ class RingGroup(dist.ProcessGroup):
     def __init__(
         self, store: Store, rank: int, size: int, timeout: timedelta, options: BackendOptions | None = None
     ) -> None:
+        if not isinstance(options, BackendOptions | None):
+            raise ValueError(f"pg_options {options!r}: must be a collectives.BackendOptions, or nothing")
         # Without the store, contrary to the stubs: torch cannot make a group with it that Python overrides.
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._store = store
@@ -202,6 +205,34 @@ class RingGroup(dist.ProcessGroup):
         close_queue(self)
         super().shutdown()
 
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,  # BackendOptions
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,  # noqa: ARG002  a group of ours has one backend for all devices
+    ) -> "RingGroup | None":
+        """Return a group of `ranks` of this one, by default with its options, as torch's method; None on other ranks.
+
+        torch's own needs the store of the group in C++, and would end the process.
+        """
+        ranks = sorted(ranks)
+        if self.rank() not in ranks:
+            return None
+        name = group_name or ":".join([self.group_name, "split", *map(str, ranks)])
+        limit = timeout or self._get_backend(torch.device("cpu")).options._timeout
+        rank, store = ranks.index(self.rank()), PrefixStore(f"{name}/", self._store)
+        group = RingGroup(store, rank, len(ranks), limit, opts or self.options)
+        group._set_group_name(name)  # type: ignore[arg-type]  # a NewType of str that older torch has not
+        group._set_group_desc(group_desc or f"{self.group_desc}:split")
+        return group
+
+    def merge_remote_group(self, *_: object, **__: object) -> NoReturn:
+        """Refuse what would end the process, for the same reason."""
+        raise RuntimeError(f'the backend "{NAME}" cannot merge groups: make one with new_group instead')
+
     sum_sparse = allreduce
 
     def carry_out(
@@ -225,8 +256,8 @@ class RingGroup(dist.ProcessGroup):
         return works[-1]  # a group's collectives are done in order, and after one has failed so do the others
 
     def _run(self, function: Function, opts: Any, output: Any, given: Any, *sizes: list[int] | None) -> Work:
-        tensor = next((item for item in (output, given) if isinstance(item, Tensor)), None)
-        if tensor is None:
+        tensor = output if isinstance(output, Tensor) else given
+        if not isinstance(tensor, Tensor):
             tensor = next(iter(given), torch.empty(0))  # a list that is empty is for the function to refuse
         # On CUDA the stream waits and not the call, since the Work tells the stream the event to wait for.
         async_op = bool(opts.asyncOp) or tensor.is_cuda
@@ -247,8 +278,6 @@ def create(options: Any, group_options: BackendOptions | None) -> RingGroup:
     options: torch's own: store, rank, size and timeout. Raises ValueError unless `group_options`, the `pg_options`, is
     None or a BackendOptions.
     """
-    if not isinstance(group_options, BackendOptions | None):
-        raise ValueError(f"pg_options {group_options!r}: must be a collectives.BackendOptions, or nothing")
     return RingGroup(options.store, options.group_rank, options.group_size, options.timeout, group_options)
 
 

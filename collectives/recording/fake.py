@@ -4,143 +4,80 @@ The tensors are PyTorch's fake tensors, with shape, dtype, device and storage. T
 that describe the job and not the model, are real.
 """
 
+import os
 import sys
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from functools import cache, wraps
-from inspect import signature
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import cache, partial, wraps
+from importlib.util import find_spec
+from io import BytesIO
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, UntypedStorage
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch import Tensor, UntypedStorage, nn
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.amp.grad_scaler import GradScaler
 from torch.distributed import device_mesh, distributed_c10d
 from torch.distributed.checkpoint import state_dict_saver
+from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.device_mesh import DeviceMesh
-from torch.optim.optimizer import Optimizer
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
+from torch.distributions import Distribution
+from torch.library import Library
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
-from collectives.recording.pretended_cuda import Replacement, replaced
+from collectives.recording.placement import device_of, with_data
+from collectives.recording.replacements import Replacement, fixing, replaced, returning, within
+from collectives.recording.without_values import INTEGERS, TORCH, CachingFakeMode, WithoutValues
 
-_TORCH = Path(torch.__file__).parent
-# Files of torch between a call of the program, such as `tensor.item()`, and this module.
-_CALLERS = "_compile", "_dynamo/eval_frame", "_ops", "_subclasses/fake_tensor", "_tensor", "_tensor_str"
-_ON_THE_WAY = {f"{_TORCH / name}.py" for name in _CALLERS}
-_WITH_DATA = (torch.int8, torch.int16, torch.int32, torch.int64)
-MAX_INTEGERS = 2**22
 _DEEPCOPY, _ADDRESS, _ASARRAY = Tensor.__deepcopy__, UntypedStorage.data_ptr, torch.asarray
-_MAKE_LOADER = DataLoader.__init__
+_SWAP, _PARAMETER, _FAKE_TENSOR = torch.utils.swap_tensors, nn.Parameter.__new__, FakeTensor.__new__
+_SAVE, _LOAD, _REDUCE = torch.save, torch.load, Tensor.__reduce_ex__
+_SAVED: dict[str, bytes] = {}  # by path, instead of files
 _LARGEST = 2**43  # bytes of a storage, and of the places at which storages begin
 _MAP_NORESERVE = 0x4000  # Linux's; Python has it from 3.13 on
-_OURS = str(Path(__file__).parent)
 
 
-class WithoutValues(TorchDispatchMode):
-    """Returns False, 1 or 1.0 for an element, and warns once if the program itself reads it.
-
-    Small integer tensors that are not computed from fractions have data: tokens, file offsets, bucket sizes. The mode
-    below takes cpu:0 for another device than cpu, so the index of a CPU is left out.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._has_warned = False
-
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if isinstance(device := kwargs.get("device"), torch.device) and device.type == "cpu":
-            kwargs = {**kwargs, "device": torch.device("cpu")}
-        if _has_data(func, args, kwargs):
-            with _disable_current_modes():
-                return func(*args, **kwargs)
-        if func is torch.ops.aten._local_scalar_dense.default and _is_unknown(args[0]):
-            self._warn_once()
-            return _value_of(args[0].dtype)
-        outcome = func(*args, **kwargs)
-        if func._schema.is_mutable:
-            _forget_written(func, args, kwargs)
-        return outcome
-
-    def array_of(self, tensor: FakeTensor) -> np.ndarray[Any, Any]:
-        self._warn_once()
-        with unset_fake_temporarily():
-            dtype = torch.empty(0, dtype=tensor.dtype).numpy().dtype
-        return np.full(tuple(tensor.shape), _value_of(tensor.dtype), dtype)
-
-    def _warn_once(self) -> None:
-        """Warn about the line that reads, unless it is torch's, which needs no real numbers."""
-        frame = sys._getframe(1)
-        while frame.f_back and (frame.f_code.co_filename in _ON_THE_WAY or frame.f_code.co_filename.startswith(_OURS)):
-            frame = frame.f_back
-        if not self._has_warned and not frame.f_code.co_filename.startswith(str(_TORCH)):
-            self._has_warned = True
-            message = "the program reads values, and with --fake there are none: it gets False, 1 or 1.0"
-            warnings.warn_explicit(message, UserWarning, frame.f_code.co_filename, frame.f_lineno)
+def _per_channel(count: int, image: Tensor, *_: object) -> tuple[Tensor, ...]:
+    dtype = torch.promote_types(image.dtype, torch.float32)
+    return tuple(image.new_empty(image.shape[1], dtype=dtype) for _ in range(count))
 
 
-def _value_of(dtype: torch.dtype) -> float | int | bool:
-    return False if dtype == torch.bool else 1.0 if dtype.is_floating_point else 1
-
-
-def _has_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an operator makes few integers from no tensors, or has only few integers with data."""
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    if tensors:
-        return sum(tensor.numel() for tensor in tensors) <= MAX_INTEGERS and not any(
-            _is_unknown(tensor) or tensor.is_floating_point() or tensor.is_complex() for tensor in tensors
-        )
-    is_on_cpu = torch.device(kwargs.get("device") or "cpu").type == "cpu"
-    if not is_on_cpu or kwargs.get("dtype", _WITH_DATA[0]) not in _WITH_DATA:
-        return False
-    with _disable_current_modes(), suppress(RuntimeError, TypeError):  # it makes no tensor
-        made = func(*args, **{**kwargs, "device": "meta"} | ({"generator": None} if "generator" in kwargs else {}))
-        return made.dtype in _WITH_DATA and made.numel() <= MAX_INTEGERS
-    return False
-
-
-def _is_unknown(tensor: Tensor) -> bool:
-    """Whether a tensor has no data, or wrong data."""
-    return isinstance(tensor, FakeTensor) or hasattr(tensor.untyped_storage(), "is_unknown")
-
-
-def _forget_written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Fill tensors with data that an operator has overwritten with values from tensors without data."""
-    arguments = {argument.name: argument.alias_info for argument in func._schema.arguments}
-    given = {**dict(zip(arguments, args, strict=False)), **kwargs}
-    written = [value for name, value in given.items() if (alias := arguments[name]) is not None and alias.is_write]
-    for tensor in tree_leaves(written):
-        if isinstance(tensor, Tensor) and not _is_unknown(tensor):
-            with _disable_current_modes():
-                tensor.fill_(_value_of(tensor.dtype))
-            tensor.untyped_storage().is_unknown = True  # type: ignore[attr-defined]
+# Operators of SyncBatchNorm, which torch has for real GPUs only, by the number of their results per channel.
+_PER_CHANNEL = {"batch_norm_stats": 2, "batch_norm_gather_stats_with_counts": 2, "batch_norm_backward_reduce": 4}
+_LIBRARY = Library("aten", "IMPL")
+for _name, _count in _PER_CHANNEL.items():
+    _LIBRARY.impl(_name, partial(_per_channel, _count), "Meta")
+for _name in ("batch_norm_elemt", "batch_norm_backward_elemt"):
+    _LIBRARY.impl(_name, lambda image, *_: torch.empty_like(image), "Meta")
 
 
 @contextmanager
-def without_data() -> Iterator[None]:
-    """Let tensors have shapes, dtypes and storages, but no data, within the block."""
-    with ExitStack() as stack:
-        stack.enter_context(replaced([*_with_real_tensors(), *_without_saving()]))
-        with suppress(ImportError):
-            stack.enter_context(patch("safetensors.torch.save_file", _do_nothing))
-        without_values = WithoutValues()
-        numpy = (FakeTensor, "numpy", lambda tensor, **_: without_values.array_of(tensor))
-        stack.enter_context(replaced([numpy, (FakeTensor, "__format__", _formatted)]))
-        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        stack.enter_context(without_values)
+def without_data(is_balanced: bool = False) -> Iterator[None]:
+    """Let tensors have shapes, dtypes and storages, but no data, within the block.
+
+    is_balanced: let experts get equally many tokens.
+    """
+    mode = CachingFakeMode()
+    without_values = WithoutValues(mode, is_balanced)
+    of_values = [
+        (FakeTensor, "numpy", lambda tensor, **_: without_values.array_of(tensor)),
+        (FakeTensor, "__format__", _formatted),
+    ]
+    with (
+        replaced([*_with_real_tensors(), *_without_saving(), *of_values]),
+        patch("safetensors.torch.save_file", returning(None)) if find_spec("safetensors") else nullcontext(),
+        mode,
+        without_values,
+        torch.serialization.safe_globals([_made_again, _made_of]),
+    ):
         yield
 
 
@@ -148,35 +85,49 @@ def _with_real_tensors() -> Iterator[Replacement]:
     """Yield replacements for functions of torch whose tensors need data or memory."""
     make_mesh = device_mesh.init_device_mesh
     # DistributedDataParallel compares shapes with all ranks in C++.
-    yield dist, "_verify_params_across_processes", _do_nothing
+    yield dist, "_verify_params_across_processes", returning(None)
     # A mesh is an array of ranks, and its methods read it.
     for module in list(sys.modules.values()):
         if vars(module).get("init_device_mesh") is make_mesh:
-            yield module, "init_device_mesh", _within(unset_fake_temporarily, make_mesh)
+            yield module, "init_device_mesh", within(unset_fake_temporarily, make_mesh)
     for name in ("__init__", "__getitem__", "_flatten"):
-        yield DeviceMesh, name, _within(unset_fake_temporarily, vars(DeviceMesh)[name])
+        yield DeviceMesh, name, within(unset_fake_temporarily, vars(DeviceMesh)[name])
     # `module.to()` swaps a tensor with another one only without weak references; the mode has one to each tensor.
     yield torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda _: [])
+    yield torch.utils, "swap_tensors", _swap
+    yield nn.Parameter, "__new__", staticmethod(_parameter)
+    yield FakeTensor, "__new__", staticmethod(_fake_tensor)
     # Objects travel as tensors of bytes.
     for name in ("all_gather_object", "gather_object"):
-        function = _within(unset_fake_temporarily, getattr(dist, name))
+        function = within(unset_fake_temporarily, getattr(dist, name))
         yield from ((module, name, function) for module in (dist, distributed_c10d))
     yield Tensor, "__deepcopy__", _deepcopy
     # A storage copies by new tensors of bytes, which would have no data.
-    for name in ("copy_", "fill_", "share_memory_"):
-        yield UntypedStorage, name, _within(_disable_current_modes, getattr(UntypedStorage, name))
+    share = within(_disable_current_modes, UntypedStorage.share_memory_)
+    yield UntypedStorage, "share_memory_", lambda storage: share(storage) if storage.device.type == "cpu" else storage
+    for name in ("copy_", "fill_"):
+        yield UntypedStorage, name, within(_disable_current_modes, getattr(UntypedStorage, name))
     yield torch, "asarray", _asarray
     yield FakeTensor, "data_ptr", _address_of_tensor
     yield UntypedStorage, "data_ptr", _address
-    yield GradScaler, "_maybe_opt_step", _step_always
-    yield DataLoader, "__init__", _load_here
+    # As without overflow.
+    yield GradScaler, "_maybe_opt_step", lambda _, optimizer, __, *args, **options: optimizer.step(*args, **options)
+    yield Distribution, "_validate_args", False  # it compares values
+    # A data loader loads in the program's process: other processes cannot send tensors without data.
+    of_workers = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0}
+    yield fixing(DataLoader, "__init__", multiprocessing_context=None, **of_workers)
+    yield torch.optim.LBFGS, "step", _refuse_search
+    yield nn.init, "_no_grad_trunc_normal_", _drawn_once
 
 
 def _without_saving() -> Iterator[Replacement]:
     """Yield replacements for functions of torch that would overwrite the program's checkpoints."""
-    yield torch, "save", _do_nothing
+    yield torch, "save", wraps(_SAVE)(_save)
+    yield torch, "load", wraps(_LOAD)(_load)
+    yield Tensor, "__reduce_ex__", _reduced
     yield from ((torch._C.ScriptModule, name, lambda *_, **__: b"") for name in ("save", "save_to_buffer"))
     yield state_dict_saver, "_save_state_dict", lambda *_, **__: Metadata({})
+    yield StateDictStager, "stage", lambda _, state_dict, **__: state_dict  # of async_save
 
 
 def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Any:
@@ -186,8 +137,75 @@ def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Any:
     """
     if isinstance(tensor, FakeTensor):
         memo[id(tensor.fake_mode)] = tensor.fake_mode
-    with nullcontext() if isinstance(tensor, FakeTensor) else _disable_current_modes():
+    if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
         return _DEEPCOPY(tensor, memo)  # type: ignore[no-untyped-call]
+    return with_data(device_of(tensor), _DEEPCOPY, tensor, memo)
+
+
+def _parameter(kind: Any, data: Tensor | None = None, requires_grad: bool = True) -> Any:
+    """Make a parameter without data, also of numbers that have data, as it will be trained."""
+    if type(data) is Tensor and data.is_floating_point():
+        data = torch.empty_strided(data.shape, data.stride(), dtype=data.dtype, device=device_of(data))
+    return _PARAMETER(kind, data, requires_grad)
+
+
+def _fake_tensor(kind: Any, *args: Any, **options: Any) -> Any:
+    """Make a tensor without data, or a parameter as `type(parameter)(data)` does in loaders of checkpoints."""
+    is_typed = isinstance(args[0], Tensor) and options.keys() <= {"requires_grad"}
+    return nn.Parameter(*args, **options) if is_typed else _FAKE_TENSOR(kind, *args, **options)
+
+
+def _swap(tensor: Tensor, other: Tensor) -> None:
+    """Move a parameter as `module.to()` does with one that has data, also where a graph holds it for a weight norm."""
+    if isinstance(tensor, FakeTensor) and isinstance(other, FakeTensor):
+        tensor.data = other
+    else:
+        _SWAP(tensor, other)  # type: ignore[no-untyped-call]
+
+
+def _save(thing: Any, file: Any, *args: Any, **options: Any) -> None:
+    """Save only in memory: what is saved there has shapes, and files of the program stay as they are."""
+    if isinstance(file, BytesIO):
+        _SAVE(thing, file, *args, **options)
+    elif path := _path_of(file):
+        with suppress(Exception):  # then it cannot be loaded again
+            _SAVE(thing, saved := BytesIO(), *args, **options)
+            _SAVED[path] = saved.getvalue()
+
+
+def _load(file: Any, map_location: Any = None, **options: Any) -> Any:
+    """Load, and map what was saved in memory, which has no storages that torch could map."""
+    if (saved := _SAVED.get(_path_of(file))) is not None:
+        file, options = BytesIO(saved), {**options, "mmap": None}
+    loaded = _LOAD(file, map_location, **options)
+    if isinstance(file, BytesIO) and isinstance(map_location, str | torch.device):
+        return tree_map_only(Tensor, lambda tensor: tensor.to(map_location), loaded)
+    return loaded
+
+
+def _path_of(file: Any) -> str:
+    name = getattr(file, "name", file)
+    return os.path.realpath(name) if isinstance(name, str | os.PathLike) else ""
+
+
+def _reduced(tensor: Tensor, protocol: int) -> Any:
+    """Pickle a tensor without data, or the data of integers, whose storage would have none when it is read."""
+    options = {"dtype": tensor.dtype, "device": device_of(tensor), "requires_grad": tensor.requires_grad}
+    if isinstance(tensor, FakeTensor):
+        return _made_again, (tuple(tensor.shape), tensor.stride(), isinstance(tensor, nn.Parameter), options)
+    if type(tensor) is Tensor and tensor.dtype in INTEGERS:
+        with _disable_current_modes():
+            return _made_of, (tensor.tolist(), options)
+    return _REDUCE(tensor, protocol)  # type: ignore[no-untyped-call]
+
+
+def _made_of(values: Any, options: dict[str, Any]) -> Tensor:
+    return torch.tensor(values, **options)
+
+
+def _made_again(shape: Any, stride: Any, is_parameter: bool, options: dict[str, Any]) -> Tensor:
+    tensor = torch.empty_strided(shape, stride, **options)
+    return nn.Parameter(tensor.detach(), tensor.requires_grad) if is_parameter else tensor
 
 
 def _asarray(source: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
@@ -208,7 +226,7 @@ def _address(storage: Any) -> Any:
         frame = frame.f_back
     if storage.device.type != "meta":
         return _ADDRESS(storage)
-    if frame.f_code.co_filename.startswith(str(_TORCH)):
+    if frame.f_code.co_filename.startswith(str(TORCH)):
         return 0  # as torch expects
     return _memory().ctypes.data + storage._cdata % _LARGEST
 
@@ -224,33 +242,16 @@ def _address_of_tensor(tensor: FakeTensor) -> Any:
     return address and address + tensor.storage_offset() * tensor.itemsize
 
 
-def _do_nothing(*_: object, **__: object) -> None:
-    """Replace a function that compares ranks, or saves tensors."""
+def _refuse_search(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError("LBFGS evaluates the loss until its values end the search: record without --fake")
 
 
-def _step_always(_: GradScaler, optimizer: Optimizer, __: object, *args: Any, **options: Any) -> Any:
-    """Step the optimizer, like a GradScaler without overflow."""
-    return optimizer.step(*args, **options)
-
-
-@wraps(_MAKE_LOADER)
-def _load_here(loader: DataLoader[Any], *args: Any, **options: Any) -> None:
-    """Make a data loader load in the program's process: other processes cannot send tensors without data."""
-    bound = signature(_MAKE_LOADER).bind(loader, *args, **options)
-    for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
-        bound.arguments.pop(name, None)
-    _MAKE_LOADER(*bound.args, **bound.kwargs)
+@torch.no_grad()
+def _drawn_once(tensor: Tensor, mean: float, std: float, *_: Any, **options: Any) -> Tensor:
+    """Draw an initial weight; torch draws it again until no value is outside of the given bounds."""
+    return tensor.normal_(mean, std, **options)
 
 
 def _formatted(tensor: Tensor, specification: str) -> str:
     """Format a tensor of one number as the number; torch does so only for its own class."""
     return format(tensor.item() if tensor.dim() == 0 else str(tensor), specification)
-
-
-def _within(make_context: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(function)
-    def called(*args: Any, **options: Any) -> Any:
-        with make_context():
-            return function(*args, **options)
-
-    return called

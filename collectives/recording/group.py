@@ -3,11 +3,13 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 from torch import Tensor
 from torch._C._distributed_c10d import FakeProcessGroup, HashStore
 from torch.distributed import distributed_c10d
@@ -15,16 +17,14 @@ from torch.distributed import distributed_c10d
 from collectives.calls import FUNCTIONS, Function, RecordedGroup, check_share, imitate, is_lent, name_of, record_group
 from collectives.integrations import NAME as RING
 from collectives.integrations import BackendOptions, RingGroup, carries_out
+from collectives.recording.pretended_gpu import CudaGraph
 from collectives.recording.recorder import Recorder
+from collectives.recording.replacements import by_names
 from collectives.runtime import Work
 from ringsim.schedule import Collective
 from ringsim.traces import Group, TraceCall
 
 NAME = "recording"
-_SINGLE_RANKS = (
-    "the program sends to single ranks, as pipelines do: ringsim step will refuse this trace, since the recording of "
-    "one rank does not tell what the others do"
-)
 DEVICES = ["cpu", "cuda"]
 
 
@@ -56,14 +56,22 @@ class RecordingGroup(dist.ProcessGroup):
     def _note(
         self, name: str, size_bytes: int, inputs: list[Tensor], outputs: list[Tensor], how: Any = None, peer: int = -1
     ) -> Work:
-        if name in ("send", "recv"):
-            warnings.warn(_SINGLE_RANKS, stacklevel=1)
+        if CudaGraph.is_capturing:
+            raise RuntimeError(
+                "calls of a process group in a CUDAGraph cannot be recorded: capture what is between them"
+            )
         tensors = outputs or inputs
         dtype = name_of(tensors[0].dtype) if tensors else "uint8"
         is_async = bool(getattr(how, "asyncOp", True))
         lent = len(inputs) == 1 and is_lent(inputs[0])
         call = TraceCall(name, size_bytes, dtype, self._recorded.index, is_async, peer=peer, is_lent=lent)
-        self._latest = self._recorded.recorder.call(call, tensors)
+        recorder, rank, size = self._recorded.recorder, self.rank(), self.size()
+        if name in ("send", "recv"):
+            counterpart = replace(call, collective="recv" if name == "send" else "send", peer=(2 * rank - peer) % size)
+            distance = (peer - rank if name == "send" else rank - peer) % size
+            self._latest = recorder.sendrecv(counterpart, distance, tensors) or recorder.call(call, tensors)
+        else:
+            self._latest = recorder.call(call, tensors)
         return self._latest
 
     def _end_coalescing(self, _: torch.device) -> Work:
@@ -112,6 +120,21 @@ class RecordingGroup(dist.ProcessGroup):
     def recv_anysource(self, *_: object) -> NoReturn:
         raise RuntimeError("a recorded rank has no peers, and so the program must name the one that it receives from")
 
+    def monitored_barrier(self, *_: object, **__: object) -> None:
+        dist.barrier(self)
+
+    def split_group(self, new_ranks: list[int], *_: object, **__: object) -> Any:
+        return _split_group({"parent_pg": self, "split_ranks": [new_ranks]})
+
+    def merge_remote_group(self, *_: object, **__: object) -> NoReturn:
+        raise RuntimeError("a recorded rank has no peers, and so its group cannot be merged with a remote one")
+
+    def _get_sequence_number_for_group(self) -> int:
+        return 0
+
+    def _enable_collectives_timing(self) -> None:
+        """Leave calls as they are: their times are simulated."""
+
 
 class RecordingRingGroup(RingGroup, RecordingGroup):
     """A group of the backend "ring" that records its calls, with the algorithms of its options."""
@@ -124,6 +147,7 @@ class RecordingRingGroup(RingGroup, RecordingGroup):
         self.options = options or BackendOptions()
 
     getBackendName = RecordingGroup.getBackendName  # noqa: N815  torch's name
+    split_group = RecordingGroup.split_group  # type: ignore[assignment]
 
     def sum_sparse(self, tensors: list[Tensor], opts: Any) -> dist.Work:
         return RecordingGroup.carry_out(self, FUNCTIONS["all_reduce"], opts, tensors)
@@ -169,6 +193,8 @@ def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
     with (
         patch.multiple(distributed_c10d, _new_process_group_helper=make_recording, rendezvous=meet, **_WITHOUT_PEERS),
+        # In the store, ranks would wait for others to join a group.
+        patch.object(distributed_c10d, "_store_based_barrier", lambda *_: None),
         patch.multiple(dist, **_WITHOUT_PEERS),
         patch.object(torch.futures, "collect_all", recorder.collect_all),
         patch.object(torch.futures, "wait_all", lambda futures: [future.wait() for future in futures]),
@@ -176,37 +202,31 @@ def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]
         yield
 
 
-def _broadcast_own_objects(object_list: list[Any], *_: object, **__: object) -> None:
-    _warn_of_objects("broadcast_object_list", object_list)
-
-
-def _scatter_own_object(
-    scatter_object_output_list: list[Any],
-    scatter_object_input_list: Sequence[Any] | None = None,
-    src: int | None = None,  # noqa: ARG001  the arguments are torch's
-    group: dist.ProcessGroup | None = None,
-    *_: object,
-    **__: object,
-) -> None:
-    if scatter_object_input_list:
-        scatter_object_output_list[0] = scatter_object_input_list[dist.get_rank(group)]
-    _warn_of_objects("scatter_object_list", scatter_object_output_list)
-
-
-def _leave_own_objects(object_list: list[Any], src: int | None = None, *_: object, **__: object) -> int | None:
-    _warn_of_objects("recv_object_list", object_list)
-    return src
-
-
-def _warn_of_objects(function: str, objects: Sequence[Any]) -> None:
+def _leave_own_objects(function: str, given: dict[str, Any]) -> int | None:
+    """Leave the objects of this rank, of which it has what it sends itself; return whom it receives them from."""
+    objects: Any = given.get("object_list", given.get("scatter_object_output_list"))
+    if given.get("scatter_object_input_list"):
+        objects[0] = given["scatter_object_input_list"][dist.get_rank(given["group"])]
     if any(value is None for value in objects):
-        warnings.warn(f"{function}: a recorded rank has no peers, and so gets None of their objects", stacklevel=3)
+        message = f"{function}: a recorded rank has no peers, and so gets None of their objects"
+        warnings.warn(message, stacklevel=3)
+    return given["src"] if function == "recv_object_list" else None
+
+
+def _split_group(given: dict[str, Any]) -> Any:
+    """Make the groups as new ones; torch splits communicators of NCCL in C++."""
+    ranks = dist.get_process_group_ranks(given.get("parent_pg"))
+    options: dict[str, Any] = {name: given.get(name) for name in ("timeout", "pg_options", "group_desc", "backend")}
+    made = [dist.new_group([ranks[rank] for rank in part], **options) for part in given["split_ranks"]]
+    return next((group for group in made if group is not dist.GroupMember.NON_GROUP_MEMBER), None)
 
 
 # Only Gloo has a monitored barrier, and objects of a peer can be read only if it exists.
 _WITHOUT_PEERS: dict[str, Any] = {
-    "broadcast_object_list": _broadcast_own_objects,
-    "scatter_object_list": _scatter_own_object,
-    "recv_object_list": _leave_own_objects,
+    **{
+        name: by_names(getattr(dist, name), partial(_leave_own_objects, name))
+        for name in ("broadcast_object_list", "scatter_object_list", "recv_object_list")
+    },
     "monitored_barrier": lambda group=None, *_, **__: dist.barrier(group),
+    "split_group": by_names(dist.split_group, _split_group),
 }

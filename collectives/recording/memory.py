@@ -8,36 +8,36 @@ import gc
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import wraps
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, UntypedStorage, nn
 from torch._guards import active_fake_mode
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._tools.common_utils import get_untyped_storages
 from torch.optim.optimizer import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from collectives.recording.placement import device_of, tensors_in
 from ringsim.traces import HeldBytes, StepMemory
 
 _KINDS = ("parameters", "gradients", "optimizer")
 _REST = "rest"
 
 
-class _Known(NamedTuple):
-    """A storage in use, with a unique number. reference: its callback notes the end of the storage."""
+@dataclass(slots=True, eq=False)
+class _Storage:
+    """A storage in use. reference: its callback notes the end of the storage."""
 
-    number: int
+    device: str
     size_bytes: int
     reference: "weakref.ref[UntypedStorage]"
 
 
-class _Change(NamedTuple):
-    number: int
-    size_bytes: int
+_Change = tuple[_Storage, int]  # the bytes by which it grows
 
 
 class MemoryWatch:
@@ -51,20 +51,24 @@ class MemoryWatch:
 
     def __init__(self) -> None:
         self.memory: StepMemory | None = None
-        self._known: dict[int, _Known] = {}  # by address
-        self._devices: list[str] = []  # of each storage, by its number
+        self._known: dict[int, _Storage] = {}  # by address
         self._at_start: list[_Change] = []
         self._changes: list[_Change] = []  # is only appended to, since a storage may end in any thread
         self._resizing = patch.object(UntypedStorage, "resize_", self._noting(UntypedStorage.resize_))
         self.is_watching = False
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether a tensor of the step has been on a GPU so far."""
+        return any(storage.device == "cuda" for storage, _ in [*self._at_start, *self._changes])
 
     def start(self) -> None:
         self.is_watching = True
         self._resizing.start()
         gradients = (parameter.grad for parameter in _parameters() if parameter.grad is not None)
         tensors = (tensor for tensor in (*_all(Tensor), *gradients) if _has_own_storage(tensor))
-        is_fake = active_fake_mode() is not None  # then those with data are constants, beside the program's own
-        self.read(tensor for tensor in tensors if isinstance(tensor, FakeTensor) or not is_fake)
+        mode = active_fake_mode()  # then tensors of none are constants, and those of others a compiler's
+        self.read(tensor for tensor in tensors if mode is None or getattr(tensor, "fake_mode", None) is mode)
 
     def stop(self) -> None:
         """End the step, if one is watched, while its gradients still exist."""
@@ -74,9 +78,11 @@ class MemoryWatch:
         self._resizing.stop()
         kinds, changes = self._kinds(), [*self._at_start, *self._changes]
         # A computation on a GPU needs the GPU's memory; tensors on the CPU then need the host's.
-        device = next((device for device in self._devices if device != "cpu"), "cpu")
-        changes = [change for change in changes if self._devices[change.number] == device]
-        self.memory = StepMemory(peak=_held(changes[: _peak(changes)], kinds), end=_held(changes, kinds))
+        device = next((storage.device for storage, _ in changes if storage.device != "cpu"), "cpu")
+        changes = [change for change in changes if change[0].device == device]
+        totals = list(accumulate((size_bytes for _, size_bytes in changes), initial=0))
+        until_peak = changes[: totals.index(max(totals))]
+        self.memory = StepMemory(peak=_held(until_peak, kinds), end=_held(changes, kinds))
         self._known.clear()
 
     def read(self, tensors: Iterable[Tensor]) -> None:
@@ -87,28 +93,30 @@ class MemoryWatch:
 
     def _see(self, tensors: Iterable[Tensor], changes: list[_Change]) -> None:
         for tensor in tensors:
-            storage = tensor.untyped_storage()
-            if not self._note_size(storage) and self.is_watching and tensor.device.type != "meta":
-                changes.append(_Change(len(self._devices), storage.nbytes()))
-                self._known[storage._cdata] = self._new(storage)
-                self._devices.append(tensor.device.type)
+            storage, device = tensor.untyped_storage(), device_of(tensor).type
+            if (known := self._note_size(storage)) is None:
+                if self.is_watching and tensor.device.type != "meta":
+                    changes.append((self._new(storage, device), storage.nbytes()))
+            elif device == "cuda":  # C++ makes DDP's buckets on the CPU
+                known.device = device
 
-    def _new(self, storage: UntypedStorage) -> _Known:
+    def _new(self, storage: UntypedStorage, device: str) -> _Storage:
         address = storage._cdata
 
         def ended(_: object) -> None:
-            known = self._known.pop(address)
-            self._changes.append(_Change(known.number, -known.size_bytes))
+            if (known := self._known.pop(address, None)) is not None:  # else the step is over
+                self._changes.append((known, -known.size_bytes))
 
-        return _Known(len(self._devices), storage.nbytes(), weakref.ref(storage, ended))
+        self._known[address] = _Storage(device, storage.nbytes(), weakref.ref(storage, ended))
+        return self._known[address]
 
-    def _note_size(self, storage: UntypedStorage) -> bool:
-        """Update the size of a known storage; return whether it is known."""
+    def _note_size(self, storage: UntypedStorage) -> _Storage | None:
+        """Update the size of a storage, and return it; None if it is not known."""
         known = self._known.get(storage._cdata)
-        if known is not None and (size_bytes := storage.nbytes()) != known.size_bytes:
-            self._known[storage._cdata] = known._replace(size_bytes=size_bytes)
-            self._changes.append(_Change(known.number, size_bytes - known.size_bytes))
-        return known is not None
+        if known is not None and (grown := storage.nbytes() - known.size_bytes):
+            known.size_bytes += grown
+            self._changes.append((known, grown))
+        return known
 
     def _noting(self, resize: Any) -> Any:
         """Return a `UntypedStorage.resize_` that is noted; FSDP2 frees gathered parameters by it."""
@@ -121,21 +129,24 @@ class MemoryWatch:
 
         return resize_
 
-    def _kinds(self) -> dict[int, str]:
+    def _kinds(self) -> dict[_Storage, str]:
         parameters = list(_parameters())
-        states = [state for optimizer in _all(Optimizer) for state in optimizer.state.values()]
-        held = (
-            parameters,
-            [parameter.grad for parameter in parameters if parameter.grad is not None],
-            [value for state in states for value in state.values() if isinstance(value, Tensor)],
-        )
-        kinds: dict[int, str] = {}
-        for kind, tensors in zip(_KINDS, held, strict=True):
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        dense = [part for gradient in gradients for part in parts_of(gradient)]
+        states = tensors_in(*(dict(state) for optimizer in _all(Optimizer) for state in optimizer.state.values()))
+        kinds: dict[_Storage, str] = {}
+        for kind, tensors in zip(_KINDS, (parameters, dense, states), strict=True):
             for storage in (storage for tensor in tensors for storage in get_untyped_storages(tensor)):
                 known = self._known.get(storage._cdata)
                 if known is not None and known.size_bytes:  # FSDP2's gathered parameters are there for a while only
-                    kinds.setdefault(known.number, kind)
+                    kinds.setdefault(known, kind)
         return kinds
+
+
+def parts_of(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Return the indices and values of a sparse tensor, which has no storage itself, or the tensor."""
+    is_sparse = tensor.layout is torch.sparse_coo
+    return (tensor._indices(), tensor._values()) if is_sparse else (tensor,)
 
 
 def _all(kind: type[Any]) -> list[Any]:
@@ -164,13 +175,8 @@ def _has_own_storage(tensor: Tensor) -> bool:
     return not is_traceable_wrapper_subclass(tensor) and tensor.layout is torch.strided
 
 
-def _peak(changes: list[_Change]) -> int:
-    held = list(accumulate((change.size_bytes for change in changes), initial=0))
-    return held.index(max(held))
-
-
-def _held(changes: list[_Change], kinds: dict[int, str]) -> HeldBytes:
+def _held(changes: list[_Change], kinds: dict[_Storage, str]) -> HeldBytes:
     held: Counter[str] = Counter()
-    for change in changes:
-        held[kinds.get(change.number, _REST)] += change.size_bytes
+    for storage, size_bytes in changes:
+        held[kinds.get(storage, _REST)] += size_bytes
     return HeldBytes(*(held[kind] for kind in (*_KINDS, _REST)))

@@ -1,25 +1,35 @@
 """`OperatorWatch`: tells the recorder the operators of a program, with their arithmetic and memory traffic."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from math import prod
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import Tag, Tensor
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
-from torch.utils._pytree import tree_leaves
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import flop_registry
 
 from collectives.calls import name_of
-from collectives.recording.memory import MemoryWatch
+from collectives.recording.attention import FORMULAS
+from collectives.recording.memory import MemoryWatch, parts_of
+from collectives.recording.operands import OnPlainTensors, named, written
+from collectives.recording.placement import device_of, place, tensors_in
+from collectives.recording.pretended_gpu import CudaGraph
 from collectives.recording.recorder import Recorder
+from collectives.recording.replacements import Replacement
+from collectives.recording.shapes import sizes_of
 from ringsim.traces import Operator
 
 aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
 
 # Operators that write their first argument without reading it.
 _OVERWRITING = {"aten.copy_", "aten._foreach_copy_", "aten.fill_", "aten.zero_", "aten._foreach_zero_"}
@@ -33,6 +43,11 @@ def _product_flops(left: Tensor, right: Tensor, *_: Any, **__: Any) -> int:
     return int(2 * num_products * left.shape[-2] * left.shape[-1] * right.shape[-1])
 
 
+def _sum_flops(_: Tensor, left: Tensor, right: Tensor, *__: Any, **___: Any) -> int:
+    """Return the operations of a product that is added to the first tensor, which may have another dtype."""
+    return _product_flops(left, right)
+
+
 def _convolution_backward_flops(gradient: Tensor, image: Tensor, weight: Tensor, *options: Any, **_: Any) -> int:
     """Return the operations of the requested gradients; each gradient costs as many as the convolution.
 
@@ -43,19 +58,21 @@ def _convolution_backward_flops(gradient: Tensor, image: Tensor, weight: Tensor,
     return int(2 * image.shape[0] * positions * weight.numel() * sum(is_asked_for[:2]))
 
 
-_COUNTED_LIKE = {
-    aten.addmm: (aten.addmm_, aten._addmm_activation),
-    aten.baddbmm: (aten.baddbmm_, aten.addbmm, aten.addbmm_),
-    # On a GPU they are flash attention.
-    aten._scaled_dot_product_flash_attention: (aten._scaled_dot_product_flash_attention_for_cpu,),
-    aten._scaled_dot_product_flash_attention_backward: (aten._scaled_dot_product_flash_attention_for_cpu_backward,),
-}
+def _lstm_flops(inputs: Tensor, of_inputs: Tensor, of_hidden: Tensor, *_: Any, **__: Any) -> int:
+    """Return the operations of a layer in one direction, which multiplies each step and hidden state by weights."""
+    return int(2 * prod(inputs.shape[:-1]) * (of_inputs.numel() + of_hidden.numel()))
+
+
 _PRODUCTS = aten._int_mm, aten._grouped_mm, aten._scaled_grouped_mm, aten._scaled_grouped_mm_v2, aten._scaled_mm_v2
-_FORMULAS: dict[Any, Callable[..., int]] = {
+_ADDING = *(aten.addmm, aten.addmm_, aten._addmm_activation), *(aten.baddbmm, aten.baddbmm_, aten.addbmm, aten.addbmm_)
+_FORMULAS: dict[Any, Callable[..., int | None]] = {
     **flop_registry,
-    **{name: flop_registry[like] for like, names in _COUNTED_LIKE.items() for name in names},
     **dict.fromkeys(_PRODUCTS, _product_flops),
+    **dict.fromkeys(_ADDING, _sum_flops),
     aten.convolution_backward: _convolution_backward_flops,
+    aten.mkldnn_rnn_layer: _lstm_flops,
+    aten.mkldnn_rnn_layer_backward: lambda *arguments, **_: 2 * _lstm_flops(*arguments),
+    **FORMULAS,
 }
 # Operators whose work grows with their bytes need no formula: those with a tag or a decomposition, and these.
 _TAGS = {Tag.pointwise, Tag.reduction, Tag.view_copy, Tag.inplace_view}
@@ -66,51 +83,30 @@ _BY_BYTES = re.compile(
     "|coalesce|sparse_(coo|mask|sum)|resize|scalar|^_?is_|nested|addr|pin_memory|grad$|rescale"
 )
 _IS_PRODUCT = re.compile("mm|conv|rnn|attention")  # also where torch decomposes it
+_LARGE = 2**20  # bytes of tensors on the CPU that matter
 _BY_BYTES_ELSEWHERE = {"fsdp", "prims", "rngprims", "profiler", "c10d", "_dtensor"}  # torch's own namespaces
 _TF32_DTYPES = {"float32", "complex64"}
 
 
-class _Kind(NamedTuple):
-    """The properties of an operator that follow from its schema.
+class _Kind:
+    """The properties of an operator that follow from its schema."""
 
-    written: positions or names of the arguments that it writes. overwritten: written without being read.
-    formula: of its operations. is_counted: as in `Operator`.
-    is_made_of_others: torch runs it as other operators, but dispatches it first in inference mode.
-    """
+    def __init__(self, operator: OpOverload) -> None:
+        packet, is_prim = operator._overloadpacket, operator.namespace == "prim"
+        self.name = str(packet)
+        # A module of torch may add formulas when it is loaded.
+        self.formula: Callable[..., int | None] | None = _FORMULAS.get(packet) or flop_registry.get(packet)
+        self.is_counted = self.formula is not None or _works_by_bytes(operator)
+        self.has_work = not operator.is_view and self.name not in _WITHOUT_WORK and not is_prim
+        # torch runs it as other operators, but dispatches it first in inference mode.
+        is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
+        self.is_made_of_others = is_composite and self.formula is None and not is_prim
+        # Arguments that it writes without reading them.
+        outputs = {argument.name for argument in operator._schema.arguments if argument.is_out}
+        self.overwritten = {"self"} if self.name in _OVERWRITING else outputs
 
-    name: str
-    has_work: bool
-    formula: Callable[..., int] | None
-    is_counted: bool
-    is_made_of_others: bool
-    written: frozenset[int | str]
-    overwritten: frozenset[int | str]
 
-
-@cache
-def _kind_of(operator: OpOverload) -> _Kind:
-    name = str(operator._overloadpacket)
-    shared: dict[int | str, Any] = {
-        argument.name if argument.kwarg_only else position: argument
-        for position, argument in enumerate(operator._schema.arguments)
-        if argument.alias_info is not None
-    }
-    written = {key for key, argument in shared.items() if argument.alias_info.is_write}
-    overwritten = {key for key in written if shared[key].is_out or name in _OVERWRITING}
-    is_view = bool(shared) and not written
-    formula = _FORMULAS.get(operator._overloadpacket)
-    is_prim = operator.namespace == "prim"
-    return _Kind(
-        name,
-        has_work=not is_view and name not in _WITHOUT_WORK and not is_prim,
-        formula=formula,
-        is_counted=formula is not None or _works_by_bytes(operator),
-        is_made_of_others=formula is None
-        and not is_prim
-        and torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"),
-        written=frozenset(written),
-        overwritten=frozenset(overwritten),
-    )
+_kind_of = cache(_Kind)
 
 
 def _works_by_bytes(operator: OpOverload) -> bool:
@@ -123,7 +119,7 @@ def _works_by_bytes(operator: OpOverload) -> bool:
     return is_simple and not _IS_PRODUCT.search(name)
 
 
-class OperatorWatch(TorchDispatchMode):
+class OperatorWatch(OnPlainTensors):
     """Tells the recorder each operator of the program; for tensors such as DTensors, the operators on their parts."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -143,62 +139,92 @@ class OperatorWatch(TorchDispatchMode):
         self.memory.stop()
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if any(is_traceable_wrapper_subclass_type(type_) for type_ in types):
-            return NotImplemented  # then torch dispatches the operators on its parts
-        kwargs = kwargs or {}
+    def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        if func is _DEVICE or self._recorder.is_stopped:
+            return func(*args, **kwargs)
         if func.namespace == "_c10d_functional":
             # Its kernel in C++ copies the tensors, which is watched, and calls our process groups.
             with self:
-                return func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+                outcome = func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+            for made, source in zip(tensors_in(outcome), tensors_in(args), strict=False):
+                place(made, device_of(source))
+            return outcome
         kind = _kind_of(func)
-        if self._recorder.is_stopped:
-            return func(*args, **kwargs)
         if kind.is_made_of_others:
             with self:
                 return func.decompose(*args, **kwargs)
         if not kind.has_work:
             return self._run(func, args, kwargs)
         with self._recorder.stopped():
-            arguments: dict[int | str, Any] = dict([*enumerate(args), *kwargs.items()])
-            sources = _tensors(value for key, value in arguments.items() if key not in kind.overwritten)
+            given = named(func, args, kwargs)
+            sources = _strided(*(value for name, value in given.items() if name not in kind.overwritten))
         outcome = self._run(func, args, kwargs)
         with self._recorder.stopped():
-            results = _tensors([outcome])
-            written = _tensors(arguments[key] for key in kind.written if key in arguments)
-            is_counted = kind.is_counted and not (kind.formula and _are_sparse(args))
-            if (tensors := [*sources, *(results or written)]) or not is_counted:
+            results, changed = _strided(outcome), _strided(*(given[name] for name in written(func)))
+            is_counted = kind.is_counted and (kind.formula is None or len(tensors_in(args)) == len(_strided(args)))
+            if (tensors := [*sources, *(results or changed)]) or not is_counted:
                 size_bytes = sum(tensor.nbytes for tensor in tensors)
-                flops = _flops(kind.formula, func, args, kwargs, outcome) if is_counted and kind.formula else 0
-                dtype = _dtype_of(tensors)
+                flops = kind.formula(*args, **kwargs, out_val=outcome) if is_counted and kind.formula else 0
+                is_counted = is_counted and flops is not None  # it may depend on unknown numbers
+                sizes = sizes_of(kind.name, given, int(flops)) if flops else {}
+                dtype = dtype_of(_strided(args[1:2]) if kind.formula is _sum_flops else tensors)
                 if flops and dtype in _TF32_DTYPES and _multiplies_in_tf32(kind.name):
                     dtype = "tf32"
-                self._recorder.count(Operator(kind.name, dtype, flops, size_bytes, is_counted=is_counted))
+                operator = Operator(kind.name, dtype, int(flops or 0), size_bytes, is_counted=is_counted, **sizes)
+                # A data loader writes new tensors.
+                if size_bytes > _LARGE and changed and self._are_on_host(tensors):
+                    operator = replace(operator, name=f"{kind.name} on the CPU", is_counted=False)
+                self._recorder.count(operator)
         return outcome
+
+    def _are_on_host(self, tensors: list[Tensor]) -> bool:
+        """Whether a program with tensors on a GPU computes on the CPU, as the optimizer does with offloading."""
+        on_cpu = all(isinstance(tensor, FakeTensor) and tensor.device.type == "cpu" for tensor in tensors)
+        return on_cpu and self.memory.is_on_gpu
 
     def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.memory.is_watching:
             return func(*args, **kwargs)
         with self._recorder.stopped():
-            self.memory.read(_tensors([args, kwargs]))
+            self.memory.read(_strided(args, kwargs))
         outcome = func(*args, **kwargs)
         with self._recorder.stopped():
-            self.memory.made(_tensors([outcome]))
+            self.memory.made(_strided(outcome))
         return outcome
 
 
-def _tensors(values: Iterable[Any]) -> list[Tensor]:
-    leaves = tree_leaves(list(values))
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
+def kernels_of_triton(recorder: Recorder, overwrite: Callable[[list[Tensor]], None]) -> Iterator[Replacement]:
+    """Yield replacements that record each launch of a Triton kernel, whose operations nobody counts.
+
+    overwrite: is told the kernel's tensors, each of which it may have written.
+    """
+    if find_spec("triton") is None:
+        return
+    runtime, compiler = import_module("triton.runtime"), import_module("triton.backends.compiler")
+
+    def launch(kernel: Any, *args: Any, grid: Any = None, warmup: bool = False, **options: Any) -> None:  # noqa: ARG001
+        while not isinstance(kernel, runtime.JITFunction):
+            kernel = kernel.fn
+        tensors = _strided(args, options)
+        with recorder.stopped():
+            size_bytes = sum(tensor.nbytes for tensor in tensors)
+            operator = Operator(f"triton.{kernel.__name__}", dtype_of(tensors), 0, size_bytes, is_counted=False)
+            overwrite(tensors)
+        recorder.count(operator)
+        CudaGraph.note(launch, kernel, *args, **options)
+
+    yield from ((kind, "run", launch) for kind in (runtime.Autotuner, runtime.Heuristics, runtime.JITFunction))
+    target = compiler.GPUTarget("cuda", 90, 32)  # of an H100, for which torch.compile finds what a kernel writes
+    yield runtime.driver, "_active", SimpleNamespace(get_current_target=lambda: target, get_current_device=lambda: 0)
 
 
-def _are_sparse(arguments: Any) -> bool:
-    return any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in tree_leaves(arguments))
+def _strided(*values: Any) -> list[Tensor]:
+    parts = (part for tensor in tensors_in(*values) for part in parts_of(tensor))
+    return [part for part in parts if part.layout is torch.strided]
 
 
-def _dtype_of(tensors: list[Tensor]) -> str:
+def dtype_of(tensors: list[Tensor]) -> str:
+    """Return the name of the dtype of a computation on tensors."""
     of_fractions = [tensor for tensor in tensors if tensor.dtype.is_floating_point or tensor.dtype.is_complex]
     first = (of_fractions or tensors)[:1]
     return name_of(first[0].dtype) if first else "uint8"
@@ -209,16 +235,3 @@ def _multiplies_in_tf32(name: str) -> bool:
     backends: Any = torch.backends
     by_cudnn = "conv" in name and backends.cudnn.enabled
     return bool((backends.cudnn.conv if by_cudnn else backends.cuda.matmul).fp32_precision == "tf32")
-
-
-def _flops(
-    formula: Callable[..., int], func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], outcome: Any
-) -> int:
-    """Return the operations of a call; in attention a causal mask's part is left out."""
-    flops = int(formula(*args, **kwargs, out_val=outcome))
-    given = {**dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)), **kwargs}
-    if not given.get("is_causal") or "scaled_dot_product" not in func._schema.name:
-        return flops
-    queries, keys = given["query"].shape[-2], given["key"].shape[-2]
-    both = min(queries, keys)
-    return int(flops * (both * (both + 1) // 2 + (queries - both) * keys) // (queries * keys))

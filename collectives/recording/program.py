@@ -6,8 +6,10 @@ import sys
 import threading
 import traceback
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -18,12 +20,17 @@ from msgspec.structs import replace
 from torch import multiprocessing
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.distributed import rpc
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
+from collectives.recording.compiled import compiling, not_compiling, noting_scripts
 from collectives.recording.fake import without_data
 from collectives.recording.group import recording
+from collectives.recording.operators import kernels_of_triton
 from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
 from collectives.recording.recorder import Recorder, StreamMoment
+from collectives.recording.replacements import replaced, within
 from collectives.recording.step_counter import EnoughError, StepCounter
+from collectives.recording.without_values import forget_written
 from ringsim import traces
 from ringsim.measurements import provenance
 
@@ -66,7 +73,12 @@ def watched_streams(recorder: Recorder, device: Any) -> Iterator[None]:
         yield
 
 
-EAGER_BACKENDS = ("eager", "aot_eager")  # of torch.compile: they run the operators as they are
+_SINGLE_RANKS = (
+    "the program sends to single ranks, as pipelines do: ringsim step will refuse this trace, since the recording of "
+    "one rank does not tell what the others do"
+)
+_FIND_SHAPES = "_propagate_tensor_meta_non_cached"
+_WITHOUT_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _OF_BOTH = (traces.TraceEventKind.CALL, traces.TraceEventKind.WAIT)
 
 
@@ -84,14 +96,20 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
     recorder = Recorder(lambda: 0.0) if request.is_fake else Recorder()  # without data nothing is computed
     groups: list[traces.Group] = []
     failures: list[Any] = []  # of the program's threads
-    compiled: list[str] = []
+    in_eager_mode: list[str] = []  # what is not recorded as it is compiled
     counter = StepCounter(recorder, request.num_steps, request.is_fake, give_up)
     with (
         recording(request.num_ranks, request.rank, recorder, groups),
         _as_started_by_torchrun(request),
-        _without_compilers(compiled),
-        without_data() if request.is_fake else nullcontext(),
-        pretended_cuda(request.ranks_here) if request.device is traces.Device.CUDA else hidden_cuda(),
+        noting_scripts(in_eager_mode),
+        compiling(recorder, in_eager_mode) if request.is_fake else not_compiling(in_eager_mode),
+        # DTensor finds the shapes of results by operators on tensors of the whole shape.
+        patch.object(
+            ShardingPropagator, _FIND_SHAPES, within(recorder.stopped, vars(ShardingPropagator)[_FIND_SHAPES])
+        ),
+        without_data(request.assume is traces.AssumedValues.BALANCED) if request.is_fake else nullcontext(),
+        replaced(kernels_of_triton(recorder, forget_written) if request.is_fake else ()),
+        pretended_cuda(request.ranks_here, request.is_fake) if request.device is traces.Device.CUDA else hidden_cuda(),
         watched_streams(recorder, torch.cpu),
         watched_streams(recorder, torch.cuda),
         counter,
@@ -116,11 +134,13 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         threading.__excepthook__(failure)
     _require_steps(counter, request)
     steps = counter.recorded
+    if any(call.collective in ("send", "recv") for step in steps for call in step.calls):
+        warnings.warn(_SINGLE_RANKS, stacklevel=1)
     if not request.is_fake:
         steps = tuple(with_times_of(step, *counter.watched) for step in steps)
     place = request.num_ranks, request.rank, request.ranks_here, tuple(groups)
     origin = {**provenance(), "torch": torch.__version__}
-    return traces.ProgramTrace(*place, steps, origin, request, counter.memory, is_compiled=bool(compiled))
+    return traces.ProgramTrace(*place, steps, origin, request, counter.memory, is_compiled=bool(in_eager_mode))
 
 
 def _require_steps(counter: StepCounter, request: traces.TraceRequest) -> None:
@@ -152,21 +172,29 @@ def _run(request: traces.TraceRequest) -> None:
 
 
 def _told(error: BaseException, request: traces.TraceRequest) -> ProgramError:
+    """Return the error as one line, or the lack of values that it may have followed from."""
+    chain = [error]
+    while chain[-1].__context__ is not None:
+        chain.append(chain[-1].__context__)
+    error = next((cause for cause in chain if isinstance(cause, _WITHOUT_VALUES)), error)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if request.is_own(frame.filename)]
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else request.program  # the innermost line of its own
     if isinstance(error, ProgramError):
         return ProgramError(f"{place}: {error}")
-    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+    if isinstance(error, _WITHOUT_VALUES):
         return ProgramError(
-            f"{place}: {error.func} needs real numbers, and with --fake there are none: "
-            "leave it out there, or record without --fake"
+            f"{place}: {error.func} needs real numbers, and with --fake there are none: leave it out there, "
+            "give --assume balanced if a router of experts causes it, or record without --fake"
         )
     advice = ""
     if any("pipelining" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__)):
         advice = "; a recorded rank has no peers, and so pipelines, whose ranks do different things, cannot be recorded"
     elif request.device is traces.Device.CPU and any(word in str(error).lower() for word in ("cuda", "accelerator")):
         advice = "; a program that was written for GPUs needs --device cuda"
-    return ProgramError(f"{place}: {type(error).__name__}: {str(error).rstrip('.') if advice else error}{advice}")
+    elif isinstance(error, NotImplementedError) and not request.is_fake:
+        advice = "; a CPU has no such kernel: record with --fake, where nothing is computed"
+    text = str(error).partition(" This could be because ")[0]  # torch then lists all of its kernels
+    return ProgramError(f"{place}: {type(error).__name__}: {text.rstrip('.') if advice else text}{advice}")
 
 
 @contextmanager
@@ -189,44 +217,11 @@ def _as_started_by_torchrun(request: traces.TraceRequest) -> Iterator[None]:
         "TORCHELASTIC_MAX_RESTARTS": 0,
     }
     folder = os.getcwd() if request.is_module else str(Path(request.program).resolve().parent)
-    with ExitStack() as stack:
-        stack.enter_context(patch.dict(os.environ, {name: str(value) for name, value in environment.items()}))
-        stack.enter_context(patch.object(sys, "argv", [request.program, *request.arguments]))
-        stack.enter_context(patch.object(sys, "path", [folder, *sys.path]))
-        for name in ("spawn", "start_processes"):
-            stack.enter_context(patch.object(multiprocessing, name, _refuse_processes))
-        stack.enter_context(patch.object(rpc, "init_rpc", _refuse_rpc))
-        yield
-
-
-@contextmanager
-def _without_compilers(compiled: list[str]) -> Iterator[None]:
-    """Make torch.compile only warn within the block, as fused operators cannot be watched.
-
-    TorchScript continues; its operators can be watched, though a GPU would fuse them.
-
-    compiled: gets the name of each backend that would fuse operators.
-    """
-
-    def scripted(call: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*args: Any, **options: Any) -> Any:
-            compiled.append("TorchScript")
-            return call(*args, **options)
-
-        return noted
-
-    def stay_eager(model: Any = None, *, backend: Any = "inductor", disable: bool = False, **_: Any) -> Any:
-        if not disable and backend not in EAGER_BACKENDS:
-            compiled.append(str(backend))
-            message = "torch.compile does nothing while a program is recorded: the step is that of eager mode"
-            warnings.warn(message, stacklevel=2)
-        return (lambda function: function) if model is None else model
-
     with (
-        patch.object(torch, "compile", stay_eager),
-        patch.object(torch._dynamo, "optimize", lambda backend="inductor", **rest: stay_eager(backend=backend, **rest)),
-        patch.object(torch._C.ScriptFunction, "__call__", scripted(torch._C.ScriptFunction.__call__)),
-        patch.object(torch._C.ScriptMethod, "__call__", scripted(torch._C.ScriptMethod.__call__)),
+        patch.dict(os.environ, {name: str(value) for name, value in environment.items()}),
+        patch.multiple(sys, argv=[request.program, *request.arguments], path=[folder, *sys.path]),
+        patch.multiple(multiprocessing, spawn=_refuse_processes, start_processes=_refuse_processes),
+        patch.object(rpc, "init_rpc", _refuse_rpc),
     ):
         yield
 
@@ -248,15 +243,10 @@ def with_times_of(timed: traces.TracedStep, watched: traces.TracedStep) -> trace
     if _skeleton(timed) != _skeleton(watched):
         return timed
     timed_s, watched_s = _computing_s(timed), _computing_s(watched)
-    stretch = 0
-    events: list[traces.TraceEvent] = []
-    for event in watched.events:
-        seconds = 0.0
-        if event.kind in _OF_BOTH:
-            stretch += 1
-        elif event.seconds:
-            seconds = timed_s[stretch] * event.seconds / watched_s[stretch]
-        events.append(replace(event, seconds=seconds))
+    events = [
+        replace(event, seconds=timed_s[stretch] * event.seconds / watched_s[stretch] if event.seconds else 0.0)
+        for event, stretch in zip(watched.events, _stretches(watched), strict=True)
+    ]
     calls = [replace(call, after=seen.after) for call, seen in zip(timed.calls, watched.calls, strict=True)]
     return traces.TracedStep(tuple(events), tuple(calls))
 
@@ -267,12 +257,14 @@ def _skeleton(step: traces.TracedStep) -> tuple[list[tuple[traces.TraceEventKind
     return events, [replace(call, local_s=0.0, after=None) for call in step.calls]
 
 
-def _computing_s(step: traces.TracedStep) -> list[float]:
-    """Return the seconds of computing before each call or wait, and after the last."""
-    stretches_s = [0.0]
-    for event in step.events:
-        if event.kind in _OF_BOTH:
-            stretches_s.append(0.0)
-        else:
-            stretches_s[-1] += event.seconds
-    return stretches_s
+def _stretches(step: traces.TracedStep) -> list[int]:
+    """Return the number of calls and waits up to each event."""
+    return list(accumulate(event.kind in _OF_BOTH for event in step.events))
+
+
+def _computing_s(step: traces.TracedStep) -> dict[int, float]:
+    """Return the seconds of computing in each stretch between calls and waits."""
+    seconds: defaultdict[int, float] = defaultdict(float)
+    for event, stretch in zip(step.events, _stretches(step), strict=True):
+        seconds[stretch] += event.seconds
+    return seconds

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, TypeVar
 
 import torch
@@ -19,11 +20,13 @@ from msgspec.structs import replace
 from torch.autograd import Variable
 
 from collectives.runtime import Work
-from ringsim.traces import Operator, TraceCall, TracedStep, TraceEvent, TraceEventKind
+from ringsim.traces import SENDRECV, Operator, TraceCall, TracedStep, TraceEvent, TraceEventKind
 
 BEFORE_THE_STEP = -1
 MAIN = "main"  # the stream of the computations, whatever the program calls it
 COMPUTATIONS = -1  # in a Position
+_BETWEEN = TraceEventKind.CALL, TraceEventKind.COMPUTE
+_ALIKE = "collective", "size_bytes", "dtype", "group", "peer"
 
 # By group: its last call that is over, like all calls before. Under COMPUTATIONS: the last event that computes.
 Position = Mapping[int, int]
@@ -88,6 +91,7 @@ class Recorder:
         self._depth = 0
         self._awaited_in_callback: list[RecordedWork] | None = None  # None unless what is chained to a future runs
         self._main_stream = torch.cpu.current_stream()
+        self.in_graph = False  # whether compiled code launches the kernels
         self._begin_step()
 
     def _begin_step(self) -> None:
@@ -150,7 +154,7 @@ class Recorder:
         call. Arithmetic needs the same multiprocessors on any stream.
         """
         if operator.flops or not operator.is_counted or self._streams.current() == MAIN:
-            self._operators[operator] += 1
+            self._operators[replace(operator, in_graph=True) if self.in_graph else operator] += 1
 
     def mark(self, stream: Any) -> StreamMoment:
         with self.stopped():
@@ -184,6 +188,18 @@ class Recorder:
                 self._streams.advance(stream, {call.group: index})
                 work.is_over = True
         return work
+
+    def sendrecv(self, counterpart: TraceCall, distance: int, result: list[torch.Tensor]) -> "RecordedWork | None":
+        """Make a send and a recv one call that all ranks make alike, each with the ranks at the same distance.
+
+        counterpart: the other one, which the program has made but not waited for; else return None.
+        """
+        for event in takewhile(lambda event: event.kind in _BETWEEN, reversed(self._events)):
+            made = self._calls[event.call] if event.kind is TraceEventKind.CALL else None
+            if made and all(getattr(made, name) == getattr(counterpart, name) for name in _ALIKE):
+                self._calls[event.call] = replace(made, collective=SENDRECV, peer=distance)
+                return RecordedWork(self, len(self.steps), event.call, result)
+        return None
 
     def wait(self, work: "RecordedWork") -> None:
         """Record that the program waits for an asynchronous call; only the first wait counts.
@@ -265,6 +281,9 @@ class RecordedWork(Work):
     def wait(self, timeout: object = None) -> bool:  # noqa: ARG002
         self._recorder.wait(self)
         return True
+
+    def block_current_stream(self) -> None:
+        self.wait()
 
     def future_of(self, value: Callable[[], T]) -> "torch.futures.Future[T]":
         self._recorder.wait_later(self)

@@ -8,9 +8,9 @@ import warnings
 import weakref
 from collections.abc import Callable
 from mmap import mmap
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
+import torch
 from torch import multiprocessing
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
@@ -94,7 +94,7 @@ class StepCounter:
         self._hook = register_optimizer_step_post_hook(self._stepped)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._hook.remove()
         self._stop_watch()  # the program ended or failed meanwhile
 
@@ -117,6 +117,7 @@ class StepCounter:
     def memory(self) -> StepMemory | None:
         return self._watch.memory.memory
 
+    @torch._dynamo.disable  # type: ignore[untyped-decorator]
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
         if self._optimizer is None or self._optimizer() is None:
             self._begin_with(optimizer)

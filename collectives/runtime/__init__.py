@@ -15,11 +15,11 @@ from collectives.runtime.backends import (
     CPU,
     GLOO_THREAD_POLICIES,
     STAGED,
+    CallTimeout,
     GlooThreadPolicy,
     Transport,
     Transports,
     batch_policy_for_new_groups,
-    call_timeout,
     has_backend,
     have_gloo_threads_batch_policy,
     home_of,
@@ -30,7 +30,7 @@ from collectives.runtime.chunks import Reduce, reduce_into
 from collectives.runtime.errors import CollectiveError, FlightRecord, naming_failures
 from collectives.runtime.executor import Executor, RunOperands, execute, is_plain
 from collectives.runtime.failures import FailureRecords, explain_failures, has_failed, name_first_to_fail
-from collectives.runtime.group_state import resolve, state_of
+from collectives.runtime.group_state import lazily, resolve, state_of
 from collectives.runtime.messages import UNSTAMPED, CallStamp, Tag
 from collectives.runtime.queue import CollectiveQueue, Work, close_queue
 from collectives.runtime.schedule_run import Event, span

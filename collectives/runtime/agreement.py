@@ -11,10 +11,11 @@ therefore carry the stamp of their call.
 import zlib
 from collections import deque
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
 from collectives.runtime.backends import CPU, has_backend, home_of, new_buffer
@@ -111,7 +112,7 @@ class CallCheck(Enum):
     NONE = "none"
 
 
-class Fingerprint(NamedTuple):
+class Fingerprint(Struct, frozen=True):
     """The description of a call that must be the same on all ranks.
 
     num_elements: of the tensor, or of one rank's share if `details` say so; None if ranks may differ in it.

@@ -104,14 +104,17 @@ def home_of(group: dist.ProcessGroup) -> torch.device:
 _CALL_TIMEOUT_S = ContextVar[float | None]("the timeout of the call that this is a part of", default=None)
 
 
-@contextmanager
-def call_timeout(timeout: timedelta) -> Iterator[None]:
-    """Set the timeout of each collective that is called in the block; a negative one is unset, as in torch."""
-    token = _CALL_TIMEOUT_S.set(timeout.total_seconds() if timeout >= timedelta() else None)
-    try:
-        yield
-    finally:
-        _CALL_TIMEOUT_S.reset(token)
+class CallTimeout:
+    """Sets the timeout of each collective that is called in the block; a negative one is unset, as in torch."""
+
+    def __init__(self, timeout: timedelta) -> None:
+        self._timeout_s = timeout.total_seconds() if timeout >= timedelta() else None
+
+    def __enter__(self) -> None:
+        self._token = _CALL_TIMEOUT_S.set(self._timeout_s)
+
+    def __exit__(self, *_: object) -> None:
+        _CALL_TIMEOUT_S.reset(self._token)
 
 
 def time_limit_of(group: dist.ProcessGroup) -> Callable[[], TimeLimit]:

@@ -2,12 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct, field
 
 from collectives.runtime.chunks import ChunkMemory, copy_rounded, reduce_into
 from collectives.runtime.instructions import Actions, RankInstruction, RankPart, SharedPlan
@@ -24,8 +24,7 @@ from collectives.shared_memory import OtherCallError
 from ringsim.schedule import Receive, Send
 
 
-@dataclass(slots=True)
-class ChunkTransport:
+class ChunkTransport(Struct):
     """The interface between a run and its transport: an action for each opcode, on the chunks in `memory`."""
 
     part: RankPart
@@ -55,7 +54,6 @@ class PostedReceive(NamedTuple):
     eager: EagerBuffer | None = None
 
 
-@dataclass(slots=True)
 class GlooTransport(ChunkTransport):
     """Sends and receives chunks one by one with torch.distributed.
 
@@ -85,8 +83,8 @@ class GlooTransport(ChunkTransport):
             self.preposted.put_outgoing(self.tags[number], buffer)
 
     def post_recv(self, index: int) -> None:
-        receive = self.part.program.receives[index]
-        peer, tag = self.part.peers[receive.peer], self.tags[receive.chunk]
+        receive = self.part.receives[index]
+        peer, tag = receive.peer, self.tags[receive.chunk]
         if is_eager(tag):
             eager = self.preposted.take(self.group, peer, tag)
             assert eager.work is not None
@@ -101,20 +99,20 @@ class GlooTransport(ChunkTransport):
         _, work, eager = self.receives[index]
         work.wait(self.timeout)
         if eager is not None and eager.stamp is not None and eager.stamp[1] != self.stamp.digest:
-            peer = self.part.peers[self.part.program.receives[index].peer]
+            peer = self.part.receives[index].peer
             detail = f": its message belongs to call {eager.stamp[0]}, and this rank is in call {self.stamp.position}"
             raise OtherCallError(peer, detail)
 
     def apply(self, index: int) -> None:
-        receive = self.part.program.receives[index]
+        receive = self.part.receives[index]
         self.memory.apply(receive, self.receives[index].buffer)
         self.copied.discard(receive.chunk)
 
     def repost_recv(self, index: int) -> None:
         eager = self.receives[index].eager
         if eager is not None:
-            receive = self.part.program.receives[index]
-            self.preposted.repost(self.group, self.part.peers[receive.peer], self.tags[receive.chunk], eager)
+            receive = self.part.receives[index]
+            self.preposted.repost(self.group, receive.peer, self.tags[receive.chunk], eager)
 
     def send(self, index: int) -> None:
         send = self.part.sends[index]
@@ -123,7 +121,7 @@ class GlooTransport(ChunkTransport):
             tag = self._rendezvous_tag(tag)
         elif tag & STAMPED:
             message = self._stamped(send.chunk, message, tag)
-        self.sends[index] = self.group.send([message], self.part.peers[send.peer], tag)
+        self.sends[index] = self.group.send([message], send.peer, tag)
 
     def wait_send(self, index: int) -> None:
         self.sends[index].wait(self.timeout)
@@ -141,7 +139,6 @@ class GlooTransport(ChunkTransport):
         return buffer.filled(message, self.stamp)  # earlier sends of the chunk have left: rule 4
 
 
-@dataclass(slots=True)
 class NcclTransport(ChunkTransport):
     """Launches all transfers of a step as one group: POST_RECV and SEND add to it, LAUNCH launches it.
 
@@ -164,7 +161,7 @@ class NcclTransport(ChunkTransport):
         return *posted, self.launch
 
     def post_recv(self, index: int) -> None:
-        receive = self.part.program.receives[index]
+        receive = self.part.receives[index]
         self.buffers[index] = self.memory.landing(receive)
         self._add(dist.irecv, self.buffers[index], receive)
 
@@ -181,7 +178,7 @@ class NcclTransport(ChunkTransport):
         self._wait(self.buffers[index])
 
     def apply(self, index: int) -> None:
-        self.memory.apply(self.part.program.receives[index], self.buffers[index])
+        self.memory.apply(self.part.receives[index], self.buffers[index])
 
     def repost_recv(self, index: int) -> None:
         """Do nothing: no receive stays posted between calls."""
@@ -192,15 +189,14 @@ class NcclTransport(ChunkTransport):
     def _add(self, op: Callable[..., dist.Work | None], message: torch.Tensor, transfer: Send | Receive) -> None:
         if message.numel():
             data = message.view(torch.uint8)  # NCCL knows fewer dtypes than torch
-            peer, tag = self.part.peers[transfer.peer], self.tags[transfer.chunk]
-            self.batch.append(dist.P2POp(op, data, group=self.group, tag=tag, group_peer=peer))
+            tag = self.tags[transfer.chunk]
+            self.batch.append(dist.P2POp(op, data, group=self.group, tag=tag, group_peer=transfer.peer))
 
     def _wait(self, message: torch.Tensor) -> None:
         if message.numel() and self.works:
             self.works.popleft().wait()
 
 
-@dataclass(slots=True)
 class SharedMemoryTransport(ChunkTransport):
     """Sends chunks to ranks of the same host through shared memory, and to other hosts by torch.distributed.
 
@@ -252,14 +248,14 @@ class SharedMemoryTransport(ChunkTransport):
             self.remote.wait_recv(index)
             self.arrived[index] = self.remote.receives[index].buffer, None
             return
-        receive = self.part.program.receives[index]
-        location = self.plan.local.wait_for(self.part.peers[receive.peer], record)
+        receive = self.part.receives[index]
+        location = self.plan.local.wait_for(receive.peer, record)
         message = self.memory.wire_chunks[receive.chunk]
         self.arrived[index] = self.plan.local.view(location, message.numel(), message.dtype), location
 
     def apply(self, index: int) -> None:
         """Apply a receive. A sum that is sent on goes to this rank's segment; a copied chunk may stay where it is."""
-        receive, memory = self.part.program.receives[index], self.memory
+        receive, memory = self.part.receives[index], self.memory
         number = receive.chunk
         output = target = memory.targets[number]
         arrived, location = self.arrived[index]
@@ -285,7 +281,7 @@ class SharedMemoryTransport(ChunkTransport):
 
     def send(self, index: int) -> None:
         send, local = self.part.sends[index], self.plan.local
-        peer, number, location = self.part.peers[send.peer], send.chunk, self.locations.get(send.chunk)
+        peer, number, location = send.peer, send.chunk, self.locations.get(send.chunk)
         if self.remote is not None and peer not in local:
             chunks, target = self.memory.chunks, self.memory.targets[number]
             if local.is_borrowed(location) and chunks[number] is not target:
@@ -300,8 +296,8 @@ class SharedMemoryTransport(ChunkTransport):
 
     def lend(self, number: int, chunk: torch.Tensor) -> int | None:
         """Return the location of `chunk` in tensor or source; None if others cannot read it there."""
-        is_overwritten = chunk.data_ptr() == self.memory.targets[number].data_ptr()
-        return self.plan.local.lend(chunk) if self.plan.stays[number] or not is_overwritten else None
+        stays = self.plan.stays[number] or chunk.data_ptr() != self.memory.targets[number].data_ptr()
+        return self.plan.local.lend(chunk) if stays else None
 
     def place(self, index: int, number: int) -> int:
         """Return a location where others can read the chunk of send `index`: in place, or a copy in the segment."""

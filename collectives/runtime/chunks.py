@@ -6,12 +6,13 @@
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec import Struct, field
 
 from collectives.runtime.messages import PrepostedReceives, eager_tag, is_eager, numbered_tag
 from collectives.shared_memory import TOKEN_BITS
@@ -83,8 +84,7 @@ def rounding_of(schedule: Schedule, rank: int, program: RankProgram) -> Rounding
     return Rounding(tuple(map(in_place, program.sends)), tuple(unrounded) if schedule.collective in ALIKE else ())
 
 
-@dataclass(slots=True)
-class ChunkMemory:
+class ChunkMemory(Struct):
     """The chunks of one run, or one portion of it, on one rank.
 
     chunks: the present place of each chunk: the source until its first write, then the target.
@@ -219,7 +219,7 @@ class ChunkLayout(NamedTuple):
     token: int
 
 
-class LayoutKey(NamedTuple):
+class LayoutKey(Struct, frozen=True):
     """The quantities that determine a layout of a schedule.
 
     bytes_each: of an element as it travels. eager: whether receives may stay posted between calls, as on Gloo.

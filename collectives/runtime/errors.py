@@ -61,14 +61,14 @@ _STATES = {Opcode.POST_RECV: "awaited", Opcode.APPLY: "applied", Opcode.SEND: "u
 
 def flight_record_of(part: RankPart, failed: RankInstruction | None = None) -> FlightRecord:
     """Return the states of the transfers of `part` when the instruction `failed` began; None: before the first one."""
-    receives, sends = ["not begun"] * len(part.program.receives), ["not begun"] * len(part.sends)
+    receives, sends = ["not begun"] * len(part.receives), ["not begun"] * len(part.sends)
     num_done = 0 if failed is None else part.instructions.index(failed)
     for opcode, index in part.instructions[:num_done]:
         if opcode in _STATES:
             (sends if opcode in (Opcode.SEND, Opcode.WAIT_SEND) else receives)[index] = _STATES[opcode]
     kinds = ["receive"] * len(receives) + ["send"] * len(sends)
     entries = [
-        TransferRecord(kind, transfer.step, part.peers[transfer.peer], transfer.chunk, state)
+        TransferRecord(kind, transfer.step, transfer.peer, transfer.chunk, state)
         for kind, transfer, state in zip(kinds, part.transfers, receives + sends, strict=True)
     ]
     return FlightRecord(tuple(sorted(entries, key=lambda entry: (entry.step, entry.kind))))

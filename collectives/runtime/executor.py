@@ -2,11 +2,12 @@
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
+from msgspec.structs import replace
 
 from collectives.runtime.backends import CPU, POSTED, STAGED, Transports, reused_buffer, time_limit_of
 from collectives.runtime.chunk_transports import ChunkTransport, GlooTransport, NcclTransport, SharedMemoryTransport
@@ -58,40 +59,24 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
-@dataclass(slots=True)
-class RunOperands:
+class RunOperands(Struct):
     """The tensors of one run of a schedule on one rank, and their reduction.
 
-    tensor, reduce, source, wire, splits, log: as in `Executor.run`.
+    tensor, wire, reduce, source, splits, log: as in `Executor.run`. num_elements: of all chunks together.
     share: the destination of this rank's equal share of the result, in its own memory; None: its place in `tensor`.
     Only together with `source`.
     stamp: of the call, the same on every rank; it keeps messages of different calls apart.
     """
 
     tensor: torch.Tensor
+    num_elements: int
+    wire: torch.dtype
     reduce: Reduce = torch.Tensor.add_
     source: torch.Tensor | None = None
     share: torch.Tensor | None = None
-    wire: torch.dtype | None = None
     splits: tuple[int, ...] | None = None
     log: list[Event] | None = None
     stamp: CallStamp = UNSTAMPED
-
-    @property
-    def wire_dtype(self) -> torch.dtype:
-        return self.wire or self.tensor.dtype
-
-    def num_elements(self, collective: Collective, num_ranks: int) -> int:
-        if self.splits is not None:
-            return sum(self.splits)
-        if collective in _FROM_SHARES:
-            assert self.source is not None
-            return self.source.numel() * num_ranks
-        return self.tensor.numel() * (num_ranks if collective is _SCATTER else 1)
-
-
-# Module constants, because Python 3.11 is slow to look up a member of an Enum.
-_FROM_SHARES, _SCATTER = (Collective.GATHER, Collective.ALL_TO_ALL), Collective.SCATTER
 
 
 class Executor:
@@ -132,7 +117,7 @@ class Executor:
         is_whole = schedule.collective.is_whole
         self._places = None if is_whole else ChunkPlaces.of(schedule, self._program, own, root)
         # With another root than 0, all ranks are shifted by the root.
-        self._peers = tuple((rank + root) % group.size() for rank in range(group.size()))
+        self._ranks = tuple((rank + root) % group.size() for rank in range(group.size()))
         state = state_of(group)
         self._preposted = state.part(PrepostedReceives)
         self.tag = tag
@@ -144,11 +129,11 @@ class Executor:
 
     @lazily
     def _posted(self) -> RankPart:
-        return RankPart.posted(self.schedule, self._program, self._peers)
+        return RankPart.posted(self.schedule, self._program, self._ranks)
 
     @lazily
     def _batched(self) -> RankPart:
-        return RankPart.batched(self.schedule, self._program, self._peers)
+        return RankPart.batched(self.schedule, self._program, self._ranks)
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -185,13 +170,17 @@ class Executor:
 
         Raises ValueError if a tensor does not fit; CollectiveError if a peer fails or exceeds the group's timeout.
         """
-        self.carry_out(RunOperands(tensor, reduce, source, None, wire, splits, log))
+        if not is_plain(tensor):
+            raise ValueError(f"{self.schedule}: {_refusal(tensor)}")
+        if self._places is not None and source is None:
+            raise ValueError(f"{self.schedule}: pass source=, the input, in addition to the tensor for the result")
+        is_from_shares = self.schedule.collective in (Collective.GATHER, Collective.ALL_TO_ALL)
+        own = source if source is not None and is_from_shares else tensor
+        num_elements = sum(splits or [own.numel() * (1 if self._places is None else self.schedule.num_ranks)])
+        self.carry_out(RunOperands(tensor, num_elements, wire or tensor.dtype, reduce, source, None, splits, log))
 
     def carry_out(self, operands: RunOperands) -> None:
-        if not is_plain(operands.tensor):
-            raise ValueError(f"{self.schedule}: {_refusal(operands.tensor)}")
-        if self._places is not None and operands.source is None:
-            raise ValueError(f"{self.schedule}: pass source=, the input, in addition to the tensor for the result")
+        """Run the schedule on operands that fit, as in `run`."""
         transport = self._transports.of(operands.tensor)
         if transport is POSTED:
             self._run_posted(operands)
@@ -250,15 +239,14 @@ class Executor:
     def _layout(
         self, operands: RunOperands, portion_bytes: int | None = None, *, is_posted: bool = True
     ) -> ChunkLayout:
-        num_elements = operands.num_elements(self.schedule.collective, self.schedule.num_ranks)
-        stamp, itemsize = operands.stamp, operands.wire_dtype.itemsize
+        num_elements, stamp, itemsize = operands.num_elements, operands.stamp, operands.wire.itemsize
         travels = is_posted and stamp.travels
         return self._layouts.of(
             LayoutKey(num_elements, itemsize, is_posted, stamp.number, travels, portion_bytes, operands.splits)
         )
 
     def _memory(self, operands: RunOperands, layout: ChunkLayout, num_staging_buffers: int) -> ChunkMemory:
-        tensor, reduce, wire, lengths = operands.tensor, operands.reduce, operands.wire_dtype, layout.lengths
+        tensor, reduce, wire, lengths = operands.tensor, operands.reduce, operands.wire, layout.lengths
         if self._places is not None:
             chunks, targets = self._placed(self._places, operands, lengths)
         else:
@@ -309,7 +297,7 @@ class Executor:
 
     @lazily
     def _rounding(self) -> Rounding:
-        return rounding_of(self.schedule, self._peers.index(self.group.rank()), self._program)
+        return rounding_of(self.schedule, self._ranks.index(self.group.rank()), self._program)
 
     @lazily
     def _own(self) -> slice:

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple, Self
 
@@ -53,7 +53,7 @@ Actions = Sequence[Action]  # by the number of the opcode; to look that up in a 
 
 
 class RankInstruction(NamedTuple):
-    """One action. transfer: the index in `program.receives` or in `RankPart.sends`; for LAUNCH, the step."""
+    """One action. transfer: the index in the receives or sends of the `RankPart`; for LAUNCH, the step."""
 
     opcode: Opcode
     transfer: int
@@ -63,36 +63,40 @@ class RankInstruction(NamedTuple):
 class RankPart:
     """One rank's part of a schedule on a process group.
 
-    peers: the group's rank of each rank of the schedule. sends: in the order in which they are issued.
+    ranks: the group's rank of each rank of the schedule; the peers of receives and sends are ranks of the group.
+    sends: in the order in which they are issued.
     num_staging_buffers: for messages that must not land in their chunk.
     """
 
     schedule: Schedule
-    program: RankProgram
-    peers: tuple[int, ...]
+    ranks: tuple[int, ...]
+    receives: tuple[Receive, ...]
     sends: tuple[Send, ...]
     instructions: tuple[RankInstruction, ...]
     num_staging_buffers: int
 
     @classmethod
-    def posted(cls, schedule: Schedule, program: RankProgram, peers: tuple[int, ...]) -> Self:
+    def posted(cls, schedule: Schedule, program: RankProgram, ranks: tuple[int, ...]) -> Self:
         ahead = posted_ahead(program, schedule.num_chunks)
-        sends, instructions = tuple(program.sends), instructions_of(program, ahead)
-        return cls(schedule, program, peers, sends, instructions, num_staging_buffers(program, ahead))
+        instructions = instructions_of(program, ahead)
+        return cls(schedule, ranks, *_on_group(program, ranks), instructions, num_staging_buffers(program, ahead))
 
     @classmethod
-    def batched(cls, schedule: Schedule, program: RankProgram, peers: tuple[int, ...]) -> Self:
-        sends, instructions = tuple(program.sends), batched_instructions_of(program)
-        return cls(schedule, program, peers, sends, instructions, num_staging_buffers_in_a_step(program))
+    def batched(cls, schedule: Schedule, program: RankProgram, ranks: tuple[int, ...]) -> Self:
+        instructions, num_buffers = batched_instructions_of(program), num_staging_buffers_in_a_step(program)
+        return cls(schedule, ranks, *_on_group(program, ranks), instructions, num_buffers)
 
     @property
     def transfers(self) -> list[Send | Receive]:
-        return [*self.program.receives, *self.sends]
+        return [*self.receives, *self.sends]
 
     def transfer(self, opcode: Opcode, index: int) -> Send | Receive:
-        if opcode in (Opcode.SEND, Opcode.WAIT_SEND):
-            return self.sends[index]
-        return self.program.receives[index]
+        return self.sends[index] if opcode in (Opcode.SEND, Opcode.WAIT_SEND) else self.receives[index]
+
+
+def _on_group(program: RankProgram, ranks: tuple[int, ...]) -> tuple[tuple[Receive, ...], tuple[Send, ...]]:
+    receives = tuple(replace(receive, peer=ranks[receive.peer]) for receive in program.receives)
+    return receives, tuple(replace(send, peer=ranks[send.peer]) for send in program.sends)
 
 
 def instructions_of(program: RankProgram, ahead: int = POSTED_AHEAD) -> tuple[RankInstruction, ...]:
@@ -244,27 +248,27 @@ class SharedPlan:
 
 def shared_plan(part: RankPart, local: LocalRanks) -> SharedPlan:
     """Return the plan of the rank that executes `part`."""
-    rows, rank = flow(part.schedule), part.peers.index(local.rank)
-    is_local = np.array([peer in local for peer in part.peers])
+    rows, rank = flow(part.schedule), part.ranks.index(local.rank)
+    is_local = np.array([peer in local for peer in part.ranks])
     received, sent = np.flatnonzero(rows.dst == rank), np.flatnonzero(rows.src == rank)
     wanted = held_at_end(part.schedule.collective, part.schedule.num_ranks, part.schedule.num_chunks)[rank]
     records = _records(rows)
     numbers = defaultdict[tuple[int, int, int], list[int]](list)  # several if a chunk goes to one rank more than once
     for row in sent.tolist():
-        numbers[int(rows.step[row]), int(rows.chunk[row]), int(rows.dst[row])].append(int(records[row]))
+        numbers[int(rows.step[row]), int(rows.chunk[row]), part.ranks[rows.dst[row]]].append(int(records[row]))
     return SharedPlan(
         local=local,
         instructions=tuple(
             instruction
             for instruction in part.instructions
-            if instruction.opcode not in _ONLY_BETWEEN_HOSTS or not is_local[part.transfer(*instruction).peer]
+            if instruction.opcode not in _ONLY_BETWEEN_HOSTS or part.transfer(*instruction).peer not in local
         ),
         sent_on=np.isin(received, rows.reads[sent[is_local[rows.dst[sent]]]]).tolist(),
         is_kept=(wanted[rows.chunk[received]] & ~rows.is_replaced[received]).tolist(),
         awaited=np.where(is_local[rows.src[received]], records[received], -1).tolist(),
         published=[numbers[send.step, send.chunk, send.peer].pop() for send in part.sends],
         stays=stays_until_read(part.schedule, rows, rank).tolist(),
-        has_remote=not all(is_local[transfer.peer] for transfer in part.transfers),
+        has_remote=not all(transfer.peer in local for transfer in part.transfers),
     )
 
 

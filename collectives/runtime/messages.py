@@ -15,10 +15,10 @@ MPI: their receives stay posted from call to call.
 from collections import defaultdict, deque
 from datetime import timedelta
 from enum import IntEnum, unique
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 from torch._C import _autograd as autograd
 from torch.autograd import profiler
 
@@ -57,7 +57,7 @@ def digest_tag(tag: int, digest: int) -> int:
 DIGEST_BITS = 62
 
 
-class CallStamp(NamedTuple):
+class CallStamp(Struct, frozen=True):
     """The identity of a call for its messages.
 
     number: of its fingerprint; 0 if none. position: in the group's calls, from 1.

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch.distributed as dist
+from msgspec import Struct
 from torch.autograd import profiler
 
 from collectives.runtime.chunk_transports import ChunkTransport
@@ -53,7 +53,7 @@ def logging_to(log: list[Event]) -> Hook:
 
         def note(opcode: Opcode, index: int) -> None:
             transfer = part.transfer(opcode, index)
-            kind, peer = "sent" if opcode is Opcode.SEND else "applied", part.peers[transfer.peer]
+            kind, peer = "sent" if opcode is Opcode.SEND else "applied", transfer.peer
             log.append(Event(kind, transfer.step, peer, transfer.chunk, time.perf_counter()))
 
         def logged_send(index: int) -> None:
@@ -93,7 +93,7 @@ def _named(opcode: Opcode, action: Action, part: RankPart) -> Action:
         if opcode is Opcode.LAUNCH:
             return f"{start} {index}, launch its sends and receives"
         transfer = part.transfer(opcode, index)
-        return f"{start} {transfer.step}, {NAMES[opcode].format(chunk=transfer.chunk, peer=part.peers[transfer.peer])}"
+        return f"{start} {transfer.step}, {NAMES[opcode].format(chunk=transfer.chunk, peer=transfer.peer)}"
 
     def named_action(index: int) -> None:
         with profiler.record_function(name_of(index)):
@@ -102,8 +102,7 @@ def _named(opcode: Opcode, action: Action, part: RankPart) -> Action:
     return named_action if opcode in NAMES or opcode is Opcode.LAUNCH else action
 
 
-@dataclass(slots=True)
-class ScheduleRun:
+class ScheduleRun(Struct):
     """One run of a rank's instructions, or one portion of it.
 
     hooks: each receives the actions by opcode and returns the actions to execute.
@@ -162,14 +161,11 @@ class ScheduleRun:
             return f"step {index}: sending to and receiving from ranks {peers}"
         transfer, is_send = self.part.transfer(*instruction), opcode in (Opcode.SEND, Opcode.WAIT_SEND)
         action, preposition = ("sending", "to") if is_send else ("receiving", "from")
-        peer = self.part.peers[transfer.peer]
-        return f"step {transfer.step}: {action} chunk {transfer.chunk} {preposition} rank {peer}"
+        return f"step {transfer.step}: {action} chunk {transfer.chunk} {preposition} rank {transfer.peer}"
 
     def _peers(self, instruction: RankInstruction) -> list[int]:
         part, chunks = self.part, self.transport.memory.wire_chunks
         if instruction.opcode is not Opcode.LAUNCH:
-            return [part.peers[part.transfer(*instruction).peer]]
+            return [part.transfer(*instruction).peer]
         step = instruction.transfer
-        return sorted(
-            {part.peers[one.peer] for one in part.transfers if one.step == step and chunks[one.chunk].numel()}
-        )
+        return sorted({one.peer for one in part.transfers if one.step == step and chunks[one.chunk].numel()})

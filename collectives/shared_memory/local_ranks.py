@@ -124,7 +124,7 @@ class LocalRanks:
         self._limit = limit
         self._gone: list[int] = []
         self._is_closed = False
-        self._filled = 0
+        self._filled = self._records = 0
         # While the main thread waits, the rank has nothing else to do; while another thread waits for an asynchronous
         # collective, the program computes.
         self._patiences = [patience_of(len(memories), is_beside=is_beside) for is_beside in (False, True)]
@@ -155,6 +155,7 @@ class LocalRanks:
         self._stamp = self.portion % _PORTIONS << TOKEN_BITS | self._digest
         self._own_words[memory.BEGUN + self.portion % memory.STAMPS] = self._stamp
         self._filled = self._memories[self.rank].segment.slot_offset(self.portion)
+        self._records = memory.first_record(self.portion)
         self._settle(self.portion - memory.SLOTS)
 
     def _settle(self, portion: int) -> None:
@@ -225,7 +226,7 @@ class LocalRanks:
         Raises the error of `require_lenders`: the chunk may have been made of borrowed data.
         """
         self.require_lenders()
-        words, place = self._own_words, memory.record_place(self.portion, index)
+        words, place = self._own_words, self._records + index * memory.WORDS_PER_RECORD
         words[place] = location
         words[place + 1] = self._stamp
         if self._words[peer][memory.ASLEEP] == memory.FOR_RANK + self.rank:
@@ -237,11 +238,13 @@ class LocalRanks:
         Raises OtherCallError if `peer` executes something else, RuntimeError if it has ended, failed or exceeds the
         group's timeout.
         """
-        words, place = self._words[peer], memory.record_place(self.portion, index)
-        stamp, begun = self._stamp, memory.BEGUN + self.portion % memory.STAMPS
+        words, place = self._words[peer], self._records + index * memory.WORDS_PER_RECORD
+        stamp = self._stamp
         for _ in self._patience.polls:
             if words[place + 1] == stamp:
                 return words[place]
+
+        begun = memory.BEGUN + self.portion % memory.STAMPS
 
         def is_published() -> bool:
             seen = words[begun]  # once: the peer may write it at any moment

@@ -119,9 +119,9 @@ def new_segment_file(slot_bytes: int) -> int:
     return new_memory_file(WORDS_BYTES + SLOTS * whole_pages(slot_bytes), is_sparse=False)
 
 
-def record_place(portion: int, index: int) -> int:
-    """Return the index of the record's words: its location, and then its stamp."""
-    return RECORDS + (portion % SLOTS * MAX_RECORDS + index) * WORDS_PER_RECORD
+def first_record(portion: int) -> int:
+    """Return the index of the words of a portion's first record: a location, and then a stamp."""
+    return RECORDS + portion % SLOTS * MAX_RECORDS * WORDS_PER_RECORD
 
 
 MAX_HEAP_BYTES = 2**36  # each rank maps one for each rank of the host in each group, and has 2**47 addresses

@@ -1,5 +1,6 @@
 """The algorithms: functions from a number of ranks to a `Schedule`."""
 
+from ringsim.algorithms.all_to_all import shift
 from ringsim.algorithms.direct import direct_all_gather
 from ringsim.algorithms.hierarchical import hierarchical_all_reduce, hosts_of, split_into_hosts, torus_of
 from ringsim.algorithms.nccl import (

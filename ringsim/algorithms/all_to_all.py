@@ -14,7 +14,7 @@ from ringsim.schedule import Collective, Columns, Ints, Schedule, Steps, Transfe
 
 
 def pairwise_all_to_all(num_ranks: int) -> Schedule:
-    """In step k every rank sends straight to the k-th rank after it: n - 1 steps, (n - 1)/n of the data sent.
+    """Send in step k the block for the k-th next rank, straight to it: n - 1 steps, (n - 1)/n of the data sent.
 
     Each rank receives from only one rank in a step (Thakur, Rabenseifner and Gropp 2005).
     """
@@ -22,12 +22,17 @@ def pairwise_all_to_all(num_ranks: int) -> Schedule:
 
 
 def direct_all_to_all(num_ranks: int) -> Schedule:
-    """Every rank sends every other its block at once: 1 step, (n - 1)/n of the data sent, in n - 1 messages."""
+    """Send all blocks at once, straight to their owners: 1 step, (n - 1)/n of the data sent, in n - 1 messages."""
     return _straight("direct", num_ranks, [np.arange(1, num_ranks)] if num_ranks > 1 else [])
 
 
+def shift(num_ranks: int, distance: int) -> Schedule:
+    """Send from an all_to_all the blocks for the ranks at one distance only; nothing at distance 0."""
+    return _straight("shift", num_ranks, [np.array([distance])] if distance else [])
+
+
 def bruck_all_to_all(num_ranks: int) -> Schedule:
-    """Blocks travel by powers of two, each a message: ceil(log2(n)) steps, about log2(n)/2 times the data sent."""
+    """Forward blocks over the distances 1, 2, 4 and so on: ceil(log2(n)) steps, about log2(n)/2 times the data sent."""
     require_count("num_ranks", num_ranks)
     rank = np.arange(num_ranks)[:, np.newaxis]
     steps: list[Columns] = []
@@ -40,7 +45,7 @@ def bruck_all_to_all(num_ranks: int) -> Schedule:
 
 
 def hierarchical_all_to_all(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
-    """Pairwise within hosts of m ranks, then across h hosts: m + h - 2 steps, (m - 1)/m + (h - 1)/h of the data sent.
+    """Pairwise exchange within hosts of m ranks, then across h hosts: m + h - 2 steps, (m - 1)/m + (h - 1)/h sent.
 
     ranks_per_host: by default the largest divisor of `num_ranks` up to 8. Raises ValueError if the ranks do not fill
     their hosts.

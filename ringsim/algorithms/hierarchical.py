@@ -23,7 +23,7 @@ def hierarchical_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -
 
 
 def torus_all_reduce(num_ranks: int) -> Schedule:
-    """Rings along the rows of a two-dimensional torus, then along its columns, then the rows again.
+    """Reduce-scatter in the rows of a two-dimensional torus, all-reduce in its columns, all-gather in the rows.
 
     2(rows - 1) + 2(columns - 1) rounds, 2(n - 1)/n of the data sent (Mikami et al. 2018). The torus is the squarest
     possible one with at least as many columns as rows.

@@ -47,7 +47,7 @@ def fill_hosts(num_ranks: int, ranks_per_host: RanksPerHost = None) -> list[int]
 
 
 def nccl_ring_all_reduce(num_ranks: int, ranks_per_host: RanksPerHost = None) -> Schedule:
-    """NCCL's rings: m at once, each on 1/m of the data and its own rails; 2(n - 1) steps each, 2(n - 1)/n sent.
+    """NCCL's rings: m at once, each over its own rails with 1/m of the data; 2(n - 1) steps each, 2(n - 1)/n sent.
 
     Every ring goes through all ranks of a host before it leaves the host (see `rail_orders`).
     """
@@ -55,12 +55,12 @@ def nccl_ring_all_reduce(num_ranks: int, ranks_per_host: RanksPerHost = None) ->
 
 
 def nccl_ring_reduce_scatter(num_ranks: int, ranks_per_host: RanksPerHost = None) -> Schedule:
-    """Return the first half of the all-reduce of that name: n - 1 steps a ring, (n - 1)/n of the data sent."""
+    """NCCL's ring reduce-scatters: m at once, each over its own rails; n - 1 steps a ring, (n - 1)/n sent."""
     return _along_rails(ring_reduce_scatter(num_ranks), ranks_per_host)
 
 
 def nccl_ring_all_gather(num_ranks: int, ranks_per_host: RanksPerHost = None) -> Schedule:
-    """Return the second half of the all-reduce of that name: n - 1 steps a ring, (n - 1)/n of the data sent."""
+    """NCCL's ring all-gathers: m at once, each over its own rails; n - 1 steps a ring, (n - 1)/n of the data sent."""
     return _along_rails(ring_all_gather(num_ranks), ranks_per_host)
 
 
@@ -86,7 +86,7 @@ def rail_orders(hosts: Sequence[int]) -> Ints:
 
 
 def nccl_tree_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host: RanksPerHost = None) -> Schedule:
-    """NCCL's trees: on each rail two binary trees over the hosts, in which a chain joins the ranks of each host.
+    """NCCL's trees: two binary trees over the hosts on each rail, and a chain over the ranks of each host.
 
     A segment goes along the chain of each host to the rank on the rail, up a tree over these ranks, and back: 2(m - 1)
     + 2 ceil(log2(h)) hops. NCCL since 2.4 (Sanders, Speck and Traeff 2009).
@@ -112,7 +112,7 @@ def nccl_tree_segments(num_ranks: int, size_bytes: int, ranks_per_host: RanksPer
 
 
 def nvls_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host: RanksPerHost = None) -> Schedule:
-    """NVLS, and on several hosts NCCL's NVLSTree: two-shot within each host, and on every rail two trees in between.
+    """NCCL's NVLS: two-shot within each host, and between hosts (NVLSTree) two trees on every rail.
 
     The owner of a share reads its sum from the switch, and writes the result to all ranks of its host at once. If the
     switch adds and copies (see `InSwitch`), a link carries (1 + 1/m) of the data in each direction; otherwise (m - 1)/m

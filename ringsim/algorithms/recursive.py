@@ -19,7 +19,7 @@ from ringsim.schedule import BYTES_LISTED, Collective, Columns, Ints, Schedule, 
 
 
 def recursive_doubling_all_reduce(num_ranks: int) -> Schedule:
-    """Exchange of whole sums: log2(n) steps, in each of them all the data sent; 2 steps more if folded."""
+    """Exchange whole sums over distances 1, 2, 4 and so on: log2(n) steps of all the data; 2 more if folded."""
     fold = _Fold(num_ranks)
     rank = np.arange(fold.num_left)
     steps: list[Columns] = [(rank, rank ^ distance, 0, True) for distance in _powers_below(fold.num_left)]
@@ -27,7 +27,7 @@ def recursive_doubling_all_reduce(num_ranks: int) -> Schedule:
 
 
 def halving_doubling_all_reduce(num_ranks: int) -> Schedule:
-    """Recursive halving, then doubling: 2 log2(n) steps, 2(n - 1)/n of the data sent.
+    """Recursive halving (reduce-scatter), then doubling: 2 log2(n) steps, 2(n - 1)/n of the data sent.
 
     If folded, 2 steps more. The first rank of each pair then sends all the data once, in addition to 2(p - 1)/p.
     """
@@ -50,12 +50,12 @@ def halving_doubling_reduce_scatter(num_ranks: int) -> Schedule:
 
 
 def halving_doubling_all_gather(num_ranks: int) -> Schedule:
-    """Return the second half of the all-reduce of that name, which is recursive doubling."""
+    """Recursive doubling, the second half of halving_doubling's all_reduce."""
     return _doubling_all_gather(num_ranks, "halving_doubling")
 
 
 def recursive_doubling_all_gather(num_ranks: int) -> Schedule:
-    """Exchange of all that one has, which doubles it: log2(n) steps, (n - 1)/n of the data sent.
+    """Exchange all data so far over the distances 1, 2, 4 and so on: log2(n) steps, (n - 1)/n of the data sent.
 
     If folded, 2 steps more; in the last the first rank of each pair sends all the data to the second.
     """

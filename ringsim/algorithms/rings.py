@@ -13,7 +13,7 @@ Ring = Callable[[int, int], Schedule]  # of a number of ranks and a direction
 
 
 def gloo_ring_all_reduce(num_ranks: int, segments_per_rank: int = 2) -> Schedule:
-    """Gloo's own all_reduce: a ring that runs to the left, each chunk in `segments_per_rank` segments.
+    """Ring all-reduce as in Gloo: to the left, each chunk in `segments_per_rank` segments.
 
     2(n - 1) steps a segment, 2(n - 1)/n of the data sent. The default is valid up to 2 MiB a rank; for more see
     `gloo_segments_per_rank`. Gloo's limit of two segments in flight is not modelled. Source: gloo/allreduce.cc.
@@ -29,12 +29,12 @@ def gloo_segments_per_rank(num_ranks: int, size_bytes: int) -> int:
 
 
 def gloo_ring_all_gather(num_ranks: int) -> Schedule:
-    """Gloo's own all_gather: one chunk a rank, running to the right, in two segments (gloo/allgather.cc)."""
+    """Ring all-gather as in Gloo: to the right, each chunk in two segments (gloo/allgather.cc)."""
     return replace(split(ring_all_gather(num_ranks), 2), algorithm="gloo_ring")
 
 
 def bidirectional_ring_all_reduce(num_ranks: int) -> Schedule:
-    """Return a ring to the right for one half of the data, its mirror for the other: 2(n - 1) steps each.
+    """Two ring all-reduces of half the data each, one to the right, one to the left: 2(n - 1) steps each.
 
     Twice as fast as a ring where each link has its own bandwidth.
     """
@@ -42,17 +42,17 @@ def bidirectional_ring_all_reduce(num_ranks: int) -> Schedule:
 
 
 def bidirectional_ring_reduce_scatter(num_ranks: int) -> Schedule:
-    """Return the first half of the all-reduce of that name: n - 1 steps each way, (n - 1)/n of the data sent."""
+    """Two ring reduce-scatters of half the data each, right and left: n - 1 steps each way, (n - 1)/n sent."""
     return _both_ways(ring_reduce_scatter, num_ranks)
 
 
 def bidirectional_ring_all_gather(num_ranks: int) -> Schedule:
-    """Return the second half of the all-reduce of that name: n - 1 steps each way, (n - 1)/n of the data sent."""
+    """Two ring all-gathers of half the data each, right and left: n - 1 steps each way, (n - 1)/n of the data sent."""
     return _both_ways(ring_all_gather, num_ranks)
 
 
 def multi_ring_all_reduce(num_ranks: int, num_rings: int = 2) -> Schedule:
-    """Rings in different orders, `num_rings` of them, each with its share of the data, as NCCL's channels.
+    """Several ring all-reduces at once, each with its share of the data and its own order of ranks, as NCCL's channels.
 
     2(n - 1) steps each, 2(n - 1)/n of the data sent. The orders have different strides; no two share a link while there
     are enough strides. Raises ValueError for less than one ring.
@@ -63,17 +63,17 @@ def multi_ring_all_reduce(num_ranks: int, num_rings: int = 2) -> Schedule:
 
 
 def multi_ring_reduce_scatter(num_ranks: int, num_rings: int = 2) -> Schedule:
-    """Return the first half of the all-reduce of that name: n - 1 steps a ring, (n - 1)/n of the data sent."""
+    """Several ring reduce-scatters at once, as in multi_ring's all_reduce: n - 1 steps a ring, (n - 1)/n sent."""
     return _in_orders(ring_reduce_scatter(num_ranks), num_rings)
 
 
 def multi_ring_all_gather(num_ranks: int, num_rings: int = 2) -> Schedule:
-    """Return the second half of the all-reduce of that name: n - 1 steps a ring, (n - 1)/n of the data sent."""
+    """Several ring all-gathers at once, as in multi_ring's all_reduce: n - 1 steps a ring, (n - 1)/n sent."""
     return _in_orders(ring_all_gather(num_ranks), num_rings)
 
 
 def ring_broadcast(num_ranks: int, segments: int | None = None) -> Schedule:
-    """Broadcast along a chain from rank 0, in k segments one behind another: n + k - 2 steps.
+    """Pass the data along a chain that starts at rank 0, in k segments: n + k - 2 steps.
 
     Every rank but the last sends the data once. segments: by default 4 per rank; a large broadcast then takes up to
     1.25 times the time of sending the data once.
@@ -82,12 +82,12 @@ def ring_broadcast(num_ranks: int, segments: int | None = None) -> Schedule:
 
 
 def ring_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
-    """Reduce along a chain that ends in rank 0: the ring broadcast backwards, n + k - 2 steps for k segments."""
+    """Add up the data along a chain that ends at rank 0, in k segments: n + k - 2 steps."""
     return pipeline(chain(Collective.REDUCE, num_ranks), 4 * num_ranks if segments is None else segments)
 
 
 def naive_ring_all_reduce(num_ranks: int) -> Schedule:
-    """Return the whole tensor from rank to rank, each adding its own, and the result back: 2(n - 1) steps.
+    """Pass the whole tensor from rank to rank, each adding its own, then the sum back: 2(n - 1) steps.
 
     A rank sends the data at most twice, but all others wait meanwhile: n times slower than a ring.
     """

@@ -18,7 +18,7 @@ from ringsim.schedule import Collective, Columns, Ints, Schedule, merge, pipelin
 
 
 def binomial_tree_broadcast(num_ranks: int) -> Schedule:
-    """Whoever has the data sends it on, so in each step twice as many have it: ceil(log2(n)) steps.
+    """Send from all ranks that have the data, twice as many in each step: ceil(log2(n)) steps.
 
     Rank 0 sends the data ceil(log2(n)) times.
     """
@@ -28,19 +28,19 @@ def binomial_tree_broadcast(num_ranks: int) -> Schedule:
 
 
 def binomial_tree_reduce(num_ranks: int) -> Schedule:
-    """Return the broadcast backwards: ceil(log2(n)) steps; each rank but 0 sends the data once."""
+    """Add up in pairs of ranks until rank 0 has the sum: ceil(log2(n)) steps; each rank but 0 sends the data once."""
     steps: list[Columns] = [(rank + distance, rank, 0, True) for distance, rank in _distances(num_ranks)]
     return Schedule.from_columns(Collective.REDUCE, "binomial_tree", num_ranks, 1, steps)
 
 
 def binomial_tree_all_reduce(num_ranks: int) -> Schedule:
-    """Reduce to rank 0, then broadcast: 2 ceil(log2(n)) steps, each sending the whole data."""
+    """Binomial-tree reduce to rank 0, then broadcast: 2 ceil(log2(n)) steps, each sending the whole data."""
     halves = binomial_tree_reduce(num_ranks), binomial_tree_broadcast(num_ranks)
     return then(*halves, Collective.ALL_REDUCE, "binomial_tree")
 
 
 def binomial_tree_gather(num_ranks: int) -> Schedule:
-    """In each step half of the ranks that are left send all they have: ceil(log2(n)) steps, up to half the data sent.
+    """Collect shares in pairs of ranks until rank 0 has all: ceil(log2(n)) steps, up to half the data sent.
 
     Most shares are sent several times.
     """
@@ -49,13 +49,13 @@ def binomial_tree_gather(num_ranks: int) -> Schedule:
 
 
 def binomial_tree_scatter(num_ranks: int) -> Schedule:
-    """Return the gather backwards: ceil(log2(n)) steps; rank 0 sends (n - 1)/n of the data."""
+    """Hand on half of the shares in each step, from rank 0: ceil(log2(n)) steps; rank 0 sends (n - 1)/n of the data."""
     steps: list[Columns] = [(dst, src, share, False) for dst, src, share in reversed(_subtrees(num_ranks))]
     return Schedule.from_columns(Collective.SCATTER, "binomial_tree", num_ranks, num_ranks, steps)
 
 
 def double_binary_tree_broadcast(num_ranks: int, segments: int | None = None) -> Schedule:
-    """Down two binary trees, k segments in each: up to ceil(log2(n)) + k - 1 steps a tree.
+    """Send half of the data down each of two binary trees, in k segments: up to ceil(log2(n)) + k - 1 steps a tree.
 
     No rank sends more than the data once. segments: by default 4 per level of the tree.
     """
@@ -63,12 +63,12 @@ def double_binary_tree_broadcast(num_ranks: int, segments: int | None = None) ->
 
 
 def double_binary_tree_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
-    """Return the broadcast backwards: up two binary trees, in as many steps; no rank sends more than the data once."""
+    """Add up half of the data along each of two binary trees: as many steps as in the broadcast."""
     return _double(Collective.REDUCE, num_ranks, segments)
 
 
 def double_binary_tree_all_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
-    """Up two binary trees and down again, k segments in each: up to 2 ceil(log2(n)) + k - 1 steps a tree.
+    """Two binary trees, half the data up and down each, in k segments: up to 2 ceil(log2(n)) + k - 1 steps a tree.
 
     No rank sends more than twice the data. Executed in order (see `simulate`), each step takes at least the latency:
     use fewer segments for small data, down to 1.

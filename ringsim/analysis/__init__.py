@@ -1,8 +1,7 @@
 """Analysis of simulations: lower bounds, use of ranks and links, algorithms and rank placements."""
 
 from ringsim.analysis.advice import Advice, advise, better_networks
-from ringsim.analysis.blocked import BlockedRun, find_blocked, format_blocked, hanging_text
-from ringsim.analysis.contributions import ChunkStates, SchedulePhase
+from ringsim.analysis.contributions import ChunkStates
 from ringsim.analysis.costs import Cost, algbw_bytes_per_s, busbw_bytes_per_s, candidates, cost_of
 from ringsim.analysis.explanation import (
     Explanation,
@@ -14,10 +13,18 @@ from ringsim.analysis.explanation import (
     waiting_times,
     why_not_explained,
 )
+from ringsim.analysis.faults import (
+    BlockedRun,
+    SlowParts,
+    find_blocked,
+    format_blocked,
+    format_slow_parts,
+    hanging_text,
+    slow_pairs,
+)
 from ringsim.analysis.graph_layout import GraphLayout, GraphShape, lay_out_graph
 from ringsim.analysis.network_bound import BOUNDED, Links, NetworkBound, bound_of
 from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_placement
 from ringsim.analysis.run_view import RunView, check_animated, check_few_ranks
-from ringsim.analysis.slow_parts import SlowParts, format_slow_parts, slow_pairs
-from ringsim.analysis.sweep import BASELINE, MAX_TRANSFERS, Sweep, Winner, run_sweep
+from ringsim.analysis.sweep import BASELINE, Sweep, Winner, run_sweep
 from ringsim.analysis.walkthrough import COMPLETE, goal_sentence, templates, walk_through

@@ -9,14 +9,12 @@ from typing import Any
 from ringsim.analysis.costs import candidates
 from ringsim.files import finite_or_none
 from ringsim.libraries import library_of
-from ringsim.limits import estimated_transfers, format_count, transfers_in
+from ringsim.limits import ADVISED_TRANSFERS, ADVISED_UNSHARED_TRANSFERS, estimated_transfers, format_count
 from ringsim.network import Network, with_numbers
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Schedule, ScheduleError
 from ringsim.simulation import has_contention
 
-MAX_TRANSFERS = transfers_in(1.0)  # of a schedule whose messages share things
-MAX_TRANSFERS_UNSHARED = 8 * MAX_TRANSFERS
 SEGMENTS = 4
 
 _LATENCIES = frozenset(
@@ -111,7 +109,7 @@ def advise(
 
 def _build_small(make: Callable[[str], Schedule], schedule: Schedule, network: Network, name: str) -> Schedule:
     estimate = estimated_transfers(partial(build, schedule.collective, name), schedule.num_ranks)
-    if estimate > (MAX_TRANSFERS_UNSHARED if network.message_costs else MAX_TRANSFERS):
+    if estimate > (ADVISED_UNSHARED_TRANSFERS if network.message_costs else ADVISED_TRANSFERS):
         raise ValueError(f"about {format_count(estimate)} transfers")
     return make(name)
 
@@ -135,7 +133,7 @@ def _simulated(
     except (ValueError, ScheduleError) as error:
         return Alternative(name, None, " ".join(str(error).split()))
     is_shared = has_contention(schedule, network.topology(schedule.num_ranks))
-    if schedule.num_transfers > (MAX_TRANSFERS if is_shared else MAX_TRANSFERS_UNSHARED):
+    if schedule.num_transfers > (ADVISED_TRANSFERS if is_shared else ADVISED_UNSHARED_TRANSFERS):
         return Alternative(name, None, f"{schedule.num_transfers:,} transfers")
     return Alternative(name, time_on(schedule, network, size_bytes))
 

@@ -34,18 +34,21 @@ class ContributionStep:
 def iterate_contributions(schedule: Schedule) -> Iterator[ContributionStep]:
     """Yield the steps in the order of `replay`."""
     complete, _ = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)
-    contributions = _Contributions(schedule)
+    contributions = _Contributions(initial_counts(schedule.collective, schedule.num_ranks, schedule.num_chunks))
     for index, step in run(schedule, contributions):
-        result, before = contributions.take_written()
+        result = np.array([counts for _, counts in contributions.written], np.int32).reshape(-1, schedule.num_ranks)
+        before = np.array([number for number, _ in contributions.written], np.int64)
+        contributions.written.clear()
         finished = (result == complete[step.chunk]).all(axis=1)
         yield ContributionStep(index, step, result, before, result.sum(axis=1), finished)
 
 
 class _Contributions:
-    def __init__(self, schedule: Schedule) -> None:
-        self._counts = initial_counts(schedule.collective, schedule.num_ranks, schedule.num_chunks)
-        self._result: list[Counts] = []
-        self._before: list[int] = []
+    """A state for `run`. written: the number of contributions before each transfer, and their counts after it."""
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+        self.written: list[tuple[int, Counts]] = []
 
     def read(self, _: int, transfer: Transfer) -> Counts:
         sent: Counts = self._counts[transfer.src, transfer.chunk].copy()
@@ -53,16 +56,9 @@ class _Contributions:
 
     def write(self, _: int, transfer: Transfer, sent: Counts) -> None:
         held = self._counts[transfer.dst, transfer.chunk]
-        self._before.append(int(held.sum()))
+        before = int(held.sum())
         held[:] = held * transfer.reduce + sent
-        self._result.append(held.copy())
-
-    def take_written(self) -> tuple[Counts, Ints]:
-        """Return `result` and `before` of a `ContributionStep`, and clear the log."""
-        result = np.array(self._result, np.int32).reshape(len(self._before), len(self._counts))
-        before = np.array(self._before, np.int64)
-        self._result, self._before = [], []
-        return result, before
+        self.written.append((before, held.copy()))
 
 
 def num_shares(schedule: Schedule) -> int:

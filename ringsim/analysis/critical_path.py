@@ -13,8 +13,7 @@ import numpy as np
 from ringsim.network import Floats, Ints, Topology
 from ringsim.schedule import NO_ROW, Dependencies
 from ringsim.simulation import Timeline, TransferCosts, bytes_s
-
-ROUNDING = 1e-9  # of the time so far: a smaller excess over an activity's cost is rounding, not contention
+from ringsim.units import ROUNDING
 
 
 class Activity(Enum):
@@ -76,8 +75,9 @@ class CriticalPath:
         return spent
 
     def shares(self) -> dict[CostKind, float]:
-        """Return the fractions of the time; all 0 if the run takes no time."""
-        return {kind: seconds / self.time_s if self.time_s > 0 else 0.0 for kind, seconds in self.seconds().items()}
+        """Return the fractions of the time, the largest first; all 0 if the run takes no time."""
+        spent = sorted(self.seconds().items(), key=lambda item: -item[1])
+        return {kind: seconds / self.time_s if self.time_s > 0 else 0.0 for kind, seconds in spent}
 
 
 def critical_path(timeline: Timeline, rows: Dependencies, topology: Topology, chunk_bytes: Ints) -> CriticalPath:

@@ -6,16 +6,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim import simulation
-from ringsim.analysis.blocked import BlockedRun, find_blocked, last_active_s
 from ringsim.analysis.critical_path import CriticalPath, critical_path
-from ringsim.limits import free_bytes, transfers_in
+from ringsim.analysis.faults import Activities, BlockedRun, activities, find_blocked, last_active_s
+from ringsim.limits import EXPLAINED_TRANSFERS, free_bytes
 from ringsim.network import NONE, Floats, Ints, Network, Topology, connection_ends, connection_keys
 from ringsim.schedule import Bools, Schedule, dependencies, stable_order
+from ringsim.units import ROUNDING
 
-MAX_TRANSFERS = transfers_in(8.0)  # a ring of 1,024 ranks has not quite as many
 _BYTES_PER_TRANSFER = 500  # of memory, at most
-_ROUNDING = 1e-9  # of the whole time: an activity that begins so little before another's end begins with it
-SAME_USE = 1e-6  # values that differ by a smaller fraction are equal: rounding must not decide
 
 Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indices 64
 
@@ -71,8 +69,7 @@ class LinkUsage:
 def rank_usage(timeline: simulation.Timeline) -> RankUsage:
     """Return the use of each rank's time."""
     num_ranks, until_s = timeline.num_ranks, timeline.until_s
-    sends = _union(timeline.src, timeline.start_s, timeline.sent_s)
-    applies = _union(timeline.dst, timeline.apply_s, timeline.applied_s)
+    sends, applies = (_union(*columns) for columns in activities(timeline))
     busy = _union(*(np.concatenate(pair) for pair in zip(sends, applies, strict=True)))
     busy_s = _total(busy, num_ranks)
     return RankUsage(
@@ -90,9 +87,7 @@ def waiting_times(timeline: simulation.Timeline) -> tuple[Floats, ...]:
 
     Waits after its last activity, or after an endless activity, are left out.
     """
-    rank = np.concatenate([timeline.src, timeline.dst])
-    begin = np.concatenate([timeline.start_s, timeline.apply_s])
-    end = np.concatenate([timeline.sent_s, timeline.applied_s])
+    rank, begin, end = (np.concatenate(columns) for columns in zip(*activities(timeline), strict=True))
     order = np.lexsort((begin, rank))
     order = order[np.isfinite(begin[order])]
     gaps = []
@@ -109,7 +104,7 @@ def pack_rows(lane: Ranks, peer: Ranks, begin_s: Floats, end_s: Floats, num_lane
     The activities of a row do not overlap; rows are as few as possible. An activity prefers the row of its peer.
     lane, peer, begin_s, end_s: (num_activities,).
     """
-    rounding = _ROUNDING * float(end_s[np.isfinite(end_s)].max(initial=0.0))
+    rounding = ROUNDING * float(end_s[np.isfinite(end_s)].max(initial=0.0))
     row = np.zeros(len(lane), dtype=np.int64)
     rows: list[list[tuple[float, int]]] = [[] for _ in range(num_lanes)]  # end and peer of the last one in each
     activities = list(zip(*(column.tolist() for column in (lane, peer, begin_s, end_s)), strict=True))
@@ -153,10 +148,7 @@ def link_usage(
     return LinkUsage(resources.names, src[own], dst[own], utilisation)
 
 
-Intervals = tuple[Ranks, Floats, Floats]  # rank, begin, end; each (num_intervals,)
-
-
-def _union(rank: Ranks, begin: Floats, end: Floats) -> Intervals:
+def _union(rank: Ranks, begin: Floats, end: Floats) -> Activities:
     counts: Bools = (begin < end) & np.isfinite(end)
     rank, begin, end = rank[counts], begin[counts], end[counts]
     order = stable_order(rank)
@@ -173,7 +165,7 @@ def _union(rank: Ranks, begin: Floats, end: Floats) -> Intervals:
     return rank[opens], times[opens], times[closes]
 
 
-def _total(intervals: Intervals, num_ranks: int) -> Floats:
+def _total(intervals: Activities, num_ranks: int) -> Floats:
     rank, begin, end = intervals
     return _add_up(rank, end - begin, num_ranks)
 
@@ -210,7 +202,7 @@ def _add_up(index: Ranks, amount: Floats | Ints, length: int) -> Floats:
 
 def among_most(values: Floats) -> Bools:
     """Return which values equal the largest, except for rounding."""
-    return np.asarray(values >= values.max(initial=0.0) * (1 - SAME_USE))
+    return np.asarray(values >= values.max(initial=0.0) * (1 - ROUNDING))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,8 +218,8 @@ class Explanation:
     def __repr__(self) -> str:
         if self.blocked:
             return f"Explanation({self.timeline!r}, {self.blocked.num_unfinished} transfers never happen)"
-        shares = sorted(self.path.shares().items(), key=lambda item: -item[1]) if self.path and self.path.time_s else []
-        path = "".join(f", {kind.value} {share:.0%}" for kind, share in shares[:2])
+        shares = self.path.shares() if self.path and self.path.time_s else {}
+        path = "".join(f", {kind.value} {share:.0%}" for kind, share in list(shares.items())[:2])
         limit = "" if self.links.bottleneck is None else f", bottleneck {self.links.name(self.links.bottleneck)}"
         return f"Explanation({self.timeline!r}{path}{limit})"
 
@@ -235,8 +227,8 @@ class Explanation:
 def why_not_explained(schedule: Schedule) -> str | None:
     """Return why `schedule` is too large to examine; None if it is not."""
     num_transfers = schedule.num_transfers
-    if num_transfers > MAX_TRANSFERS:
-        return f"{num_transfers:,} transfers: at most {MAX_TRANSFERS:,} are examined one by one"
+    if num_transfers > EXPLAINED_TRANSFERS:
+        return f"{num_transfers:,} transfers: at most {EXPLAINED_TRANSFERS:,} are examined one by one"
     if num_transfers * _BYTES_PER_TRANSFER > free_bytes():
         return f"too little free memory to examine {num_transfers:,} transfers one by one"
     return None

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +29,7 @@ class GraphShape(Enum):
     CIRCLE = "circle"  # in the order of ranks
 
 
-@dataclass(frozen=True, slots=True)
-class HostBox:
+class HostBox(NamedTuple):
     """The rectangle of one host."""
 
     name: str
@@ -55,7 +55,23 @@ class GraphLayout:
     @property
     def bends(self) -> Floats:
         """The control point of each pair's link, a quadratic Bezier curve, (num_pairs, 2)."""
-        return _bends(self.shape, self.places, self.pairs)
+        places, (src, dst) = self.places, self.pairs.T
+        known = {*zip(src.tolist(), dst.tolist(), strict=True)}
+        both: Bools = np.array([(pair[1], pair[0]) in known for pair in self.pairs.tolist()], dtype=np.bool_)
+        middle, along = (places[src] + places[dst]) / 2, places[dst] - places[src]
+        aside = np.column_stack([along[:, 1], -along[:, 0]])
+        length, from_centre = np.linalg.norm(along, axis=1), np.linalg.norm(middle - 0.5, axis=1)
+        closest = np.linalg.norm(places[:, None] - places + np.eye(len(places))[..., None], axis=-1).min()
+        if self.shape is GraphShape.RING:
+            outwards = np.sign(((middle - 0.5) * aside).sum(axis=1)) * (0.5 - _MARGIN - from_centre)
+            arcs = 2 * (outwards + _APART * closest * both) / length
+            bent = np.full(len(self.pairs), _TWO_RANKS) if len(places) == 2 else arcs
+        else:
+            touches = _TOUCHES * float(closest)
+            over: Bools = np.array([_is_over_a_rank(places, pair, touches) for pair in self.pairs.tolist()], np.bool_)
+            central = (from_centre < 0.1 * length) & (self.shape is GraphShape.CIRCLE)
+            bent = np.select([central, over, both], [_THROUGH_THE_MIDDLE, _OVER_A_RANK, _BOTH_WAYS])
+        return np.asarray(middle + bent[:, None] * aside)
 
 
 def lay_out_graph(schedule: Schedule, host_names: Sequence[str] = (), host_of_rank: Ints | None = None) -> GraphLayout:
@@ -138,28 +154,9 @@ def _within_margins(places: Floats) -> Floats:
     return np.asarray(_MARGIN + across * (1 - 2 * _MARGIN))
 
 
-def _bends(shape: GraphShape, places: Floats, pairs: Ints) -> Floats:
-    src, dst = pairs.T
-    known = {*zip(src.tolist(), dst.tolist(), strict=True)}
-    both: Bools = np.array([(pair[1], pair[0]) in known for pair in pairs.tolist()], dtype=np.bool_)
-    middle, along = (places[src] + places[dst]) / 2, places[dst] - places[src]
-    aside = np.column_stack([along[:, 1], -along[:, 0]])
-    length, from_centre = np.linalg.norm(along, axis=1), np.linalg.norm(middle - 0.5, axis=1)
-    closest = np.linalg.norm(places[:, None] - places + np.eye(len(places))[..., None], axis=-1).min()
-    if shape is GraphShape.RING:
-        outwards = np.sign(((middle - 0.5) * aside).sum(axis=1)) * (0.5 - _MARGIN - from_centre)
-        arcs = 2 * (outwards + _APART * closest * both) / length
-        bent = np.full(len(pairs), _TWO_RANKS) if len(places) == 2 else arcs
-    else:
-        touches = _TOUCHES * float(closest)
-        over = np.array([_is_over_a_rank(places, src, dst, touches) for src, dst in pairs.tolist()], dtype=np.bool_)
-        central = (from_centre < 0.1 * length) & (shape is GraphShape.CIRCLE)
-        bent = np.select([central, over, both], [_THROUGH_THE_MIDDLE, _OVER_A_RANK, _BOTH_WAYS])
-    return np.asarray(middle + bent[:, None] * aside)
-
-
-def _is_over_a_rank(places: Floats, src: int, dst: int, touches: float) -> bool:
-    along, others = places[dst] - places[src], np.delete(places, (src, dst), axis=0) - places[src]
+def _is_over_a_rank(places: Floats, pair: list[int], touches: float) -> bool:
+    begin, end = places[pair]
+    along, others = end - begin, np.delete(places, pair, axis=0) - begin
     share = others @ along / (along @ along)
     away = np.linalg.norm(others - share[:, None] * along, axis=1)
     return bool(((share > 0) & (share < 1) & (away < touches)).any())

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from ringsim.network import NONE, Floats, Ints, Network, Topology, lay_out, require_sound
+from ringsim.limits import BOUND_FLOW_EDGES, BOUND_PAIRS
+from ringsim.network import NONE, Floats, Ints, Network, Topology, lay_out
 from ringsim.schedule import Bools, Collective
+from ringsim.units import ROUNDING
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -23,11 +25,8 @@ if TYPE_CHECKING:
 BOUNDED = (
     Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER, Collective.BROADCAST, Collective.REDUCE,
 )  # fmt: skip
-MAX_FLOW_EDGES = 8_000  # of all flow problems of one kind together; about a second
 MIN_TARGETS = 8  # least number of ranks for which a cut is found
-SAME = 1e-9  # numbers closer than this fraction are equal
 SOURCE, SINK = "source", "sink"
-MAX_PAIRS = 2**19  # of ranks; 724 ranks, which take some seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,16 +55,14 @@ class Links:
     def of(cls, topology: Topology) -> Self:
         """Return the links between all pairs of ranks.
 
-        Raises ValueError for more than `MAX_PAIRS` pairs, and for impossible costs.
+        Raises ValueError for more than `BOUND_PAIRS` pairs.
         """
         num_ranks = topology.num_ranks
-        if num_ranks * (num_ranks - 1) > MAX_PAIRS:
+        if num_ranks * (num_ranks - 1) > BOUND_PAIRS:
             rule = "at most that many are examined one by one"
-            raise ValueError(f"{num_ranks} ranks have more than {MAX_PAIRS:,} pairs: {rule}")
-        require_sound(topology)
+            raise ValueError(f"{num_ranks} ranks have more than {BOUND_PAIRS:,} pairs: {rule}")
         src, dst = np.nonzero(~np.eye(num_ranks, dtype=np.bool_))
         paths, processors = topology.paths(src, dst), topology.processors
-        paths.check()
         is_used = (paths.resource != NONE) & (paths.use_per_byte > 0)
         s_per_byte = np.zeros(paths.resource.shape)
         s_per_byte[is_used] = paths.use_per_byte[is_used] / topology.resources.capacity[paths.resource[is_used]]
@@ -161,7 +158,7 @@ class NetworkBound:
 
 
 def bound_of(collective: Collective, network: Network, num_ranks: int, size_bytes: int) -> NetworkBound | None:
-    """Return the least time of a collective; None unless it is in `BOUNDED` and has at most `MAX_PAIRS` pairs of ranks.
+    """Return the least time of a collective; None if it is not in `BOUNDED`, or has too many ranks.
 
     Raises ValueError if the network has no room for `num_ranks` ranks.
 
@@ -171,7 +168,7 @@ def bound_of(collective: Collective, network: Network, num_ranks: int, size_byte
         0.856
     """
     topology = network.topology(num_ranks)
-    if collective not in BOUNDED or num_ranks * (num_ranks - 1) > MAX_PAIRS:
+    if collective not in BOUNDED or num_ranks * (num_ranks - 1) > BOUND_PAIRS:
         return None
     if num_ranks == 1:
         return NetworkBound(0.0, 0.0)
@@ -265,7 +262,7 @@ def _worst_cut_of_shares(links: Links, size_bytes: int) -> Cut:
         while worst.time_s > 0:
             cut = network.cut_of_shares(target, share / worst.time_s)
             next_one = cut.bound(needed(cut.ranks), network)
-            if next_one.time_s <= worst.time_s * (1 + SAME):
+            if next_one.time_s <= worst.time_s * (1 + ROUNDING):
                 break
             worst = next_one
     return worst
@@ -368,7 +365,7 @@ class FlowNetwork:
     def targets(self, *, from_root: bool = False) -> list[int]:
         """Return the ranks for which to find a cut, if not all, ranks with distinct capacities first."""
         num_ranks = self.links.num_ranks
-        most = max(MIN_TARGETS, MAX_FLOW_EDGES // max(self.graph.number_of_edges(), 1))
+        most = max(MIN_TARGETS, BOUND_FLOW_EDGES // max(self.graph.number_of_edges(), 1))
         first_of: dict[tuple[Any, ...], int] = {}
         for rank in range(int(from_root), num_ranks):
             edges = self.graph.in_edges(("rank", rank))

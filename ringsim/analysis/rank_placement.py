@@ -12,14 +12,15 @@ from itertools import permutations
 
 import numpy as np
 
+from ringsim.analysis.faults import fails_at_s, message_s
+from ringsim.limits import PLACED_TRANSFERS
 from ringsim.network import Floats, Network
 from ringsim.schedule import Schedule, permute_ranks
 from ringsim.simulation import RULE, Runtime, predict_time
+from ringsim.units import ROUNDING
 
 MAX_SIMULATED_ORDERS = 120  # all of 5 ranks
-MAX_SIMULATED_TRANSFERS = 60_000  # of all orders together: some seconds
 MAX_IN_VAIN = 40  # consecutive orders that were no faster than the best
-SAME = 1e-9  # times closer than this fraction are equal but for rounding
 
 Ranks = tuple[int, ...]
 
@@ -73,7 +74,7 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
     for order in _orders(schedule, network, size_bytes, times_s, budget, np.random.default_rng(seed)):
         times_s[order] = predict_time(permute_ranks(schedule, order), network, size_bytes, runtime=runtime)
         on_progress(1)
-        best = order if times_s[order] < times_s[best] * (1 - SAME) else best
+        best = order if times_s[order] < times_s[best] * (1 - ROUNDING) else best
         if len(times_s) >= budget or time.monotonic() > ends_at:
             break
     before_s, best_s = times_s[given], times_s[best]
@@ -82,7 +83,7 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
 
 def default_budget(schedule: Schedule) -> int:
     """Return the number of orders that take some seconds, at least two."""
-    return max(2, min(MAX_SIMULATED_ORDERS, MAX_SIMULATED_TRANSFERS // max(schedule.num_transfers, 1)))
+    return max(2, min(MAX_SIMULATED_ORDERS, PLACED_TRANSFERS // max(schedule.num_transfers, 1)))
 
 
 def _orders(
@@ -96,15 +97,15 @@ def _orders(
     if math.factorial(min(len(given) - first, 20)) <= budget:
         yield from ((*given[:first], *free) for free in permutations(given[first:]) if free != given[first:])
         return
-    message_s = _message_times(network, schedule.num_ranks, size_bytes / schedule.num_chunks)
-    if (nearest := _nearest_neighbours(message_s)) != given:
+    times = _message_times(network, schedule.num_ranks, size_bytes / schedule.num_chunks)
+    if (nearest := _nearest_neighbours(times)) != given:
         yield nearest
     at, best_s, in_vain = min(times_s, key=times_s.__getitem__), min(times_s.values()), 0
     for _ in range(10 * budget):  # in case all orders have been simulated
         if (changed := _changed(at, first, rng)) in times_s:
             continue
         yield changed
-        in_vain = 0 if times_s[changed] < best_s * (1 - SAME) else in_vain + 1
+        in_vain = 0 if times_s[changed] < best_s * (1 - ROUNDING) else in_vain + 1
         best_s = min(best_s, times_s[changed])
         at = changed if times_s[changed] <= times_s[at] else at
         if in_vain == MAX_IN_VAIN:
@@ -115,12 +116,10 @@ def _message_times(network: Network, num_ranks: int, num_bytes: float) -> Floats
     """Return the seconds of a message alone, (num_ranks, num_ranks); infinite on failing paths."""
     topology = network.topology(num_ranks)
     src, dst = np.nonzero(~np.eye(num_ranks, dtype=np.bool_))
-    paths = topology.paths(src, dst)
-    fails = np.append(np.isfinite(topology.resources.fails_at_s), False)[paths.resource].any(axis=1)
-    message_s = np.full((num_ranks, num_ranks), np.inf)
-    message_s[src, dst] = paths.latency_s + num_bytes / paths.alone_bytes_per_s(topology.resources)
-    message_s[src[fails], dst[fails]] = np.inf
-    return message_s
+    times_s = np.full((num_ranks, num_ranks), np.inf)
+    fails = np.isfinite(fails_at_s(topology, src, dst))
+    times_s[src, dst] = np.where(fails, np.inf, message_s(topology, src, dst, num_bytes))
+    return times_s
 
 
 def _nearest_neighbours(message_s: Floats) -> Ranks:

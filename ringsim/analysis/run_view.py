@@ -2,16 +2,17 @@
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
 
+import math
 from bisect import bisect_left
 from functools import cached_property, partial
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ringsim.analysis import contributions
-from ringsim.analysis.blocked import BlockedRun, find_blocked
+from ringsim.analysis.faults import BlockedRun, SlowParts, find_blocked, find_slow_parts
 from ringsim.analysis.graph_layout import GraphLayout, lay_out_graph
-from ringsim.analysis.slow_parts import SlowParts, find_slow_parts
 from ringsim.analysis.walkthrough import describe_phases
 from ringsim.network import Network, Topology
 from ringsim.schedule import Ints, Schedule
@@ -122,12 +123,8 @@ class RunView:
         """The times of the schedule at various sizes, including this run's."""
         schedule, network = self.schedule, self.network
         sizes = np.int64(2) ** np.arange(_SMALLEST_LOG2, max(_LARGEST_LOG2, self.size_bytes.bit_length()) + 1)
-        times: list[float] = []
-        for size in sizes.tolist():
-            time_s = predict_time(schedule, network, size)
-            if not np.isfinite(time_s):
-                break
-            times.append(time_s)
+        every = (predict_time(schedule, network, size) for size in sizes.tolist())
+        times = list(takewhile(math.isfinite, every))
         sizes, times_s, floor_s = sizes[: len(times)], np.array(times), predict_time(schedule, network, 0)
         formula = [closed_form_of(schedule, network, size) for size in sizes.tolist()]
         closed_form_s = None if None in formula else np.array(formula, dtype=np.float64)

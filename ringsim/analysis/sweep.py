@@ -11,36 +11,24 @@ from functools import partial
 from itertools import product
 from typing import Annotated, Any, ClassVar, Self
 
+from ringsim import files
 from ringsim.analysis.costs import algbw_bytes_per_s, busbw_bytes_per_s
-from ringsim.files import (
-    FileFormat,
-    JsonFile,
-    OpenRecord,
-    atomic_file,
-    decode,
-    encode,
-    naming_place,
-    parse_json,
-    read_text,
-    values,
-)
+from ringsim.files import values
 from ringsim.libraries import LIBRARIES, LIBRARY, LIBRARY_ALGORITHMS, MESSAGES, Call, library_of, why_not
-from ringsim.limits import estimated_transfers, format_count
+from ringsim.limits import SWEPT_TRANSFERS, estimated_transfers, format_count
 from ringsim.measurements import provenance
 from ringsim.network import Network
 from ringsim.registry import Algorithm, base_name, build, size_variant
 from ringsim.schedule import Collective, Schedule
 from ringsim.text_table import records_csv
-from ringsim.units import decimal_number, format_size, plural, whole_number
+from ringsim.units import ROUNDING, decimal_number, format_size, plural, whole_number
 from ringsim.workers import Workers
 
-MAX_TRANSFERS = 10**7  # of a schedule; listed, it takes about 1 GB
 BASELINE, LIBRARY_RING = "ring", LIBRARY_ALGORITHMS[0]
-_TIE = 1e-9  # equal work in a different order differs only by rounding
 _NumRanks = Annotated[int, values.whole(2, values.MAX_RANKS)]
 
 
-class SweepCell(OpenRecord, frozen=True):
+class SweepCell(files.OpenRecord, frozen=True):
     """One algorithm's time for one number of ranks, network and size, or the reason why there is none.
 
     num_steps, num_transfers, time_s: None if skipped. skipped: the reason, or empty.
@@ -77,7 +65,7 @@ class SweepCell(OpenRecord, frozen=True):
 
     def as_dict(self) -> dict[str, Any]:
         rates = {"algbw_bytes_per_s": self.algbw_bytes_per_s, "busbw_bytes_per_s": self.busbw_bytes_per_s}
-        return {**encode(self), **rates}
+        return {**files.encode(self), **rates}
 
 
 def _listed(counts: Sequence[int]) -> str:
@@ -97,7 +85,7 @@ class Winner:
     over_second: float | None
 
 
-class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
+class Sweep(files.JsonFile, frozen=True, forbid_unknown_fields=False):
     """Cells for all combinations, and their origin.
 
     networks: `as_dict` of each network, by its name in the cells. provenance: see `ringsim.measurements.provenance`.
@@ -107,7 +95,7 @@ class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
     networks: dict[str, dict[str, Any]]
     provenance: dict[str, Any]
 
-    FORMAT: ClassVar = FileFormat("ringsim-sweep", 1, made_by="ringsim sweep --csv")
+    FORMAT: ClassVar = files.FileFormat("ringsim-sweep", 1, made_by="ringsim sweep --csv")
 
     def __post_init__(self) -> None:
         if len({cell.collective for cell in self.cells}) != 1:
@@ -183,7 +171,7 @@ class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write `csv_text`. Raises OSError."""
-        with atomic_file(path) as file:
+        with files.atomic_file(path) as file:
             file.write(self.csv_text().encode())
 
     def csv_text(self) -> str:
@@ -193,15 +181,15 @@ class Sweep(JsonFile, frozen=True, forbid_unknown_fields=False):
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file of `to_csv`. Raises OSError, and ValueError for any other file."""
-        first, _, table = read_text(path).partition("\n")
-        with naming_place(f"{path}, line 1"):
+        first, _, table = files.read_text(path).partition("\n")
+        with files.naming_place(f"{path}, line 1"):
             try:
-                header = parse_json(first.removeprefix("#"))
+                header = files.parse_json(first.removeprefix("#"))
             except ValueError:
                 header = None
             cls.FORMAT.read(header)
         cells = list(_read_lines(str(path), table))
-        with naming_place(path):
+        with files.naming_place(path):
             return cls.from_dict({**header, "cells": cells})
 
     def _header(self) -> dict[str, Any]:
@@ -213,11 +201,11 @@ def _read_lines(path: str, table: str) -> Iterator[SweepCell]:
     rows = csv.DictReader(table.split("\n"), strict=True)
     try:
         for line, row in enumerate(rows, start=3):
-            with naming_place(f"{path}, line {line}"):
+            with files.naming_place(f"{path}, line {line}"):
                 if None in row:
                     raise ValueError("must have a value for each column, and none without a name")
                 known = {name: _value(name, text) for name, text in row.items() if text is not None}
-                yield decode(SweepCell, known)
+                yield files.decode(SweepCell, known)
     except csv.Error as error:
         raise ValueError(f"{path}, line {rows.line_num + 1}: is not CSV: {error}") from None
 
@@ -237,7 +225,7 @@ def _value(column: str, text: str) -> Any:
 def _winner(cells: Sequence[SweepCell], baseline: str) -> Winner:
     times = {cell.algorithm: cell.time_s for cell in cells if cell.time_s is not None}
     least = min(times.values())
-    winner = next(cell for cell in cells if times[cell.algorithm] <= least * (1 + _TIE))
+    winner = next(cell for cell in cells if times[cell.algorithm] <= least * (1 + ROUNDING))
     others = [time_s for name, time_s in times.items() if name != winner.algorithm]
     return Winner(winner, _ratio(times.get(baseline), least), _ratio(min(others, default=None), least))
 
@@ -254,7 +242,7 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
     networks: Mapping[str, Network],
     on_progress: Callable[[int], object] = lambda _: None,
     *,
-    max_transfers: float = MAX_TRANSFERS,
+    max_transfers: float = SWEPT_TRANSFERS,
     as_library: bool = False,
     workers: Workers | None = None,
 ) -> Sweep:

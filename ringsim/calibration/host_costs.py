@@ -306,7 +306,7 @@ def _late(
         return {}
     probe = calls[0]
     share = len(late) / len(probe.times_s)
-    simulated_s = library.call_s(network, computed_s=math.inf, is_async=prefix == "async_")
+    simulated_s = library.call_cost(network, is_async=prefix == "async_").after_s(math.inf)
     if library is GLOO:
         ring = library.schedule(Collective.ALL_REDUCE, num_ranks, probe.size_bytes)
         simulated_s += predict_time(ring, network, probe.size_bytes, runtime=library.runtime)

@@ -24,10 +24,10 @@ from ringsim.measurements import (
     read_logs,
 )
 from ringsim.network import Nics
+from ringsim.text_table import MAX_NAMED
 from ringsim.units import parse_rate, plural, whole_number
 
 COUNT = IntRange(1, 2**20)
-MOST_LINES = 8  # of rows that are left out
 _SHAPED = re.compile(r"(.+):((?:nodes|ranks-per-node)=.*)")
 
 
@@ -113,9 +113,9 @@ def _timings(
 ) -> Timings:
     settings = NOT_KNOWN._replace(algorithms=nccl_algo or "", protocols=nccl_proto or "")
     timings = read_timings(files, LogShape(nodes, ranks_per_node), settings)
-    for line in timings.left_out[:MOST_LINES]:
+    for line in timings.left_out[:MAX_NAMED]:
         click.echo(f"left out: {line}", err=True)
-    if (more := len(timings.left_out) - MOST_LINES) > 0:
+    if (more := len(timings.left_out) - MAX_NAMED) > 0:
         click.echo(f"left out: {plural(more, 'more row')}", err=True)
     return timings
 

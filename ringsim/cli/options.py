@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from ringsim.calibration import nic_warning, one_host_warning
 from ringsim.console import PICTURE, RATE, TIME, Choice, IntRange, Name, Quantity, parse_numbers, say, say_wrote
+from ringsim.files import values
 from ringsim.libraries import LIBRARY
 from ringsim.network import Network, Tuning, load_network, preset_names
 from ringsim.registry import ALGORITHMS
@@ -22,7 +23,6 @@ from ringsim.units import parse_size, whole_number
 from ringsim.workers import Workers
 
 MAX_JOBS = 2**10
-MAX_RANKS = 2**17  # above, simulating one collective takes many minutes
 COLLECTIVES = sorted({collective for collective, _ in ALGORITHMS}, key=lambda collective: collective.value)
 
 Command = Callable[..., None]
@@ -80,8 +80,8 @@ class _NumberOfRanks(IntRange):
 
 def _parse_num_ranks(text: str) -> int:
     num_ranks = whole_number(text.strip())
-    if num_ranks is None or not 2 <= num_ranks <= MAX_RANKS:
-        raise ValueError(f"{text!r} is not a number of ranks: write a whole number from 2 to {MAX_RANKS}")
+    if num_ranks is None or not 2 <= num_ranks <= values.MAX_RANKS:
+        raise ValueError(f"{text!r} is not a number of ranks: write a whole number from 2 to {values.MAX_RANKS}")
     return num_ranks
 
 
@@ -106,7 +106,7 @@ def known_algorithms(context: click.Context) -> list[str]:
     return list(dict.fromkeys([*names, LIBRARY]))
 
 
-RANKS = _NumberOfRanks(1, MAX_RANKS)
+RANKS = _NumberOfRanks(1, values.MAX_RANKS)
 NUMBERS_OF_RANKS = Quantity("ranks", lambda text: parse_numbers(text, _parse_num_ranks, factor=2))
 ALL_REDUCE = Name("name", [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE])
 NETWORK = Name("name", lambda _: preset_names())

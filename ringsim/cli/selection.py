@@ -10,7 +10,8 @@ from click import option
 from ringsim.analysis import why_not_explained
 from ringsim.cli.options import Decorator, collective_option, is_given, known_algorithms, ranks_option, together
 from ringsim.console import Name, Quantity, say
-from ringsim.libraries import DIRECT, LIBRARIES, LIBRARY, MAX_TRANSFERS, Call, Plan, library_of
+from ringsim.libraries import DIRECT, LIBRARIES, LIBRARY, Call, Plan, library_of
+from ringsim.limits import CHOSEN_TRANSFERS
 from ringsim.network import Network
 from ringsim.registry import build, names_file
 from ringsim.report import parse_placement
@@ -85,7 +86,7 @@ class Selection:
             return None if num_ranks == 1 else library.fastest_plan(self.schedule, network, self.size, runtime=runtime)
         chosen = library.choose(network, Call.on(network, collective, num_ranks, self.size), runtime=runtime)
         chosen = replace(chosen, schedule=self.placed(chosen.schedule))
-        chosen.require_known(MAX_TRANSFERS, runtime)
+        chosen.require_known(CHOSEN_TRANSFERS, runtime)
         if self.algorithm is None:
             say(f"{network.name}: {library.title} would use {chosen.schedule.algorithm}; --algorithm names another")
         return chosen

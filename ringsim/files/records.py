@@ -47,6 +47,17 @@ def _without_subclass(value: Any) -> Any:
     raise TypeError(f"{value!r}: a file cannot hold a {type(value).__name__}")
 
 
+_RATES = ("bandwidth", "uplink")  # other keys name the operation, such as copy_bandwidth
+
+
+def without_unit(field: str) -> str:
+    """Return the key of a field whose value has a unit in the file."""
+    if field.endswith("_bytes_per_s"):
+        stem = field.removesuffix("_bytes_per_s")
+        return stem if stem in _RATES else f"{stem}_bandwidth"
+    return field.removesuffix("_bytes").removesuffix("_s")
+
+
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A record that refuses unknown keys."""
 

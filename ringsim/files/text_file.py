@@ -12,6 +12,8 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from ringsim.suggestions import did_you_mean
+
 MAX_BYTES = 256 * 2**20  # also prevents an endless device, such as /dev/zero, from filling the memory
 _TOO_DEEP = "is nested too deeply"
 
@@ -124,6 +126,25 @@ def quoted(value: object, most: int = 60) -> str:
 def shortened(text: str, most: int = 60) -> str:
     """Cut the text to `most` characters, with dots at the end."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names of the presets in a folder in alphabetical order."""
+    return sorted(path.stem for path in folder.glob("*.toml"))
+
+
+def read_preset(kind: str, name: str, folder: Path) -> tuple[str, str]:
+    """Return the text of a preset, or of a file whose name ends in .toml, and the file's name for messages.
+
+    kind: of what it describes, for messages. Raises ValueError for an unknown preset, and OSError for a file that
+    cannot be read.
+    """
+    if name.endswith(".toml"):
+        return read_text(Path(name)), name
+    if name not in (names := names_in(folder)):
+        presets = f"{did_you_mean(name, names)}presets are {', '.join(names)}"
+        raise ValueError(f"{kind} {name!r}: {presets}; or give a file that ends in .toml")
+    return read_text(folder / f"{name}.toml"), f"ringsim/{folder.parent.name}/presets/{name}.toml"
 
 
 @contextmanager

@@ -6,15 +6,16 @@ A parser converts a JSON or TOML value, or raises ValueError with the broken rul
 import re
 import sys
 from collections.abc import Callable
+from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 from msgspec import Meta
 
-from ringsim.units import MAX_VALUE, parse_rate, parse_time
+from ringsim.units import MAX_VALUE, parse_flops, parse_rate, parse_size, parse_time
 
 Parser = Callable[[Any], Any]
 
-MAX_RANKS = 2**17
+MAX_RANKS = 2**17  # above, simulating one collective takes many minutes
 MIN_S, MAX_S = 1e-12, 1e9  # below the resolution of any clock, and decades; sums and quotients stay finite
 MAX_RATIO = 1e9  # how many times as slow something may be
 MAX_COUNT = 2**20  # more hosts, NICs or cores are a typing error
@@ -48,8 +49,8 @@ def is_whole(value: object) -> TypeGuard[int]:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a number, and not true or false."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Return whether a value is a number, of Python or NumPy, and not true or false."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def whole(low: int = 0, high: int = MAX_VALUE, unit: str = "") -> Meta:
@@ -84,6 +85,14 @@ def time(value: Any) -> float:
     return _quantity(parse_time, value, '"10us" or "1.5ms"')
 
 
+def _capacity(value: Any) -> int:
+    return int(_quantity(parse_size, value, '"80GiB"'))
+
+
+def _flops(value: Any) -> float:
+    return _quantity(parse_flops, value, '"312TFLOP/s"')
+
+
 def _quantity(parse: Callable[[str], float], value: Any, example: str) -> float:
     if not isinstance(value, str):
         raise ValueError(f"must be text with a unit, such as {example}")
@@ -109,6 +118,8 @@ Text = By[str, _text]
 Name = By[str, _name]
 Time = By[float, time]
 Rate = By[float, rate]
+Capacity = By[int, _capacity]
+Flops = By[float, _flops]
 Whole = Annotated[int, whole()]
 Positive = Annotated[int, whole(1)]
 NumRanks = Annotated[int, whole(1, MAX_RANKS)]

@@ -25,12 +25,12 @@ import numpy as np
 
 from ringsim.formats.msccl_file import Instruction, Placed, Program, Types, buffers_of, read_program
 from ringsim.schedule import Schedule, ScheduleError, Transfer, held_at_end, held_at_start
+from ringsim.text_table import MAX_NAMED
 
 if TYPE_CHECKING:
     import networkx as nx
 
 MAX_BYTES = 2**30  # of the table of preceding steps
-MAX_NAMED = 6  # steps of a deadlock, in a message
 NO_STEP = -1  # in place of a step or a move: held from the start
 NOT_A_STATE = -1  # in place of a version: it was added to a state
 _ONE_STATE = "its gpu keeps together with another one of it; a Schedule has one state for each rank and chunk"

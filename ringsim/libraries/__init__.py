@@ -24,5 +24,5 @@ from ringsim.libraries.library import (
     given_name,
 )
 from ringsim.libraries.nccl_model import Rates, launch_s, predict, times_s, unmet_settings
-from ringsim.libraries.plan import MAX_TRANSFERS, Plan, in_even_chunks
+from ringsim.libraries.plan import Plan, in_even_chunks
 from ringsim.libraries.table import LIBRARIES, LIBRARY, LIBRARY_ALGORITHMS, library_of, why_not

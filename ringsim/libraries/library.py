@@ -6,12 +6,13 @@ allgather.cc and broadcast.cc of Gloo.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 from ringsim.algorithms import RanksPerHost
 from ringsim.libraries.call import Call
-from ringsim.libraries.plan import MAX_TRANSFERS, Plan
-from ringsim.network import Network, Processor, SharedMemory
+from ringsim.libraries.plan import Plan
+from ringsim.limits import CHOSEN_TRANSFERS
+from ringsim.network import Network
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import RULE, Runtime, predict_repeated, predict_time
@@ -21,6 +22,23 @@ DIRECT = (Collective.GATHER, Collective.SCATTER, Collective.ALL_TO_ALL)  # every
 # cleared first.
 NEW_BEYOND_BYTES = 32 * 2**20
 SHARED_MEMORY = "shm"  # the transport of ranks of a host that read from each other's memory
+
+
+class CallCost(NamedTuple):
+    """The cost of a call besides its messages and copies; 0 if the network has no such cost.
+
+    cold_s: more after a long computation, when the caches are cold and the threads asleep; at most the computation.
+    late_share, late_s: of the calls, and the time by which they are late.
+    """
+
+    call_s: float
+    cold_s: float
+    late_share: float
+    late_s: float
+
+    def after_s(self, computed_s: float) -> float:
+        """Return the seconds of a call that is not late, after a computation since the rank's previous call."""
+        return self.call_s + min(self.cold_s, computed_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +89,7 @@ class Library:
         return "it has one algorithm for all sizes"
 
     def choose(
-        self, network: Network, call: Call, max_transfers: float = MAX_TRANSFERS, runtime: Runtime = RULE
+        self, network: Network, call: Call, max_transfers: float = CHOSEN_TRANSFERS, runtime: Runtime = RULE
     ) -> Plan:
         """Return the library's choice for a call, by its own formula. runtime: as in `simulate`.
 
@@ -83,18 +101,6 @@ class Library:
     def _refusal(self, network: Network, why: str) -> ValueError:
         return ValueError(f"{given_name(network)}: {self.title}'s choice is not known: {why}")
 
-    def plans(
-        self, schedule: Schedule, network: Network, size_bytes: int, per_host: RanksPerHost, measured: Network
-    ) -> list[Plan]:
-        """Return the schedule over each protocol that it may use; none if the library has no protocols.
-
-        per_host: participating ranks, on every host or on each; None: all ranks of a host.
-        measured: the network that was measured, if `network` is a better one, such as with twice the bandwidth. Its
-        pace is used, since measured values, such as the steps of a ring, do not follow from better links.
-        """
-        del schedule, network, size_bytes, per_host, measured
-        return []
-
     def fastest_plan(
         self,
         schedule: Schedule,
@@ -103,51 +109,40 @@ class Library:
         per_host: RanksPerHost = None,
         runtime: Runtime = RULE,
     ) -> Plan | None:
-        plans = self.plans(schedule, network, size_bytes, per_host, network)
-        return min(plans, key=lambda plan: plan.time_s(runtime=runtime), default=None)
+        """Return the schedule over its fastest protocol; None if the library has no protocols.
+
+        per_host: participating ranks, on every host or on each; None: all ranks of a host.
+        """
+        del schedule, network, size_bytes, per_host, runtime
+        return None
 
     def time_s(
         self, schedule: Schedule, network: Network, size_bytes: int, *, measured: Network | None = None
     ) -> float:
-        """Return the seconds of a schedule as the library sends it. measured: as in `plans`."""
-        plans = self.plans(schedule, network, size_bytes, None, measured or network)
-        return min(plan.time_s() for plan in plans) if plans else predict_time(schedule, network, size_bytes)
+        """Return the seconds of a schedule as the library sends it.
+
+        measured: the network that was measured, if `network` is a better one, such as with twice the bandwidth. Its
+        pace is used, since measured values, such as the steps of a ring, do not follow from better links.
+        """
+        del measured
+        return predict_time(schedule, network, size_bytes)
 
     def copies(self, collective: Collective, num_ranks: int, size_bytes: int) -> tuple[float, float]:
         """Return the bytes that each rank copies in a call, and copies into a new tensor; see `copy_s`."""
         del collective, num_ranks, size_bytes
         return 0.0, 0.0
 
-    def call_s(self, network: Network, *, computed_s: float = 0.0, is_async: bool = False) -> float:
-        """Return the seconds of a call besides its messages; 0 if the network has no such cost.
-
-        computed_s: the rank's computation since its previous call. After a long computation the caches are cold and the
-        threads asleep; the extra cost is at most the computation itself.
-        is_async: whether another thread executes the call.
-        """
-        processor = network.spec.processor
+    def call_cost(self, network: Network, *, is_async: bool = False) -> CallCost:
+        """Return the cost of a call on its host; is_async: whether another thread executes the call."""
+        rank = network.spec.processor
         if self.is_torch:
-            return processor.torch_call_s + min(processor.cold_torch_call_s, computed_s)
-        costs = self._costs(network)
-        return costs.call_s + min(costs.cold_call_s, computed_s) + processor.async_call_s * is_async
-
-    def late_calls(self, network: Network, *, is_async: bool = False) -> tuple[float, float]:
-        """Return the share of late calls, and their delay in seconds; 0, 0 if the network has none.
-
-        is_async: as in `call_s`.
-        """
-        processor = network.spec.processor
-        if self.chooses:
-            return 0.0, 0.0
-        if self.is_torch:
-            return processor.torch_late_share, processor.torch_late_s
+            late = (0.0, 0.0) if self.chooses else (rank.torch_late_share, rank.torch_late_s)
+            return CallCost(rank.torch_call_s, rank.cold_torch_call_s, *late)
+        own = self.runtime.shared_memory(network) or rank
         if is_async:
-            return processor.async_late_share, processor.async_late_s
-        costs = self._costs(network)
-        return costs.late_share, costs.late_s
-
-    def _costs(self, network: Network) -> Processor | SharedMemory:
-        return self.runtime.shared_memory(network) or network.spec.processor
+            late = rank.async_late_share, rank.async_late_s
+            return CallCost(own.call_s + rank.async_call_s, own.cold_call_s, *late)
+        return CallCost(own.call_s, own.cold_call_s, own.late_share, own.late_s)
 
     def predict_call(
         self, schedule: Schedule, network: Network, size_bytes: int, *, in_place: bool = False, beside_s: float = 0.0
@@ -157,7 +152,7 @@ class Library:
         A link sends a saved burst at once, but from call to call it carries no more than its rate. in_place: as in
         `Runtime`. beside_s: additional time per call.
         """
-        runtime, call_s = replace(self.runtime, in_place=in_place), self.call_s(network) + beside_s
+        runtime, call_s = replace(self.runtime, in_place=in_place), self.call_cost(network).call_s + beside_s
         return predict_repeated(schedule, network, size_bytes, runtime, beside_s=call_s)
 
 

@@ -31,7 +31,7 @@ from ringsim.algorithms import (
 from ringsim.estimates import Estimate
 from ringsim.libraries.call import Call
 from ringsim.libraries.nccl_model import algorithm_times
-from ringsim.limits import transfers_in
+from ringsim.limits import CHOSEN_TRANSFERS
 from ringsim.measurements import CHAIN_TESTS
 from ringsim.network import Host, Link, Network, Nics, PlacedHost, Protocol, Spec, lay_out
 from ringsim.registry import base_name, build
@@ -39,7 +39,6 @@ from ringsim.schedule import Collective, Schedule, same_transfers
 from ringsim.simulation import RULE, OnProgress, Runtime, ignore_progress, lists_more_than, predict_time
 from ringsim.units import plural
 
-MAX_TRANSFERS = transfers_in(2.0)  # of a schedule that is simulated without having been asked for by name
 _PACES_KEPT = 1024
 _RINGS = {
     Collective.ALL_REDUCE: nccl_ring_all_reduce,
@@ -91,12 +90,8 @@ class Formula:
 
     def is_of(self, schedule: Schedule) -> bool:
         own = self.schedule
-        if schedule is own:
-            return True
-        counts = [(some.num_chunks, some.num_steps, some.num_transfers, some.partition) for some in (own, schedule)]
-        looked_at = None if own.num_transfers <= MAX_TRANSFERS else 1  # which tells ranks in other places
-        steps = (some.steps[:looked_at] for some in (own, schedule))
-        return counts[0] == counts[1] and all(map(same_transfers, *steps))
+        same_chunks = (own.num_chunks, own.partition) == (schedule.num_chunks, schedule.partition)
+        return same_chunks and same_transfers(own.steps, schedule.steps)
 
     def describes(self, network: Network) -> bool:
         """Return whether a network, too, has nothing that the formula does not know."""
@@ -154,7 +149,7 @@ class Plan:
     @property
     def sent_bytes(self) -> int:
         """Size to simulate: of many transfers few represent all if chunks are even, as NCCL's are."""
-        is_large = self.schedule.num_transfers > MAX_TRANSFERS
+        is_large = self.schedule.num_transfers > CHOSEN_TRANSFERS
         return in_even_chunks(self.schedule, self.size_bytes) if is_large else self.size_bytes
 
     @cached_property
@@ -174,7 +169,7 @@ class Plan:
         schedule, spec, num_ranks = self.schedule, self.described.spec, self.schedule.num_ranks
         is_sound = replace(spec, ranks_per_host=None, num_hosts=None) == _sound(spec)
         is_straight = (schedule.collective, schedule.algorithm) == (Collective.ALL_TO_ALL, "direct")
-        if not (is_sound and is_straight and num_ranks**2 > MAX_TRANSFERS):
+        if not (is_sound and is_straight and num_ranks**2 > CHOSEN_TRANSFERS):
             return None
         layout, host = lay_out(spec, num_ranks), self.network.spec.host
         on_host = np.bincount(layout.host_of_rank)
@@ -220,7 +215,7 @@ class Plan:
 
     def why_by_formula(self, runtime: Runtime) -> str | None:
         """Return why only the formula gives the time; None if a simulation also can."""
-        if self.formula_s(runtime) is None or (self.formula and not self.lists_more_than(MAX_TRANSFERS, runtime)):
+        if self.formula_s(runtime) is None or (self.formula and not self.lists_more_than(CHOSEN_TRANSFERS, runtime)):
             return None
         own = f"{self.library}'s" if self.formula else "a"
         return f"{self.schedule.num_transfers:,} transfers are too many to simulate: only {own} formula says the time"
@@ -270,7 +265,7 @@ def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int = 1) 
 def _simulated_s(algorithm: str, call: Call, protocol: Protocol, hosts: Network) -> float | None:
     """Return the simulated seconds of the library's own schedule; None if it is too large."""
     choice = Plan("", _own_schedule(algorithm, call), call.size_bytes, protocol, hosts)
-    too_large = lists_more_than(MAX_TRANSFERS, choice.schedule, hosts, choice.sent_bytes)
+    too_large = lists_more_than(CHOSEN_TRANSFERS, choice.schedule, hosts, choice.sent_bytes)
     return None if too_large else choice.time_s()
 
 

@@ -11,7 +11,8 @@ from ringsim.algorithms import NCCL_ALGORITHMS, RANKS_PER_HOST, RanksPerHost
 from ringsim.libraries.call import Call
 from ringsim.libraries.intervals import intervals
 from ringsim.libraries.library import DIRECT, GLOO, MESSAGES, OURS, Library
-from ringsim.libraries.plan import MAX_TRANSFERS, Formula, Plan, formulas
+from ringsim.libraries.plan import Formula, Plan, formulas
+from ringsim.limits import CHOSEN_TRANSFERS
 from ringsim.measurements import TESTS
 from ringsim.network import Network
 from ringsim.registry import base_name, build
@@ -39,7 +40,7 @@ class _Nccl(Library):
         return ""
 
     def choose(
-        self, network: Network, call: Call, max_transfers: float = MAX_TRANSFERS, runtime: Runtime = RULE
+        self, network: Network, call: Call, max_transfers: float = CHOSEN_TRANSFERS, runtime: Runtime = RULE
     ) -> Plan:
         if why := self.why_unknown(network, call):
             raise self._refusal(network, why)
@@ -56,12 +57,29 @@ class _Nccl(Library):
         within = expected[0].map(lambda end_s: end_s / taken.time_s) if expected else None
         return Plan(self.title, taken.schedule, call.size_bytes, taken.protocol, network, taken, within)
 
-    def plans(
+    def fastest_plan(
+        self,
+        schedule: Schedule,
+        network: Network,
+        size_bytes: int,
+        per_host: RanksPerHost = None,
+        runtime: Runtime = RULE,
+    ) -> Plan | None:
+        plans = self._plans(schedule, network, size_bytes, per_host, network)
+        return min(plans, key=lambda plan: plan.time_s(runtime=runtime), default=None)
+
+    def time_s(
+        self, schedule: Schedule, network: Network, size_bytes: int, *, measured: Network | None = None
+    ) -> float:
+        plans = self._plans(schedule, network, size_bytes, None, measured or network)
+        return min(plan.time_s() for plan in plans) if plans else super().time_s(schedule, network, size_bytes)
+
+    def _plans(
         self, schedule: Schedule, network: Network, size_bytes: int, per_host: RanksPerHost, measured: Network
     ) -> list[Plan]:
-        """Return the schedule over its protocols, at the pace of the formula if there is one.
+        """Return the schedule over its protocols, at the pace of the formula of `measured` if there is one.
 
-        In-network reduction has only the last protocol. More than MAX_TRANSFERS transfers are not simulated once per
+        In-network reduction has only the last protocol. More than CHOSEN_TRANSFERS transfers are not simulated once per
         protocol: they get the formula's protocol or, without a formula, the last one, which is that of large tensors.
         """
         protocols = network.spec.protocols
@@ -69,7 +87,7 @@ class _Nccl(Library):
         known = self._formulas(schedule, measured, size_bytes, per_host)
         if base_name(schedule.algorithm) == "nvls":
             protocols = protocols[-1:]
-        elif schedule.num_transfers > MAX_TRANSFERS:
+        elif schedule.num_transfers > CHOSEN_TRANSFERS:
             name = _fastest(known.values()).protocol.name if known else ""
             protocols = tuple(protocol for protocol in protocols if protocol.name == name) or protocols[-1:]
         own = self.title, schedule, size_bytes
@@ -97,8 +115,7 @@ def _on_its_hosts(schedule: Schedule, network: Network, size_bytes: int) -> Sche
     default, own = (
         build(schedule.collective, name + hosts, schedule.num_ranks, size_bytes) for hosts in ("", f"@{per_host}")
     )
-    is_default = all(map(same_transfers, schedule.steps[:1], default.steps[:1]))  # and not in other places
-    return own if is_default else schedule
+    return own if same_transfers(schedule.steps, default.steps) else schedule  # whose ranks are in other places
 
 
 NCCL = _Nccl("NCCL", RULE, "ring", "ring", chooses=True)  # a process group has one stream: one call after another

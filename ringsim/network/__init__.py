@@ -39,5 +39,4 @@ from ringsim.network.topology import (
     Topology,
     connection_ends,
     connection_keys,
-    require_sound,
 )

@@ -5,6 +5,7 @@ from itertools import chain
 
 import numpy as np
 
+from ringsim.files import values
 from ringsim.network.fabric import Catalogue, RankLayout, lay_out, make_fabric
 from ringsim.network.spec import Spec
 from ringsim.network.topology import NONE, Floats, Ints, Paths, Processors, Topology, connection_keys
@@ -153,6 +154,9 @@ def _slowdowns(spec: Spec, num_ranks: int) -> Floats:
     for place, slow in enumerate(spec.slow_ranks):
         _check_rank(slow.rank, f"slow_rank[{place}].rank", num_ranks)
         slowdown[slow.rank] *= slow.slowdown
+        if slowdown[slow.rank] > values.MAX_RATIO:  # times would soon be infinite, and rates 0
+            rule = f"all of rank {slow.rank} together must be at most {values.MAX_RATIO:g}"
+            raise ValueError(f"slow_rank[{place}].slowdown = {slow.slowdown:g}: {rule}")
     return slowdown
 
 

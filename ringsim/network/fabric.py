@@ -91,6 +91,8 @@ def _slowed(capacity: float, slow: SlowLink, place: str) -> float:
         capacity = slow.bandwidth_bytes_per_s
     if slow.slowdown != 1 and np.isinf(capacity):
         raise ValueError(f'{place}.slowdown = {slow.slowdown:g}: "{slow.link}" has no limit: give a bandwidth')
+    if capacity / slow.slowdown == 0:
+        raise ValueError(f'{place}.slowdown = {slow.slowdown:g}: nothing is left of "{slow.link}"')
     return capacity / slow.slowdown
 
 

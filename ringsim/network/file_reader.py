@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ringsim.files import decode, naming_place, parse_toml, parsed, read_text, refusal
+from ringsim.files import decode, names_in, naming_place, parse_toml, parsed, read_preset, refusal
 from ringsim.network import spec
 from ringsim.network.fabric import neighbours, reach
 from ringsim.network.file_format import HostTable, NetworkFile, quantities
@@ -195,7 +195,7 @@ _FOLDER = Path(__file__).parent / "presets"
 
 def preset_names() -> list[str]:
     """Return the names of the presets in alphabetical order."""
-    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+    return names_in(_FOLDER)
 
 
 def load_network(name_or_path: str | Path) -> Network:
@@ -207,10 +207,4 @@ def load_network(name_or_path: str | Path) -> Network:
         >>> load_network("dgx-h100").name
         'dgx-h100'
     """
-    name = str(name_or_path)
-    if name.endswith(".toml"):
-        return read_network(read_text(Path(name)), name)
-    if name not in (names := preset_names()):
-        presets = f"{did_you_mean(name, names)}presets are {', '.join(names)}"
-        raise ValueError(f"network {name!r}: {presets}; or give a file that ends in .toml")
-    return read_network(read_text(_FOLDER / f"{name}.toml"), f"ringsim/network/presets/{name}.toml")
+    return read_network(*read_preset("network", str(name_or_path), _FOLDER))

@@ -11,6 +11,7 @@ import numpy as np
 
 from ringsim.files import Record, finite_or_none, naming_place, values
 from ringsim.network.cluster_topology import ClusterTopology
+from ringsim.network.fabric import lay_out
 from ringsim.network.shared_memory import SharedMemoryTopology
 from ringsim.network.spec import Host, Link, Processor, SharedMemory, Spec, require_number, require_quantities
 from ringsim.network.topology import Topology
@@ -239,18 +240,19 @@ class Network:
         """
         if self.message_costs or num_ranks < 2:
             return
-        topology, src = self.topology(num_ranks), np.arange(num_ranks - 1)
-        paths, costs = topology.paths(src, src + 1), topology.processors
+        topology, src = self.topology(num_ranks), np.arange(num_ranks)
+        dst = (src + 1) % num_ranks
+        paths, costs = topology.paths(src, dst), topology.processors
         capacity = np.append(topology.resources.capacity, np.inf)[paths.resource]  # of NONE, the last
         is_free = np.isinf(capacity).all(axis=1) & np.isinf(paths.bytes_per_s) & (paths.latency_s == 0)
-        is_free &= costs.send_overhead_s[src] + costs.receive_overhead_s[src + 1] == 0
+        is_free &= costs.send_overhead_s[src] + costs.receive_overhead_s[dst] == 0
         if is_free.any():
-            rank = int(np.flatnonzero(is_free)[0])
-            per_host = self.spec.ranks_per_host or num_ranks
-            key = "host.link" if self.spec.placed_hosts or rank // per_host == (rank + 1) // per_host else "host.nic"
+            rank = int(is_free.argmax())
+            hosts = lay_out(self.spec, num_ranks).host_of_rank[[rank, dst[rank]]]
+            key = "host.link" if hosts[0] == hosts[1] else "host.nic"
             shared = "; host.shared_memory is for --backend ring only" if self.spec.host.shared_memory else ""
             raise ValueError(
-                f"{self.place}: messages take no time on it from rank {rank} to rank {rank + 1}: "
+                f"{self.place}: messages take no time on it from rank {rank} to rank {dst[rank]}: "
                 f"give {key}.bandwidth or {key}.latency{shared}"
             )
 

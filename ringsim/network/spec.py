@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import structs
 
-from ringsim.files import Record, values
+from ringsim.files import Record, values, without_unit
 from ringsim.network.topology import Jitter
 
 
@@ -35,14 +35,10 @@ def _two_names(value: Any) -> tuple[str, str]:
 ResourceName = values.By[str, _name]
 # Keys that are not the names of their fields without units.
 _NAMES = {"hosts_per_leaf": "hosts", "ranks_per_host": "ranks", "num_hosts": "count"}
-_RATES = ("bandwidth", "uplink")  # other keys name the operation, such as copy_bandwidth
 
 
 def _key(field: str) -> str:
-    if field.endswith("_bytes_per_s"):
-        stem = field.removesuffix("_bytes_per_s")
-        return stem if stem in _RATES else f"{stem}_bandwidth"
-    return _NAMES.get(field, field.removesuffix("_bytes").removesuffix("_s"))
+    return _NAMES.get(field) or without_unit(field)
 
 
 class Table(Record, frozen=True, rename=_key):
@@ -335,7 +331,7 @@ def with_free_bytes(spec: Spec) -> Spec:
 
 def require_quantities(value: object, place: str = "") -> None:
     """Raise ValueError for the first invalid number of a spec; files are checked earlier."""
-    if isinstance(value, float):
+    if values.is_number(value):
         require_number(value, place)
     elif isinstance(value, tuple):
         for index, inner in enumerate(value):
@@ -351,6 +347,8 @@ def require_number(value: float, place: str) -> None:
         rule = "" if value > 0 else "greater than 0"
     elif place.endswith("late_share"):
         rule = "" if 0 <= value <= 1 else "from 0 to 1"
+    elif place.endswith(("slowdown", "oversubscription", "share")):
+        rule = "" if 0 < value < math.inf else "finite and greater than 0"
     else:
         rule = "" if 0 <= value < math.inf else "finite and not negative"
     if rule:

@@ -5,7 +5,6 @@ name and a capacity. Each byte of a message uses the resources on its path, and 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,13 +71,6 @@ class Paths:
     bytes_per_s: Floats
     resource: Ints
     use_per_byte: Floats
-
-    def check(self) -> None:
-        """Raise ValueError for a negative or infinite latency or use, and for a rate not above 0."""
-        require_costs("latency_s of path", self.latency_s)
-        require_costs("use_per_byte of path", self.use_per_byte.max(axis=1, initial=0.0))
-        require_costs("use_per_byte of path", self.use_per_byte.min(axis=1, initial=0.0))
-        require_rates("bytes_per_s of path", self.bytes_per_s)
 
     def alone_bytes_per_s(self, resources: Resources) -> Floats:
         """Return the rate of a message without contention: (num_pairs,)."""
@@ -166,33 +158,3 @@ class Topology(ABC):
     def connection_paths(self, src: Ints, dst: Ints, channel: Ints) -> Paths:  # noqa: ARG002  of no switch that adds
         """Return the paths of messages on these channels, which switches may add up or copy."""
         return self.paths(src, dst)
-
-
-def require_sound(topology: Topology) -> None:
-    """Raise ValueError for the first cost with which virtual time cannot advance, such as NaN.
-
-    Paths have their own check, since they are computed when used.
-    """
-    processors, resources = topology.processors, topology.resources
-    require_costs("send_overhead_s of rank", processors.send_overhead_s)
-    require_costs("receive_overhead_s of rank", processors.receive_overhead_s)
-    require_rates("reduce_bytes_per_s of rank", processors.reduce_bytes_per_s)
-    require_rates("copy_bytes_per_s of rank", processors.copy_bytes_per_s)
-    require_rates("capacity of", resources.capacity, resources.names)
-    _require("fails_at_s of", resources.fails_at_s, resources.fails_at_s >= 0, "not negative", resources.names)
-
-
-def require_costs(quantity: str, values: Floats) -> None:
-    """Raise ValueError unless all values are finite and not negative."""
-    _require(quantity, values, (values >= 0) & (values < np.inf), "finite and not negative")
-
-
-def require_rates(quantity: str, values: Floats, names: Sequence[str] = ()) -> None:
-    """Raise ValueError unless all values are greater than 0; infinity means no limit."""
-    _require(quantity, values, values > 0, "greater than 0", names)
-
-
-def _require(quantity: str, values: Floats, good: npt.NDArray[np.bool_], rule: str, names: Sequence[str] = ()) -> None:
-    if not good.all():
-        first = int(np.argmin(good))
-        raise ValueError(f"{quantity} {names[first] if names else first} is {values[first]}: must be {rule}")

@@ -7,6 +7,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
@@ -14,6 +15,7 @@ from typing import Any, Self
 from ringsim.algorithms import ALGORITHMS, BY_SIZE, TWO_LEVEL
 from ringsim.files import quoted
 from ringsim.formats import read_msccl
+from ringsim.limits import PROVED_COUNTS
 from ringsim.schedule import Collective, Schedule, ScheduleError, require_count, split, verify
 from ringsim.suggestions import suggestion
 from ringsim.units import whole_number
@@ -63,7 +65,6 @@ def _is_count(text: str, most: int) -> bool:
 
 
 _COUNTS = re.compile("[:;] (?=[^:;]*(?:step|round))")  # where a docstring begins to count
-MAX_COUNTS_PROVED = 2**22  # a ring of 161 ranks; larger ones are proved by `ringsim verify`, and on real ranks
 
 
 def algorithm(
@@ -102,7 +103,7 @@ def build(collective: Collective | None, algorithm: str, num_ranks: int, size_by
     not proved here.
     """
     schedule = _build(collective, algorithm, num_ranks, size_bytes)
-    if not is_built_in(collective, algorithm) and num_ranks**2 * schedule.num_chunks <= MAX_COUNTS_PROVED:
+    if not is_built_in(collective, algorithm) and num_ranks**2 * schedule.num_chunks <= PROVED_COUNTS:
         verify(schedule)
     return schedule
 
@@ -197,6 +198,7 @@ def summary_of(collective: Collective, algorithm: str) -> str:
     return summary[:1].upper() + summary[1:]
 
 
+@lru_cache  # every call of a collective asks
 def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> int:
     """Return a number that is equal for sizes with the same schedule.
 

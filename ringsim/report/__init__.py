@@ -14,14 +14,17 @@ from ringsim.report.notebook import register
 from ringsim.report.pages.animation_page import animation_page
 from ringsim.report.pages.report_page import report_page, step_page
 from ringsim.report.perfetto import trace_lines, write_step_trace, write_trace
-from ringsim.report.run_summary import describe, ranks_as_dicts, ranks_table, summarise
+from ringsim.report.run_summary import (
+    bound_reason,
+    describe,
+    format_synthesis,
+    format_walkthrough,
+    ranks_as_dicts,
+    ranks_table,
+    search_hint,
+    summarise,
+    synthesis_dict,
+)
 from ringsim.report.step_tables import caps_table, ddp_facts, format_trace_prediction, format_trace_scaling, token_facts
 from ringsim.report.sweep_table import format_sweep, sweep_notes
 from ringsim.report.table import DataTable
-from ringsim.report.walkthrough_text import (
-    bound_reason,
-    format_synthesis,
-    format_walkthrough,
-    search_hint,
-    synthesis_dict,
-)

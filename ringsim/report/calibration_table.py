@@ -10,10 +10,8 @@ from ringsim import calibration
 from ringsim.estimates import NOT_BOUNDED
 from ringsim.files import finite_or_none
 from ringsim.report import table as cells
-from ringsim.text_table import WIDTH, align_columns, wrap_text
+from ringsim.text_table import WIDTH, align_columns, first_named, wrap_text
 from ringsim.units import format_rate, format_size, format_time, plural
-
-_SHOWN_MISFITS = 5
 
 
 def format_fit(fit: calibration.LogFit, wide: bool = False) -> str:
@@ -45,8 +43,8 @@ def _residuals(fitted: str, errors: Sequence[tuple[str, float]]) -> list[str]:
     (worst, error), typical = errors[0], statistics.median(abs(error) for _, error in errors)
     lines = [f"{fitted}: median |residual| {typical:.1%}, largest {error:+.1%} ({worst})"]
     beyond = [f"{name} {error:+.0%}" for name, error in errors if abs(error) > calibration.MISFIT]
-    more = [f"and {len(beyond) - _SHOWN_MISFITS} more"] if len(beyond) > _SHOWN_MISFITS else []
-    if named := "; ".join([*beyond[:_SHOWN_MISFITS], *more]):
+    if beyond:
+        named = "; ".join(first_named(beyond))
         lines.append(f"the model does not fit {len(beyond)} of them within {calibration.MISFIT:.0%}: {named}")
     return lines
 

@@ -49,8 +49,8 @@ class Style(NamedTuple):
     texture: Texture
 
     @property
-    def stroke(self) -> Any:
-        return self.texture.value[0]
+    def line(self) -> dict[str, Any]:
+        return {"color": self.colour, "linestyle": self.texture.value[0]}
 
     @property
     def ink(self) -> str:

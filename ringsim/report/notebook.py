@@ -72,11 +72,9 @@ def _timeline(timeline: Timeline) -> str:
     if timeline.num_ranks > MAX_RANKS or len(timeline) > MAX_TRANSFERS:
         why = f"no timeline: it is drawn here for at most {MAX_RANKS} ranks and {MAX_TRANSFERS:,} transfers"
         return _page(repr(timeline), "", [why])
-    from ringsim.report.plots.run_pages import draw_timeline  # noqa: PLC0415  matplotlib takes long to import
-    from ringsim.report.plots.style import drawing, inline_svg  # noqa: PLC0415
+    from ringsim.report.plots import page_svg  # noqa: PLC0415  matplotlib takes long to import
 
-    with drawing("page"):
-        return _page(repr(timeline), inline_svg(draw_timeline(timeline), transparent=False), [])
+    return _page(repr(timeline), page_svg(timeline, transparent=False), [])
 
 
 def _more(count: int, noun: str) -> list[str]:

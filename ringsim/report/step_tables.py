@@ -8,6 +8,7 @@ from statistics import median
 
 from ringsim.console import in_one_line
 from ringsim.files import shortened
+from ringsim.gpus import Roofline
 from ringsim.report.run_summary import expected_rows
 from ringsim.report.table import DataTable, TableCell, TableColumn, share_cell, size_cell
 from ringsim.text_table import align_columns, wrap_text
@@ -53,15 +54,10 @@ def scaling_facts(scaling: TraceScaling) -> list[str]:
 
 def scaling_table(scaling: TraceScaling) -> DataTable:
     """Return one row per number of ranks."""
-    columns: list[TableColumn | str] = [
-        "num_ranks",
-        "step_s",
-        TableColumn("compute_s", "computing"),
-        "exposed_s",
-        "communication_s",
-    ]
+    times = TableColumn("compute_s", "computing"), "exposed_s", "communication_s"
     tokens = [TableColumn("total_tokens_per_s", "tokens/s")] if scaling.tokens else []
-    return DataTable.of(scaling.steps, [*columns, TableColumn("efficiency", cell=_TENTHS), *tokens])
+    efficiency = TableColumn("efficiency", cell=_TENTHS)
+    return DataTable.of(scaling.steps, ["num_ranks", "step_s", *times, efficiency, *tokens])
 
 
 def step_title(prediction: TracePrediction) -> str:
@@ -90,14 +86,17 @@ def notes_on_step(prediction: TracePrediction) -> list[str]:
 def step_facts(prediction: TracePrediction) -> list[tuple[str, str]]:
     """Return the parts of the step with their names."""
     mean, computing, core_scale = prediction.mean, prediction.computing, prediction.simulation.core_scale
-    origin = "at the peak rates" if computing.roofline else "recorded"
+    by_peak_rates = isinstance(computing.rates, Roofline)
+    origin = "at the peak rates" if by_peak_rates else "by the times of kernels" if computing.rates else "recorded"
     scaled = "" if computing.scale == 1 else f", {computing.scale:.4g} times as long as {origin}"
     if prediction.trace.is_compiled:
         scaled += ", recorded in eager mode, though the program compiles its code"
-    elif computing.roofline and computing.scale < 1:
+    elif prediction.trace.has_fused_kernels:
+        scaled += ", with compiled code as its fused kernels"
+    if by_peak_rates and computing.scale < 1 and not prediction.trace.is_compiled:
         scaled += ", which no GPU can be: what was recorded is not what was measured"
     rows = [*expected_rows(prediction.interval), ("computing", f"{format_time(mean.compute_s)}{scaled}")]
-    if computing.roofline and computing.scale > 1:
+    if by_peak_rates and computing.scale > 1:
         rows.append(("utilization", f"{1 / computing.scale:.1%} of the peak rates"))
     if core_scale != 1:
         rows.append(("cores", f"{core_scale:.4g} times as long as recorded, because ranks share a core"))
@@ -159,12 +158,12 @@ def _steps(prediction: TracePrediction) -> list[tuple[str, str]]:
 
 
 def _memory(peak: int, prediction: TracePrediction) -> str:
-    roofline, verdict = prediction.computing.roofline, ""
+    rates, verdict = prediction.computing.rates, ""
     if prediction.trace.is_compiled:
         verdict = " in eager mode"
-    elif roofline and roofline.memory_bytes:
-        room = format_size(roofline.memory_bytes)
-        verdict = f": MORE THAN THE {room} of the GPU" if peak > roofline.memory_bytes else f", of {room}"
+    elif rates and rates.memory_bytes:
+        room = format_size(rates.memory_bytes)
+        verdict = f": MORE THAN THE {room} of the GPU" if peak > rates.memory_bytes else f", of {room}"
     return f"{format_size(peak)} at the peak{verdict} (memory of tensors, without allocator and workspaces)"
 
 

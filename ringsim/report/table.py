@@ -7,16 +7,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from functools import cache, partial
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ringsim.text_table import GAP, align_columns, load_template
+from ringsim.text_table import GAP, align_columns, html_template
 from ringsim.units import format_rate, format_size, format_time
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 
 class TableCell(NamedTuple):
@@ -92,12 +89,8 @@ class DataTable:
 
     def html(self, name: str = "") -> str:
         """Return a table element. name: by which report.js sorts it, also from the page's address."""
-        return _template().render(name=name, columns=self.columns, rows=self.rows, is_right=self._is_right)
-
-
-@cache
-def _template() -> "Template":
-    return load_template(Path(__file__).with_name("table.j2"), autoescape=True, trim_blocks=True)
+        template = html_template(Path(__file__).with_name("table.j2"))
+        return template.render(name=name, columns=self.columns, rows=self.rows, is_right=self._is_right)
 
 
 def time_cell(time_s: float | None) -> TableCell:

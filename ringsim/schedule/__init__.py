@@ -8,7 +8,7 @@ from ringsim.schedule.partition import UnevenShares, gloo_partition, partition
 from ringsim.schedule.program import RankProgram, Receive, Send, rank_program
 from ringsim.schedule.replay import replay, run
 from ringsim.schedule.schedule import Columns, Schedule
-from ringsim.schedule.steps import Copies, Relay, Steps
+from ringsim.schedule.steps import Copies, Relay, Steps, same_transfers
 from ringsim.schedule.table import (
     BYTES_LISTED,
     AnyInts,
@@ -19,7 +19,6 @@ from ringsim.schedule.table import (
     Step,
     Transfer,
     TransferTable,
-    same_transfers,
     stable_order,
 )
 from ringsim.schedule.user_steps import require_count

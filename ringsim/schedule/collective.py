@@ -4,6 +4,7 @@ A set of contributors could not show that a contribution was added twice.
 """
 
 from enum import Enum
+from functools import cached_property
 from typing import NoReturn
 
 import numpy as np
@@ -35,15 +36,15 @@ class Collective(Enum):
         meant = suggestion(value, names) if isinstance(value, str) else ""
         raise ValueError(f"collective {quoted(value)}: must be one of {', '.join(names)}{meant}")
 
-    @property
+    @cached_property
     def reduces(self) -> bool:
         return self in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE)
 
-    @property
+    @cached_property
     def has_root(self) -> bool:
         return _ROOT in _PLACES[self]
 
-    @property
+    @cached_property
     def is_whole(self) -> bool:
         """Whether every rank holds all chunks, at the start or at the end.
 

@@ -6,7 +6,7 @@ A ring of 65,536 ranks has 8.6 billion transfers, too many for a table.
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self, overload
 
@@ -203,3 +203,13 @@ class Steps(Sequence[Step]):
     def _bounds(self) -> list[int]:
         bounds: list[int] = np.searchsorted(self.table.step, np.arange(len(self) + 1)).tolist()
         return bounds
+
+
+def same_transfers(steps: Steps, other: Steps) -> bool:
+    """Return whether both have the same transfers in the same order; two relays are compared without a table."""
+    if steps is other:
+        return True
+    if (len(steps), steps.num_transfers) != (len(other), other.num_transfers):
+        return False
+    both = (steps.relay, other.relay) if steps.relay and other.relay else (steps.table, other.table)
+    return all(np.array_equal(*(getattr(one, field.name) for one in both)) for field in fields(both[0]))

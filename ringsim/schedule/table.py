@@ -52,11 +52,6 @@ class Step:
         return map(Transfer._make, zip(*columns, strict=True))
 
 
-def same_transfers(step: Step, other: Step) -> bool:
-    """Return whether two steps have the same transfers in the same order."""
-    return all(np.array_equal(getattr(step, name), getattr(other, name)) for name in Transfer._fields)
-
-
 @dataclass(frozen=True, eq=False)
 class TransferTable:
     """All transfers of a schedule, the rows in step order, each column of shape (num_transfers,)."""

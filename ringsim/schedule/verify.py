@@ -3,7 +3,7 @@
 The proof runs the steps one after the other and counts, for each rank and chunk, how often each rank's original data is
 in it. By the rule of execution every execution has this result.
 
-Memory: two arrays of ranks x chunks x ranks 32-bit integers; refused if one array is above `MAX_BYTES`, or both are
+Memory: two arrays of ranks x chunks x ranks 32-bit integers; refused if one array is above `PROOF_BYTES`, or both are
 larger than the free memory.
 """
 
@@ -12,18 +12,16 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from ringsim.limits import require_memory
+from ringsim.limits import PROOF_BYTES, require_memory
 from ringsim.schedule.collective import Collective, Counts, initial_counts, required
 from ringsim.schedule.partition import UnevenShares
 from ringsim.schedule.replay import run
 from ringsim.schedule.schedule import Schedule
 from ringsim.schedule.table import NEVER, Ints, ScheduleError, Step, Transfer
 from ringsim.schedule.user_steps import whole_numbers
-from ringsim.text_table import align_columns
+from ringsim.text_table import MAX_CLAUSES, align_columns, first_named
 from ringsim.units import plural
 
-MAX_BYTES = 4 * 2**30
-MAX_NAMED = 4  # ranks whose counts are wrong, in a message
 MANY = 2**29  # counts stop here: that is wrong as it is, and must not wrap round to a right number
 
 
@@ -59,9 +57,9 @@ def verify(schedule: Schedule, on_progress: Callable[[int], object] = lambda _: 
         Proof(num_steps=1, num_transfers=2)
     """
     needed = 4 * schedule.num_ranks**2 * schedule.num_chunks
-    if needed > MAX_BYTES:
+    if needed > PROOF_BYTES:
         raise ValueError(
-            f"{schedule}: its proof needs {needed / 2**30:.0f} GiB of counts, more than {MAX_BYTES / 2**30:.0f} GiB; "
+            f"{schedule}: its proof needs {needed / 2**30:.0f} GiB of counts, more than {PROOF_BYTES / 2**30:.0f} GiB; "
             "prove it for fewer ranks"
         )
     require_memory(f"{schedule}: its proof", 2 * needed)
@@ -174,11 +172,10 @@ class _Counts:
             f"rank {other} counted {held[other]} times instead of {counts[chunk, other]}"
             for other in np.flatnonzero(held != counts[chunk])
         ]
-        if len(parts) > MAX_NAMED:
-            parts[MAX_NAMED:] = [f"and {len(parts) - MAX_NAMED} more such ranks"]
+        listed = ", ".join(first_named(parts, "more such ranks", MAX_CLAUSES))
         step = self._first_double.get((rank, chunk), self._last_write.get((rank, chunk), NEVER))
         place = "never written" if step == NEVER else f"see step {step}"
-        self._fail(step, rank, f"chunk {chunk} ends with {', '.join(parts)} ({place}; {len(faults)} such chunks)")
+        self._fail(step, rank, f"chunk {chunk} ends with {listed} ({place}; {len(faults)} such chunks)")
 
     def _fail(self, step: int, rank: int | None, fault: str, marked: int | None = None) -> NoReturn:
         where = "at the start" if step == NEVER else f"step {step}"

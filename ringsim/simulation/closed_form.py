@@ -106,15 +106,14 @@ def closed_form_s(
 def closed_form_of(schedule: Schedule, network: Network, size_bytes: float, *, runtime: Runtime = RULE) -> float | None:
     """Return `closed_form_s` of the schedule's algorithm; None if the schedule differs from the one of `build`.
 
-    Also None if the pairs of ranks of the network are not all alike. Schedules are compared by chunks, steps and first
-    step, since users may name any schedule `ring`.
+    Also None if the pairs of ranks of the network are not all alike. Schedules are compared, since users may name any
+    schedule `ring`.
     """
     key = schedule.collective, schedule.algorithm
     if network.message_costs is None or key not in _IN_ORDER:
         return None
     built_in = build(*key, schedule.num_ranks)
-    counts = [(some.num_chunks, some.num_steps) for some in (schedule, built_in)]
-    if counts[0] != counts[1] or not all(map(same_transfers, schedule.steps[:1], built_in.steps[:1])):
+    if schedule.num_chunks != built_in.num_chunks or not same_transfers(schedule.steps, built_in.steps):
         return None
     return closed_form_s(*key, schedule.num_ranks, size_bytes, network, runtime=runtime)
 

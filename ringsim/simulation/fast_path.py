@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.limits import require_memory
+from ringsim.limits import LOOKED_AT_TRANSFERS, require_memory
 from ringsim.network import NONE, Floats, Ints, Topology
 from ringsim.schedule import Relay, Schedule, dependencies
 from ringsim.simulation.representatives import Representatives, representatives
@@ -25,7 +25,6 @@ from ringsim.simulation.timeline import OnProgress, Seconds, Timeline, TransferC
 from ringsim.simulation.waits import unknown
 
 MIN_TRANSFERS = 2**12  # below, the search for representatives takes longer than the simulation
-MAX_LISTED = 2**20  # transfers of a table that is looked at; in a larger one, looking takes long
 BYTES_OF_HOP = 8 * 12  # of memory, intermediate arrays included
 Cost = Floats | float  # seconds of each transfer, or of any
 Index = Ints | slice  # a slice where the numbers are neighbours, in order
@@ -59,7 +58,7 @@ def private_rounds(schedule: Schedule, topology: Topology, chunk_bytes: Ints) ->
     Every rank has one connection out and one in, and sends once in a step.
     """
     relay = schedule.steps.relay
-    if relay is None and schedule.num_transfers > MAX_LISTED:
+    if relay is None and schedule.num_transfers > LOOKED_AT_TRANSFERS:
         return None
     ends = used_connections(schedule)
     if min(len(np.unique(ends.src)), len(np.unique(ends.dst))) < len(ends.src):
@@ -168,7 +167,6 @@ class _Turn:
         self.src, self.after = _index(src), _index(relay.after[self.hops])
         self._topology, self._bytes = topology, _one_if_same(chunk_bytes.astype(np.float64))
         paths, processors = topology.connection_paths(src, dst, channel), topology.processors
-        paths.check()
         self._latency_s = _one_if_same(paths.latency_s)
         self._send = (
             _one_if_same(processors.send_overhead_s[src]),

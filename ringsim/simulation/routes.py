@@ -71,7 +71,6 @@ def connect(rows: Dependencies, topology: Topology, num_workers: int = 1) -> Row
 def connections_of(ends: Ends, topology: Topology) -> Connections:
     """Return the connections between these pairs of ranks, in their order."""
     paths, resources = _with_links_of_pairs(ends, topology)
-    paths.check()
     named = paths.resource != NONE
     shared = named.copy()
     shared[named] = _is_shared(ends, paths, resources, topology.processors.cores)[paths.resource[named]]

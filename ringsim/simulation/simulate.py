@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ringsim.limits import require_memory
-from ringsim.network import Ints, Network, SharedMemory, Topology, require_sound
+from ringsim.network import Ints, Network, SharedMemory, Topology
 from ringsim.schedule import MemoryPasses, Schedule, dependencies, memory_passes
 from ringsim.simulation.events import run_events
 from ringsim.simulation.fast_path import fast_path, private_rounds
@@ -96,7 +96,7 @@ def simulate(
                 "simulate a smaller tensor"
             )
         return portions.run_one(runtime, on_progress)
-    topology = with_in_network_reduction([schedule], sound_topology(network, schedule.num_ranks))
+    topology = with_in_network_reduction([schedule], priced_topology(network, schedule.num_ranks))
     if rounds := private_rounds(schedule, topology, sizes):
         return rounds.timeline(on_progress)
     rows = dependencies(schedule, in_order=runtime.in_order)
@@ -124,7 +124,7 @@ def predict_time(
     if runtime.shared_memory(network):
         portions = portions_of(schedule, network, sizes, runtime)
         return portions.number * portions.run_one(runtime, on_progress).time_s
-    topology = with_in_network_reduction([schedule], sound_topology(network, schedule.num_ranks))
+    topology = with_in_network_reduction([schedule], priced_topology(network, schedule.num_ranks))
     if path := fast_path(schedule, topology, sizes, in_order=runtime.in_order):
         return path.time_s(on_progress)
     _require_room(schedule)
@@ -150,7 +150,7 @@ def predict_repeated(
 ) -> float:
     """Return the seconds from one execution to the next, which begins `beside_s` after the end of the first."""
     alone_s = beside_s + predict_time(schedule, network, size_bytes, runtime=runtime)
-    topology = sound_topology(network, schedule.num_ranks, runtime)
+    topology = priced_topology(network, schedule.num_ranks, runtime)
     return max(alone_s, _refill_s(schedule, topology, schedule.chunk_bytes(size_bytes)))
 
 
@@ -167,13 +167,11 @@ def _refill_s(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> floa
     return float((taken[:-1] / capacity)[has_burst].max())
 
 
-def sound_topology(network: Network, num_ranks: int, runtime: Runtime = RULE) -> Topology:
-    """Return the network as the engines see it. Raises ValueError for costs with which time would not advance."""
-    topology = runtime.topology(network, num_ranks)
-    require_sound(topology)
+def priced_topology(network: Network, num_ranks: int, runtime: Runtime = RULE) -> Topology:
+    """Return the network as the engines see it. Raises ValueError if messages take no time."""
     if runtime.shared_memory(network) is None:
         network.require_priced(num_ranks)
-    return topology
+    return runtime.topology(network, num_ranks)
 
 
 def _require_room(schedule: Schedule) -> None:
@@ -213,7 +211,6 @@ def portions_of(schedule: Schedule, network: Network, chunk_bytes: Ints, runtime
     sizes = -(-chunk_bytes // number)
     published_bytes = most_published * int(sizes.max(initial=0))
     topology = network.memory_topology(schedule.num_ranks, published_bytes, runtime.touched_bytes)
-    require_sound(topology)
     rate = topology.rate
     # A sum written to another buffer takes longer than a sum in place, by this fraction of the time of a copy.
     longer_s = max(1 / rate.reduce_into_bytes_per_s - 1 / rate.reduce_bytes_per_s, 0.0)

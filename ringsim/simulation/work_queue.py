@@ -15,7 +15,7 @@ from ringsim.network import Floats, Network, Topology
 from ringsim.schedule import NO_ROW, Dependencies, Schedule, TransferTable, dependencies
 from ringsim.simulation.events import EventRun
 from ringsim.simulation.routes import connect, with_in_network_reduction
-from ringsim.simulation.simulate import Runtime, sound_topology
+from ringsim.simulation.simulate import Runtime, priced_topology
 from ringsim.simulation.timeline import TransferCosts
 from ringsim.simulation.waits import Ints
 
@@ -54,7 +54,7 @@ def time_queue(calls: Sequence[QueuedCall], network: Network, runtime: Runtime) 
     A worker takes the next call when its last one has ended on all ranks. A stream of NCCL is one worker; Gloo has two.
 
     Raises ValueError for a size that is not whole elements, calls of different numbers of ranks, a first call before 0,
-    no worker, and for separate networks or shared memory, since all calls must share one network.
+    no worker, separate networks, and for shared memory.
     """
     if runtime.num_workers < 1:
         raise ValueError(f"num_workers {runtime.num_workers}: must be at least 1")
@@ -70,10 +70,12 @@ def time_queue(calls: Sequence[QueuedCall], network: Network, runtime: Runtime) 
         raise ValueError(f"ready_s {calls[0].ready_s:g}: a queue begins at 0")
     ready_s = np.maximum.accumulate([call.ready_s for call in calls]).tolist()  # no call before the previous one
     queue = [call._replace(ready_s=at) for call, at in zip(calls, ready_s, strict=True)]
+    if runtime.shared_memory(network):
+        raise ValueError("runtime.shares_memory: calls of a queue go over links: simulate one after the other alone")
     for number, call in enumerate(calls):
-        if call.network is not None or runtime.shared_memory(network):
-            raise ValueError(f"calls[{number}]: network: all calls of a queue share one")
-    topology = sound_topology(network, num_ranks.pop())
+        if call.network is not None:
+            raise ValueError(f"calls[{number}].network: must be None: all calls of a queue share one network")
+    topology = priced_topology(network, num_ranks.pop())
     topology = with_in_network_reduction([call.schedule for call in calls], topology)
     num_transfers = sum(call.schedule.num_transfers for call in calls)
     require_memory(f"{len(calls)} collectives of {num_transfers:,} transfers", num_transfers * BYTES_RUN)

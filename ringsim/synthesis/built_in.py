@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from ringsim.analysis import candidates, find_placement
-from ringsim.limits import require_few_transfers, transfers_in
+from ringsim.limits import CHOSEN_TRANSFERS, FORM_TRANSFERS, require_few_transfers
 from ringsim.network import Network
 from ringsim.registry import base_name, build
 from ringsim.schedule import Collective, Schedule, permute_ranks
@@ -18,10 +18,8 @@ SEGMENTS = (4, 16)  # in which built-in algorithms are tried
 LEAST_GAIN = 0.98  # times the time of the plain form, below which another form of an algorithm is listed
 NUM_PLACED = 3  # built-in algorithms for which placements are searched
 MAX_PLACED_RANKS = 16
-MAX_FORM_TRANSFERS = 2**11  # of a built-in algorithm in another form
 NUM_PLACEMENTS = 24  # simulated for a built-in algorithm: all orders of four ranks
 INTERRUPTED = "interrupted"  # why an algorithm was skipped
-MAX_TRANSFERS = transfers_in(2.0)  # of which each has to be looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +117,12 @@ class BuiltInAlgorithms:
     def _in_segments(self, plain: NamedTime, ends_at: float) -> Iterator[NamedTime]:
         num_transfers = self._schedule(plain).num_transfers
         for segments in SEGMENTS:
-            if segments * num_transfers <= MAX_FORM_TRANSFERS:
+            if segments * num_transfers <= FORM_TRANSFERS:
                 yield self._timed(f"{plain.algorithm}/{segments}", ends_at - time.monotonic())
 
     def _placed(self, one: NamedTime, ends_at: float) -> Iterator[NamedTime]:
         schedule = self._schedule(one)
-        if self.num_ranks <= MAX_PLACED_RANKS and schedule.num_transfers <= MAX_FORM_TRANSFERS:
+        if self.num_ranks <= MAX_PLACED_RANKS and schedule.num_transfers <= FORM_TRANSFERS:
             placed = find_placement(
                 schedule, self.network, self.size_bytes, budget=NUM_PLACEMENTS, seconds=ends_at - time.monotonic(),
                 runtime=self.runtime,
@@ -134,8 +132,8 @@ class BuiltInAlgorithms:
     def _timed(self, name: str, seconds: float) -> NamedTime:
         try:
             schedule = self._schedule(NamedTime(name))
-            if lists_more_than(MAX_TRANSFERS, schedule, self.network, self.size_bytes, runtime=self.runtime):
-                return NamedTime(name, skipped=f"more than {MAX_TRANSFERS:,} transfers")
+            if lists_more_than(CHOSEN_TRANSFERS, schedule, self.network, self.size_bytes, runtime=self.runtime):
+                return NamedTime(name, skipped=f"more than {CHOSEN_TRANSFERS:,} transfers")
             return NamedTime(name, self.time_s(schedule, time.monotonic() + seconds))
         except ValueError as error:
             return NamedTime(name, skipped=str(error))

@@ -8,28 +8,26 @@ from itertools import islice, product
 import numpy as np
 
 from ringsim.analysis import BOUNDED, Links, NetworkBound, bound_of
+from ringsim.limits import FORM_TRANSFERS, SEARCH_SECONDS, TRIED_TRANSFERS
 from ringsim.network import Network
 from ringsim.schedule import Bools, Collective, Schedule, verify
 from ringsim.simulation import RULE, Runtime, predict_time, simulate
 from ringsim.synthesis.built_in import BuiltInAlgorithms, NamedTime
 from ringsim.synthesis.drafts import LEAST_S, Draft, Drafting, Problem, in_order_of
 from ringsim.synthesis.matching import NotConnectedError, Overlay, is_connected, islands_of, overlays
+from ringsim.units import ROUNDING
 
 NAME = "synthesized"
-DEFAULT_SECONDS = 10.0
 CHUNKS_PER_RANK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 CHUNKS_OF_ROOT = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 MAX_OVERLAYS = 64
-FEW_TRANSFERS = 2**11  # of what is tried with each overlay
-MAX_TRANSFERS = 2**15  # of a tried schedule; on many ranks MAX_PER_PAIR per pair
-MAX_PER_PAIR = 16
+MAX_PER_PAIR = 16  # transfers of a tried schedule on many ranks; on few ranks `TRIED_TRANSFERS` in all
 LEFT_FOR_BEST = 0.7  # of the time: reserved for the best overlays
 LEFT_FOR_BALANCE = 0.7  # of the remaining time, for fitting the halves of an all_reduce to each other
 NUM_KEPT = 3  # overlays that are examined, and drafts whose order is improved
 ORDER_SHARE = 0.1  # of the time: limit for the simulation of such a draft
 NUM_LOOKED_AT = 8  # drafts to simulate
 MAX_RESTARTS = 1000
-SAME = 1e-6  # times closer than this fraction are equal
 GOOD_ENOUGH = 1.001  # times the bound, at which a search ends
 
 
@@ -75,7 +73,7 @@ class SearchOptions:
     Raises ValueError for no time, and for less than one chunk.
     """
 
-    seconds: float = DEFAULT_SECONDS
+    seconds: float = SEARCH_SECONDS
     chunks_per_rank: int | None = None
     seed: int = 0
     enough: float = GOOD_ENOUGH
@@ -152,7 +150,8 @@ class _SynthesisSearch:
             raise ValueError(f"{network.place}: messages take no time on it, so no schedule is faster than others")
         self._bound = bound_of(collective, network, num_ranks, size_bytes)
         least_s = self._bound.time_s if self._bound else 0.0
-        latency_s, most = self._bound.latency_s if self._bound else 0.0, max(MAX_TRANSFERS, MAX_PER_PAIR * num_ranks**2)
+        latency_s = self._bound.latency_s if self._bound else 0.0
+        most = max(TRIED_TRANSFERS, MAX_PER_PAIR * num_ranks**2)
         self._problem = Problem(
             collective, size_bytes, links, islands_of(links), max(least_s, LEAST_S), latency_s, most,
             options.runtime.in_order,
@@ -209,7 +208,7 @@ class _SynthesisSearch:
 
     def _search(self, counts: list[int], seed: int) -> None:
         problem, begun_s = self._problem, self._left_s()
-        few = [count for count in counts if problem.num_transfers(count) <= FEW_TRANSFERS]
+        few = [count for count in counts if problem.num_transfers(count) <= FORM_TRANSFERS]
         known: list[Draft] = []
         for overlay in islice(overlays(problem.links, problem.islands), MAX_OVERLAYS):
             if self._best and self._left_s() < LEFT_FOR_BEST * begun_s:
@@ -247,7 +246,7 @@ class _SynthesisSearch:
             timeline = simulate(schedule, self._network, self._problem.size_bytes)
             ordered = in_order_of(schedule, timeline.applied_s)
             time_s = self._time_s(ordered, np.inf)
-            if self._best and time_s <= self._best[0] * (1 + SAME):
+            if self._best and time_s <= self._best[0] * (1 + ROUNDING):
                 self._best = time_s, ordered
                 self._state.best_s = time_s
 
@@ -283,7 +282,7 @@ class _SynthesisSearch:
                 return
             self._s_per_transfer = (time.monotonic() - began) / max(draft.num_transfers, 1)
             self._tried.append((time_s, draft))
-            if self._best is None or time_s < self._best[0] * (1 - SAME):
+            if self._best is None or time_s < self._best[0] * (1 - ROUNDING):
                 self._best = time_s, schedule
                 self._state.best_s = time_s
             self._state.num_tried += 1

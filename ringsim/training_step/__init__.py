@@ -13,10 +13,8 @@ from ringsim.training_step.ddp import (
 from ringsim.training_step.group_calls import GroupCalls
 from ringsim.training_step.outlook import MAX_SCALE, fitted_scale, with_better_steps, with_step_interval
 from ringsim.training_step.prediction import (
-    GPUS,
     LOWER_BOUND,
     Computing,
-    Roofline,
     ScaledStep,
     StepSimulation,
     TracePrediction,

@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 from ringsim.files import finite_or_none
 from ringsim.libraries import LIBRARIES, Library
 from ringsim.network import Network
-from ringsim.traces import Group, ProgramTrace, TraceCall, TracedStep, TraceEvent, TraceEventKind
-from ringsim.training_step.group_calls import element_bytes_of
+from ringsim.traces import Group, ProgramTrace, TraceCall, TracedStep, TraceEvent, TraceEventKind, element_bytes_of
 from ringsim.training_step.prediction import Computing, StepSimulation, TracePrediction, efficiency
 from ringsim.training_step.profile import Parameter, StepProfile
-from ringsim.units import MAX_VALUE
+from ringsim.units import MAX_VALUE, ROUNDING
 
 MIB = 2**20
 DEFAULT_CAP_BYTES = 25 * MIB
@@ -108,7 +107,6 @@ def fill_buckets(order: Iterable[int], parameters: Sequence[Parameter], caps: Bu
 
 
 LATE_STEPS = 5  # are simulated where calls may be late, so that it is not chance which of one step's calls are
-_TIE = 1e-9  # two caps that make the same buckets differ by rounding alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,5 +270,5 @@ def sweep_caps(
 def recommend(steps: Sequence[DdpStep]) -> DdpStep:
     """Return the shortest step; among equals the one with the fewest buckets, as calls have unmodelled costs."""
     least_s = min(step.step_s for step in steps)
-    shortest = (step for step in steps if step.step_s <= least_s * (1 + _TIE))
+    shortest = (step for step in steps if step.step_s <= least_s * (1 + ROUNDING))
     return min(shortest, key=lambda step: (step.num_buckets, step.config.caps.rest_bytes))

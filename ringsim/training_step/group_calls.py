@@ -5,23 +5,21 @@ all ranks run the same program. They are simulated together, and therefore share
 """
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from ringsim.algorithms import shift
 from ringsim.estimates import Estimate
 from ringsim.libraries import OURS, Call, Library, Plan, copy_s, given_name, in_even_chunks
-from ringsim.limits import transfers_in
+from ringsim.limits import QUEUED_TRANSFERS
 from ringsim.network import Network
 from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective, Ints, Schedule, on_groups
 from ringsim.simulation import QueuedCall, has_steady_times, lists_more_than, predict_time
-from ringsim.traces import TraceCall
-
-MAX_TRANSFERS = transfers_in(16.0)  # that are listed of a schedule of the library
+from ringsim.traces import SENDRECV, TraceCall, element_bytes_of
 
 
 class PlannedCall(NamedTuple):
@@ -58,7 +56,7 @@ class GroupCalls:
         self._hosts = _hosts_of(network, self._groups[0])
         self.why_not = self._why_not_chosen()
         self._chooses = library.chooses and not self.why_not
-        self._schedules: dict[tuple[str, str, str, int], tuple[Schedule, Plan | None]] = {}
+        self._schedules: dict[tuple[str, str, str, int, int | None], tuple[Schedule, Plan | None]] = {}
         self._alone_s: dict[tuple[int, int, int, float, bool], float] = {}
         self._too_large: dict[tuple[int, int], bool] = {}
         self._by_formula: set[str] = set()
@@ -74,21 +72,21 @@ class GroupCalls:
     def call(self, call: TraceCall, ready_s: float = 0.0, computed_s: float = 0.0, place: float = 0.0) -> PlannedCall:
         """Return a call that is ready at `ready_s`.
 
-        computed_s: as in `Library.call_s`. place: of the call from the earliest, 0, to the latest, 1; the latest are
+        computed_s: as in `CallCost.after_s`. place: of the call from the earliest, 0, to the latest, 1; the latest are
         late.
 
         Raises ValueError for an unknown collective or algorithm.
         """
-        element_bytes, sent_bytes = element_bytes_of(call.dtype), _sent_bytes(call)
-        schedule, plan = self._schedule(call.collective, call.algorithm, sent_bytes)
+        element_bytes, sent_bytes = element_bytes_of(call.dtype), self._sent_bytes(call)
+        schedule, plan = self._schedule(call)
         size_bytes = -(-sent_bytes // element_bytes) * element_bytes
         if plan is not None:
             size_bytes = in_even_chunks(schedule, sent_bytes, element_bytes)
         carrier = self.carrier(call.algorithm)
-        call_s = carrier.call_s(self.network, computed_s=computed_s, is_async=call.is_async) + call.local_s
-        late_share, late_s = self.late(call)
-        if place > 1 - late_share:
-            call_s += late_s
+        cost = carrier.call_cost(self.network, is_async=call.is_async)
+        call_s = cost.after_s(computed_s) + call.local_s
+        if self.may_be_late(call) and place > 1 - cost.late_share:
+            call_s += cost.late_s
         copies = carrier.copies(_simulated_as(call.collective), self._size, size_bytes)
         call_s += copy_s(self.network, self._num_ranks, *copies)
         queued = QueuedCall(schedule, size_bytes, element_bytes, ready_s, call_s, is_lent=call.is_lent)
@@ -107,7 +105,7 @@ class GroupCalls:
     def _is_too_large(self, schedule: Schedule, size_bytes: int) -> bool:
         key = id(schedule), size_bytes
         if key not in self._too_large:  # a call is asked for again in every pass of a step
-            self._too_large[key] = lists_more_than(MAX_TRANSFERS, schedule, self.network, size_bytes)
+            self._too_large[key] = lists_more_than(QUEUED_TRANSFERS, schedule, self.network, size_bytes)
         return self._too_large[key]
 
     @property
@@ -118,11 +116,9 @@ class GroupCalls:
         calls = f"{' and '.join(sorted(self._by_formula))} on {self._size:,} ranks"
         return f"{calls}: the time of {self.library.title}'s own formula, as it has too many transfers to be simulated"
 
-    def late(self, call: TraceCall) -> tuple[float, float]:
-        """Return the share of late calls, and their delay in seconds."""
-        if self._size == 1:
-            return 0.0, 0.0
-        return self.carrier(call.algorithm).late_calls(self.network, is_async=call.is_async)
+    def may_be_late(self, call: TraceCall) -> bool:
+        cost = self.carrier(call.algorithm).call_cost(self.network, is_async=call.is_async)
+        return self._size > 1 and cost.late_share > 0 and cost.late_s > 0
 
     def carrier(self, algorithm: str) -> Library:
         """Return the library of a call: `collectives` if it names an algorithm, unless on a GPU."""
@@ -155,7 +151,7 @@ class GroupCalls:
 
     def within(self, call: TraceCall) -> Estimate | None:
         """Return `Plan.within` for a call; None if its interval is not known."""
-        _, choice = self._schedule(call.collective, call.algorithm, _sent_bytes(call))
+        _, choice = self._schedule(call)
         return None if choice is None or self._may_share_guessed_nics else choice.within
 
     @property
@@ -170,15 +166,24 @@ class GroupCalls:
         ranks_of_host = min(self.network.spec.ranks_per_host or self._num_ranks, self._num_ranks)
         return bool(self._hosts[0] < min(ranks_of_host, self._size))
 
-    def _schedule(self, collective: str, algorithm: str, size_bytes: int) -> tuple[Schedule, Plan | None]:
+    def _sent_bytes(self, call: TraceCall) -> int:
+        size_bytes: int = call.size_bytes * (self._size if call.collective == SENDRECV else 1)  # of an all_to_all
+        return max(size_bytes, 1) if call.collective == "barrier" else size_bytes
+
+    def _schedule(self, call: TraceCall) -> tuple[Schedule, Plan | None]:
         """Return the schedule for all groups; sizes with the same partition share one schedule."""
-        built = self._built(collective, algorithm)
+        algorithm, size_bytes = call.algorithm, self._sent_bytes(call)
+        distance = call.peer if call.collective == SENDRECV else None
+        built = self._built(call.collective, algorithm)
         variant = size_bytes if self._chooses else size_variant(*built, self._size, size_bytes)
         # The library may choose another algorithm than the one it is known by, and one that is named is not chosen.
-        key = collective, algorithm, built[1], variant
+        key = call.collective, algorithm, built[1], variant, distance
         if key not in self._schedules:
-            choice = self._choice(collective, algorithm, size_bytes)
-            schedule = choice.schedule if choice else build(*built, self._size, size_bytes)
+            named = None if distance is None else shift(self._size, distance)
+            if algorithm:
+                named = build(*built, self._size, size_bytes)
+            choice = self._choice(call.collective, named, size_bytes)
+            schedule = choice.schedule if choice else named or build(*built, self._size, size_bytes)
             self._schedules[key] = self._on_all_groups(schedule), choice
         return self._schedules[key]
 
@@ -186,14 +191,16 @@ class GroupCalls:
         kind = _simulated_as(collective)
         return (kind, algorithm) if algorithm else self.library.algorithm(kind)
 
-    def _choice(self, collective: str, algorithm: str, size_bytes: int) -> Plan | None:
-        """Return the library's plan; None if it does not choose, or its choice is not known."""
+    def _choice(self, collective: str, named: Schedule | None, size_bytes: int) -> Plan | None:
+        """Return the library's plan; None if it does not choose, or its choice is not known.
+
+        named: the schedule that it does not choose.
+        """
         if not self._chooses:
             return None
-        kind, name = self._built(collective, algorithm)
-        if algorithm:
-            schedule = build(kind, name, self._size, size_bytes)
-            return self.library.fastest_plan(schedule, self.network, size_bytes, self._hosts)
+        if named:
+            return self.library.fastest_plan(named, self.network, size_bytes, self._hosts)
+        kind, _ = self._built(collective, "")
         return self.library.choose(self.network, Call.on_hosts(kind.value, size_bytes, self._hosts), math.inf)
 
     def _channels(self, schedule: Schedule) -> int:
@@ -223,13 +230,11 @@ def _formula_s(choice: Plan) -> float:
     raise ValueError(f"{choice.schedule} has too many transfers to simulate, and no formula: give fewer ranks")
 
 
-def _sent_bytes(call: TraceCall) -> int:
-    return max(call.size_bytes, 1) if call.collective == "barrier" else call.size_bytes
-
-
 def _simulated_as(collective: str) -> Collective:
     if collective == "barrier":
         return Collective.ALL_REDUCE  # of one element, as ProcessGroupNCCL does it
+    if collective == SENDRECV:
+        return Collective.ALL_TO_ALL
     try:
         return Collective(collective)
     except ValueError:
@@ -249,12 +254,6 @@ def mirrored_groups(ranks: Sequence[int], num_ranks: int) -> Ints:
     groups = np.arange(num_ranks).reshape(-1, len(own), stride).swapaxes(1, 2).reshape(-1, len(own))
     mine = int(np.flatnonzero(groups[:, 0] == own[0])[0])
     return np.roll(groups, -mine, axis=0)
-
-
-def element_bytes_of(dtype: str) -> int:
-    """Return the bytes of an element of torch's dtype, such as bfloat16; 1 if its name has no number."""
-    bits = re.search(r"\d+", dtype)
-    return max(1, int(bits.group()) // 8) if bits else 1
 
 
 def _hosts_of(network: Network, group: Ints) -> list[int]:

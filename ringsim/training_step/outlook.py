@@ -12,6 +12,7 @@ from dataclasses import replace
 from ringsim.analysis import better_networks
 from ringsim.estimates import Estimate
 from ringsim.libraries import SimulatedDraws
+from ringsim.limits import TRIED_TRANSFERS
 from ringsim.network import Network
 from ringsim.traces import TraceCall
 from ringsim.training_step.group_calls import GroupCalls
@@ -21,9 +22,9 @@ from ringsim.units import format_time
 MIN_EXPOSED = 0.01  # of a step: with less there is nothing to gain from a better network
 MAX_SCALE = 1e9
 _BISECTIONS = 60
-# These limit the time that an interval takes: each kind of call is simulated on the network, on these draws and on the
-# network of free bytes.
-_DRAWS_USED, _MOST_TRANSFERS = 8, 2**15
+# With `TRIED_TRANSFERS` this limits the time that an interval takes: each kind of call is simulated on the network, on
+# these draws and on the network of free bytes.
+_DRAWS_USED = 8
 
 
 def with_better_steps(prediction: TracePrediction) -> TracePrediction:
@@ -105,7 +106,7 @@ def _from_logs(counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) ->
 def _from_probes(network: Network, counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) -> Estimate | None:
     schedules = [groups[call.group].call(call).call.schedule for call in counts]
     draws = SimulatedDraws.from_network(network)
-    if draws is None or sum(schedule.num_transfers for schedule in schedules) > _MOST_TRANSFERS:
+    if draws is None or sum(schedule.num_transfers for schedule in schedules) > TRIED_TRANSFERS:
         return None
     few, time_s = replace(draws, draws=draws.draws[:_DRAWS_USED]), _alone_s(counts, groups)
     interval = few.interval(time_s, lambda drawn: _alone_s(counts, [group.on(drawn) for group in groups]))

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -11,58 +11,15 @@ from msgspec import structs
 
 from ringsim.estimates import Estimate, ends_of
 from ringsim.files import encode, finite_or_none
+from ringsim.gpus import Gpu, Roofline
 from ringsim.libraries import LIBRARIES, LIBRARY, Library
 from ringsim.network import Network
 from ringsim.registry import require_trusted
 from ringsim.schedule import Collective
-from ringsim.traces import Group, Operator, ProgramTrace, TracedStep, TraceEvent
-from ringsim.training_step.group_calls import GroupCalls, element_bytes_of
+from ringsim.traces import Group, ProgramTrace, TracedStep, TraceEvent
+from ringsim.training_step.group_calls import GroupCalls
 from ringsim.training_step.simulate_step import MeanStep, StepTimeline, simulate_step, typical_of
 from ringsim.units import format_size, plural
-
-
-@dataclass(frozen=True, slots=True)
-class Roofline:
-    """The peak rates of a device, which bound the times of its operators from below.
-
-    flops_per_s: by the dtype of `Operator`, or else by the bytes of an element.
-    multiprocessors: 0: not known.
-    memory_bytes: capacity of its memory; None: not known.
-    """
-
-    flops_per_s: Mapping[int | str, float]
-    memory_bytes_per_s: float
-    multiprocessors: int = 0
-    memory_bytes: int | None = None
-
-    def seconds(self, event: TraceEvent, occupied: int = 0, is_fused: bool = False) -> float:
-        """Return the time of a computation: for each operator the longer of arithmetic and memory accesses.
-
-        occupied: multiprocessors in use by calls; at least one is left.
-        is_fused: leave out operators that a compiler may fuse.
-        """
-        share = max(1, self.multiprocessors - occupied) / self.multiprocessors if self.multiprocessors else 1.0
-        operators = [operator for operator in event.operators if not (is_fused and operator.may_be_fused)]
-        return sum(operator.count * self._operator_s(operator, share) for operator in operators)
-
-    def _operator_s(self, operator: Operator, share: float) -> float:
-        rates, dtype = self.flops_per_s, operator.dtype
-        flops_per_s = rates.get(dtype) or rates.get(element_bytes_of(dtype)) or min(rates.values())
-        return max(operator.flops / (share * flops_per_s), operator.size_bytes / self.memory_bytes_per_s)
-
-
-# NVIDIA's data sheets of A100 (80 GB, SXM), H100 (SXM) and H200, dense, without sparsity (those of H100 and H200 give
-# the rates of tensor cores with it, which are twice as high); multiprocessors by NVIDIA's white papers on the
-# architectures Ampere and Hopper.
-_A100: dict[int | str, float] = {1: 624e12, 2: 312e12, "tf32": 156e12, 4: 19.5e12, 8: 19.5e12}
-_H100: dict[int | str, float] = {1: 1978.9e12, 2: 989.4e12, "tf32": 494.7e12, 4: 67e12, 8: 67e12}
-_GB = 2**30  # so large are the gigabytes of these data sheets where they are memory
-GPUS = {
-    "a100": Roofline(_A100, 2.039e12, 108, 80 * _GB),
-    "h100": Roofline(_H100, 3.35e12, 132, 80 * _GB),
-    "h200": Roofline(_H100, 4.8e12, 132, 141 * _GB),
-}
-
 
 LOWER_BOUND = "lower bound (roofline at peak rates)"
 
@@ -72,15 +29,15 @@ class Computing:
     """Where and how fast the computations of a trace take place.
 
     on_gpu: streams do the work, and a GPU's library (LIBRARY) the collectives.
-    roofline: for the times of operators; None: recorded times.
+    rates: of the device, for the times of operators; None: recorded times.
     scale: factor of these times; above 1 for a roofline, since nothing reaches the peak.
-    is_fitted: the scale makes a step as long as measured. is_fused: as in `Roofline.seconds`.
+    is_fitted: the scale makes a step as long as measured. is_fused: leave out operators that a compiler may fuse.
     library: for all calls of a generated trace, whose computations include the sharing of cores; None for a recorded
     one.
     """
 
     on_gpu: bool = False
-    roofline: Roofline | None = None
+    rates: Roofline | Gpu | None = None
     scale: float = 1.0
     is_fitted: bool = False
     is_fused: bool = False
@@ -93,13 +50,22 @@ class Computing:
         if self.scale != 1:
             return "prediction (computations scaled as asked for)"
         origin = "given" if self.library else "recorded"
-        return LOWER_BOUND if self.roofline else f"prediction (computations as {origin})"
+        if isinstance(self.rates, Gpu):
+            return f"prediction (kernel times of {self.rates.name})"
+        return LOWER_BOUND if self.rates else f"prediction (computations as {origin})"
 
     def seconds(self, event: TraceEvent, occupied: int = 0) -> float:
         """Return the time of a computation. occupied: multiprocessors in use by calls."""
-        if self.roofline is None:
+        if self.rates is None:
             return self.scale * event.seconds
-        return self.scale * self.roofline.seconds(event, occupied, self.is_fused)
+        return self.scale * self.rates.seconds(event, occupied, self.is_fused)
+
+    def issue_s(self, event: TraceEvent) -> float:
+        """Return the time in which the CPU issues the kernels of a computation, or a call; 0 if not known.
+
+        The scale is that of the kernels alone.
+        """
+        return self.rates.issue_s(event, self.is_fused) if isinstance(self.rates, Gpu) else 0.0
 
 
 AS_RECORDED = Computing()
@@ -111,7 +77,7 @@ _SAME_WORK = 0.01  # largest relative difference of FLOPs, as between uneven sha
 class StepSimulation:
     """The steps of a trace on a network; equal collectives and computations are timed once.
 
-    steps: all, or with a roofline the steps with watched operators.
+    steps: all, or with rates the steps with watched operators.
     numbers: of each step among the steps with calls; they determine which calls are late.
     core_scale: factor of the recorded times of computations: a program is recorded alone, but ranks share the cores of
     a host equally if it has fewer cores than ranks.
@@ -119,7 +85,7 @@ class StepSimulation:
     algorithm: of all_reduces, in place of the library's choice.
     trusted: algorithms of Python files that the trace may name, see `build_recorded`.
 
-    Raises ValueError for too many ranks for the network, a call that cannot be simulated, a roofline without watched
+    Raises ValueError for too many ranks for the network, a call that cannot be simulated, rates without watched
     operators, or an unknown or untrusted algorithm.
     """
 
@@ -134,7 +100,7 @@ class StepSimulation:
         _refuse_peers(trace)
         self.trace, self.network, self.computing = trace, network, computing
         self._algorithm, self._trusted = algorithm, trusted
-        watched = [step for step in trace.steps if computing.roofline is None or step.is_watched]
+        watched = [step for step in trace.steps if computing.rates is None or step.is_watched]
         if not watched:
             raise ValueError("the operators of the computations were not recorded, so their FLOPs are unknown")
         self.steps = [_by_algorithm(step, algorithm, trusted) for step in watched]
@@ -144,7 +110,7 @@ class StepSimulation:
         self._pace, self.core_scale = 1.0, 1.0
         if computing.library is None:
             self._pace = pace_together(cores, ranks_of_host)
-            if cores is not None and not computing.on_gpu and not computing.roofline:
+            if cores is not None and not computing.on_gpu and not computing.rates:
                 self.core_scale = max(1.0, ranks_of_host / cores)
             self.groups = [calls_of(group, trace.num_ranks, network, computing.on_gpu) for group in trace.groups]
         else:
@@ -163,7 +129,7 @@ class StepSimulation:
     def choose_typical(self, num_steps: int) -> None:
         """Replace the first step by the typical one of `num_steps` repetitions, if its calls may be late."""
         step = self.steps[0]
-        if any(all(self.groups[call.group].late(call)) for call in step.calls):
+        if any(self.groups[call.group].may_be_late(call) for call in step.calls):
             self.numbers[0] = typical_of([self._timeline(step, number, 1.0) for number in range(num_steps)])
 
     def timelines(self, scale: float = 1.0) -> tuple[StepTimeline, ...]:
@@ -180,11 +146,19 @@ class StepSimulation:
                 self._seconds[key] = self.core_scale * self.computing.seconds(event, occupied)
             return scale * self._seconds[key]
 
-        return simulate_step(step, self.groups, seconds, on_gpu=self.computing.on_gpu, pace=self._pace, number=number)
+        return simulate_step(
+            step,
+            self.groups,
+            seconds,
+            issue_s=self.computing.issue_s,
+            on_gpu=self.computing.on_gpu,
+            pace=self._pace,
+            number=number,
+        )
 
     def predict(self) -> "TracePrediction":
         timelines, fused_s = self.timelines(), None
-        if self.trace.is_compiled and self.computing.roofline and not self.computing.is_fitted:
+        if self.trace.is_compiled and self.computing.rates and not self.computing.is_fitted:
             fused_s = self.on(self.network, replace(self.computing, is_fused=True)).mean().step_s
         return TracePrediction(self, timelines, MeanStep.of(timelines), fused_s)
 
@@ -301,7 +275,7 @@ class TracePrediction:
         by_gloo = [group.backend == "gloo" for group in self.trace.groups]
         is_mixed = self.computing.on_gpu and not all(by_gloo)
         for step in self.simulation.steps:
-            for operator in step.operators if self.computing.roofline else []:
+            for operator in step.operators if self.computing.rates else []:
                 if not operator.is_counted:
                     calls[operator.name] += operator.count
                     sizes[operator.name] += operator.count * operator.size_bytes

@@ -8,6 +8,7 @@ On a GPU the program only issues work, and runs ahead. Computations are one stre
 
 - a call begins when its stream reaches it. The stream of the computations has then finished all earlier events; a
 stream of the program's own only the events for which it was made to wait;
+- a kernel or a call begins when the CPU has issued it, which does so one after the other;
 - a computation is slower while calls are under way, whose channels occupy multiprocessors;
 - computations wait for a synchronous call at the call, for an asynchronous one where the program waits, and for a call
 on its own stream where the program makes the computations' stream wait.
@@ -138,6 +139,7 @@ def typical_of(timelines: Sequence[StepTimeline]) -> int:
 
 
 Seconds = Callable[[TraceEvent, int], float]  # of a computation while calls occupy this number of multiprocessors
+IssueSeconds = Callable[[TraceEvent], float]  # of the CPU
 MAX_PASSES = 100
 GOLDEN_RATIO, SILVER_RATIO = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 
@@ -147,6 +149,7 @@ def simulate_step(
     groups: Sequence[GroupCalls],
     seconds: Seconds,
     *,
+    issue_s: IssueSeconds = lambda _: 0.0,
     on_gpu: bool = False,
     pace: float = 1.0,
     number: int = 0,
@@ -155,6 +158,7 @@ def simulate_step(
 
     on_gpu: whether streams execute computations and calls.
     seconds: of a computation while calls occupy the given number of multiprocessors.
+    issue_s: of the CPU, which issues the kernels of a computation or a call; unused on a CPU.
     pace: relative speed of computing and of calls while both are in progress; unused on a GPU.
     number: of the step among the steps with calls; it determines which calls are late.
 
@@ -164,9 +168,9 @@ def simulate_step(
         return _CpuRun(step, groups, seconds, pace, number).timeline()
     # A call that begins later in the program may be under way earlier, so that a computation is timed before it is
     # known. What is right up to a moment is right until a little later in the next pass.
-    timeline = _GpuRun(step, groups, seconds, ()).timeline()
+    timeline = _GpuRun(step, groups, seconds, issue_s, ()).timeline()
     for _ in range(MAX_PASSES):
-        last, timeline = timeline, _GpuRun(step, groups, seconds, timeline.calls).timeline()
+        last, timeline = timeline, _GpuRun(step, groups, seconds, issue_s, timeline.calls).timeline()
         if all(isclose(one.begin_s, other.begin_s) and isclose(one.end_s, other.end_s) for one, other in
                zip(last.calls, timeline.calls, strict=True)):  # fmt: skip
             break
@@ -347,10 +351,20 @@ class _GpuRun(_CpuRun):
     """
 
     def __init__(
-        self, step: TracedStep, groups: Sequence[GroupCalls], seconds: Seconds, under_way: Sequence[CallSpan]
+        self,
+        step: TracedStep,
+        groups: Sequence[GroupCalls],
+        seconds: Seconds,
+        issue_s: IssueSeconds,
+        under_way: Sequence[CallSpan],
     ) -> None:
         super().__init__(step, groups, seconds)
+        self._issue_s, self._issued_s = issue_s, 0.0  # until the CPU has issued the last event
         self._changes_s, self._occupied = _occupied(under_way)
+
+    def compute(self, index: int) -> None:
+        self._issued_s += self._issue_s(self.step.events[index])
+        super().compute(index)
 
     def advance(self, event: TraceEvent, alone_s: float) -> None:
         now_s, left = self.now_s, 1.0
@@ -363,12 +377,13 @@ class _GpuRun(_CpuRun):
             now_s = until_s
         end_s = now_s + left * total_s
         self.slowed_s += max(0.0, end_s - self.now_s - alone_s)
-        self.now_s = end_s
+        self.now_s = max(end_s, self._issued_s)  # the last kernel cannot begin before it is issued
 
     def meet(self, event: TraceEvent) -> None:
         call = self.step.calls[event.call]
         if event.kind is TraceEventKind.CALL:
-            self.issue(call, self._reached_s(call))
+            self._issued_s += self._issue_s(event)
+            self.issue(call, max(self._reached_s(call), self._issued_s))
         goes_on = call.on_side_stream or (event.kind is TraceEventKind.CALL and call.is_async)
         if event.kind is TraceEventKind.READ or not goes_on:
             self.wait(event.call)

@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 
 from ringsim import calibration
-from ringsim.analysis import BASELINE, MAX_TRANSFERS
+from ringsim.analysis import BASELINE
 from ringsim.console import in_one_line
 from ringsim.estimates import Estimate
 from ringsim.libraries import OURS, copy_s
+from ringsim.limits import REPORT_DRAWN_PAIRS, REPORT_FITS, REPORT_RANKS, SWEPT_TRANSFERS
 from ringsim.measurements import Measurements, p10_p90
 from ringsim.network import Network, with_numbers
 from ringsim.registry import ALGORITHMS, build
@@ -28,11 +29,9 @@ from ringsim.verdict.run_directory import RunDirectory
 
 SMALLEST = 2**10  # of the sizes in tables and pictures
 MOST_SIZES = 10
-MOST_RANKS = 32  # with more a page would take minutes
-MAX_FITS = 16  # of a directory with many files; each takes a second
 CAPS_MB = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 # Number of bootstrap networks for an interval: 20, of which 95 % are 19; fewer if many ranks make a simulation long.
-_MOST_DRAWS, _FEWEST_DRAWS, _AFFORDED_PAIRS = 20, 5, 4000
+_MOST_DRAWS, _FEWEST_DRAWS = 20, 5
 
 
 # The fields of a network with costs per message or call, independent of the bytes.
@@ -198,7 +197,7 @@ def find_subjects(contents: RunDirectory) -> list[Subject]:
     given += [(file, measurements, None) for file, measurements in contents.measurements.items()]
     given.sort(key=lambda entry: (entry[2] is not None, str(entry[1].provenance.get("date", ""))), reverse=True)
     subjects = []
-    for file, measurements, job in given[:MAX_FITS]:
+    for file, measurements, job in given[:REPORT_FITS]:
         if measurements.num_ranks == 1 or not measurements.probes:
             continue
         try:
@@ -224,11 +223,11 @@ def _subject(file: str, measurements: Measurements, job: JobReport | None, conte
 def make_forecast(subject: Subject) -> Forecast:
     """Return the predictions for a subject. Raises ValueError if they do not fit its network."""
     ranks, fit, profile = subject.num_ranks, subject.fit, subject.profile
-    if ranks > MOST_RANKS:
-        raise ValueError(f"{ranks} ranks: a report makes predictions for up to {MOST_RANKS}")
+    if ranks > REPORT_RANKS:
+        raise ValueError(f"{ranks} ranks: a report makes predictions for up to {REPORT_RANKS}")
     sizes, least_gain = _sizes(subject.size_bytes), _least_gain(subject)
     names = [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE]
-    names = [name for name in names if build(Collective.ALL_REDUCE, name, ranks).num_transfers <= MAX_TRANSFERS]
+    names = [name for name in names if build(Collective.ALL_REDUCE, name, ranks).num_transfers <= SWEPT_TRANSFERS]
     scaled = [_on_ranks(subject, ranks)]
     with suppress(ValueError):  # the network has no room for them
         scaled.append(_on_ranks(subject, 2 * ranks))
@@ -325,7 +324,7 @@ def _on_ranks(subject: Subject, num_ranks: int) -> ScaledTime:
 
 
 def _with_interval(fit: calibration.ProbeFit, predict: Callable[[Network], float], num_ranks: int) -> Estimate:
-    draws = _AFFORDED_PAIRS // num_ranks**2
+    draws = REPORT_DRAWN_PAIRS // num_ranks**2
     return calibration.with_interval(fit, predict, min(max(draws, _FEWEST_DRAWS), _MOST_DRAWS))
 
 

@@ -79,6 +79,20 @@ def shares(group: Group) -> Tensors:
     return [*gathered, whole, of_list, of_tensor]
 
 
+def single(group: Group) -> Tensors:
+    """By the names of torch 2.13, at once and later; gathered into one tensor, and scattered sums from one."""
+    whole, share, length = torch.zeros(12 * group.size()), torch.zeros(12), 12 * group.size()
+    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+    scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+    gather(whole, own(group), group)
+    scatter(share, own(group, length), dist.ReduceOp.MAX, group)
+    works = [gather(later := torch.zeros(length), own(group), group, True)]
+    works.append(scatter(part := torch.zeros(12), own(group, length), group=group, async_op=True))
+    for work in works:
+        work.wait()
+    return [whole, share, later, part]
+
+
 def functional_collectives(group: Group) -> Tensors:
     """Those that compiled programs and DTensor use; called from C++."""
     tensor = own(group, 4 * group.size())
@@ -169,6 +183,7 @@ OURS: dict[Callable[[Group], Tensors], list[str]] = {
     coalescing_manager: ["all_reduce", *["reduce_scatter"] * 2, *["all_gather"] * 2],
     reduce_and_broadcast: ["reduce", "broadcast"],
     shares: ["all_gather"] * 2 + ["reduce_scatter"] * 2,
+    single: ["all_gather", "reduce_scatter"] * 2,
     gather_and_scatter: ["gather", "scatter"],
     all_to_all: ["all_to_all"] * 3,
     functional_collectives: ["all_reduce", "all_gather", "reduce_scatter", "broadcast"],

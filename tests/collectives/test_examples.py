@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from syrupy.assertion import SnapshotAssertion
 
 from tests.ranks import RankPool, group_on, run_forked_programs, run_script
 
@@ -64,19 +65,9 @@ def test_gpt_runs_on_either_backend_by_one_word(tmp_path: Path) -> None:
     assert printed["gloo"] == printed["ring"]
 
 
-@pytest.mark.parametrize(
-    ("example", "start"),
-    [
-        ("ddp.py", "torchrun --nproc-per-node 2 examples/ddp.py ring"),
-        ("fsdp.py", "torchrun --nproc-per-node 2 examples/fsdp.py ring"),
-        ("gpt.py", "torchrun --nproc-per-node 2 examples/gpt.py --backend ring"),
-        ("moe.py", "torchrun --nproc-per-node 4 examples/moe.py --backend ring"),
-        ("llama.py", "ringsim trace --ranks 128 --fake examples/llama.py"),
-        ("own_task.py", "python -m trainers --task own_task:Sine --ranks 2, in its folder"),
-    ],
-)
+@pytest.mark.parametrize("example", ["ddp.py", "fsdp.py", "gpt.py", "moe.py", "llama.py", "own_task.py"])
 def test_without_a_launcher_it_says_how_to_start_it(
-    example: str, start: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    example: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
 ) -> None:
     """In one line, with exit code 2."""
     monkeypatch.delenv("RANK", raising=False)
@@ -84,4 +75,6 @@ def test_without_a_launcher_it_says_how_to_start_it(
     with pytest.raises(SystemExit) as leaving:
         runpy.run_path(str(ROOT / "examples" / example), run_name="__main__")
     assert leaving.value.code == 2
-    assert capsys.readouterr() == ("", f"{example}: start it with {start}\n")
+    out, errors = capsys.readouterr()
+    assert (out, errors.count("\n")) == ("", 1)
+    assert errors == snapshot

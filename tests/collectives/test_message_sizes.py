@@ -2,23 +2,21 @@
 
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.runtime import GlooTransport
 from ringsim import ALGORITHMS, Collective, Network
 from ringsim.registry import build
 from ringsim.simulation import has_contention, simulate
 from tests.collectives.shared_groups import kept_group
+from tests.collectives.travel import Sent, sent_by_gloo
 from tests.ranks import RankPool
 
 NUM_RANKS = 4
 BYTE_A_SECOND = Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1.0)  # so that times are numbers of bytes
-Sent = list[tuple[int, int, int, int]]
 
 
 def calls_of(
@@ -41,19 +39,10 @@ def calls_of(
 
 def sent(group: dist.ProcessGroup, collective: Collective, algorithm: str, length: int, dtype: torch.dtype) -> Sent:
     """Return the messages of this rank in one call: (step, peer, chunk, bytes) in the order of sending."""
-    messages: Sent = []
-    send_of = GlooTransport.send
-
-    def noted(transport: GlooTransport, index: int) -> None:
-        send = transport.part.sends[index]
-        message = transport.memory.message(index, send.chunk)
-        messages.append((send.step, transport.part.peers[send.peer], send.chunk, message.nbytes))
-        send_of(transport, index)
-
     whole = torch.zeros(length, dtype=dtype)
     share = torch.zeros(length // group.size(), dtype=dtype)
     call = calls_of(whole, share, group, algorithm)[collective]
-    with mock.patch.object(GlooTransport, "send", noted):
+    with sent_by_gloo() as messages:
         call()
     return messages
 

@@ -7,7 +7,9 @@ from tests.docs.pages import ROOT
 PAGE = (ROOT / "docs" / "reference" / "environment.md").read_text()
 SEVERAL_WORDS = re.compile(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)"')  # a constant of this form is one, but for OTHERS
 ACCESS = re.compile(r'environ(?:ment)?(?:\.(?:get|pop|setdefault)\(|\[)"([A-Z]+)"')  # names of one word
-OTHERS = re.compile(r"(O|SC|SCHED)_\w+")  # what os calls flags, limits and policies
+OTHERS = re.compile(
+    r"(O|SC|SCHED)_\w+|(KV|Q)_LEN|BLOCK_SIZE|TORCH_FUNCTION_STATE|CONSTANT_(MATCH|NUMEL_LIMIT)"
+)  # of os, torch
 
 
 def variables() -> dict[str, str]:

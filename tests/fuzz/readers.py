@@ -211,7 +211,9 @@ READERS = (
     Reader("ddp --layers", ".toml", _file("docs/models/transformer.toml"), _command("ddp --layers FILE --ranks 2")),
     Reader("ddp --profile", ".json", _profile, _command("ddp --profile FILE --ranks 2 --json")),
     Reader("step loopback", ".json", _trace, _command("step FILE --network loopback")),
-    Reader("step cluster", ".json", _trace, _command("step FILE --network dgx-h100-cluster --gpu h100 --json")),
+    Reader(
+        "step cluster", ".json", _trace, _command("step FILE --network dgx-h100-cluster --gpu h100 --roofline --json")
+    ),
     Reader("order numbers", ".txt", _text("0,2,1,3\n"), _command(f"{SIMULATE} 4 --order FILE")),
     Reader("order JSON", ".json", _text('{"order": [0, 2, 1, 3]}'), _command(f"{SIMULATE} 4 --order FILE")),
     Reader("generated part", ".md", _example("page.txt"), _function(lambda path: PART.write(path, "new"))),

@@ -18,7 +18,9 @@ UNTOUCHED = 77
 WRITABLE = ("plain", "offset", "strided", "reversed dims", "padded", "negated", "parameter")
 COMPLEX_ONLY = ("conjugated", "conjugated and negated")
 READ_ONLY = ("expanded",)
-CANNOT_BE_NEGATED = (torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2)
+# Without a sign (torch copies a negated uint8 into int64 as a negative number; only fractions have such views: `imag`).
+_UNSIGNED = (torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
+CANNOT_BE_NEGATED = (*_UNSIGNED, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 @dataclass

@@ -6,7 +6,7 @@ from syrupy.assertion import SnapshotAssertion
 import bench_collectives
 from bench_collectives import TARGETS, format_targets, over_copies, ratios_of
 from ringsim.measurements.measurements import Measurements
-from tests.collectives.benchmark.test_benchmark_tables import WHERE, times
+from tests.collectives.benchmark.test_benchmark_command import WHERE, times
 
 
 def test_the_targets(snapshot: SnapshotAssertion) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import select
 import signal
@@ -65,7 +66,7 @@ def wait_for_steps(log: Path, count: int, is_running: Callable[[], bool] = lambd
 
 
 @contextmanager
-def ranks_by_hand(arguments: list[str], errors: int = subprocess.PIPE) -> Iterator[list[subprocess.Popen[str]]]:
+def ranks_by_hand(arguments: list[str], errors: int) -> Iterator[list[subprocess.Popen[str]]]:
     """Start two ranks as torchrun would, but without its own patience with those that stall; end them in any case.
 
     errors: where the first one says what it says.
@@ -93,6 +94,22 @@ def read_until(terminal: int, wanted: str = "\0") -> str:
         except OSError:  # the other end is closed
             break
     return seen.decode()
+
+
+def stalled(arguments: list[str], *shown: str) -> tuple[str, str]:
+    """Start two ranks with a terminal, stop the second one when all of `shown` has come, and wait for the first's end.
+
+    Return what came before that, and after it.
+    """
+    terminal, stderr = pty.openpty()
+    with ranks_by_hand(arguments, stderr) as ranks:
+        os.close(stderr)
+        seen = "".join(read_until(terminal, wanted) for wanted in shown)
+        ranks[1].send_signal(signal.SIGSTOP)
+        rest = read_until(terminal)
+        assert ranks[0].wait(TIMEOUT_S) == 1
+    os.close(terminal)
+    return seen, rest
 
 
 def without_log(errors: str) -> str:

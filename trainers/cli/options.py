@@ -4,7 +4,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -39,6 +39,8 @@ HELP = {
     "compile": "Compile the model with torch.compile, which needs a C++ compiler.",
     "seed": "Seed of data, weights and the order of the samples.",
     "broadcast": "Broadcast rank 0's weights at the start; without it all ranks must have the same.",
+    "output": "Write checkpoints, log.jsonl and result.json to this directory [default: runs/TASK].",
+    "save_every": "Steps, or epochs (1epoch), between two checkpoints; the end of the run also writes one.",
     "keep": "Checkpoints to keep.",
     "log_every": "Steps between two lines of the log; 0 for none. A line on stderr may be left out if it follows "
     "another within a second.",
@@ -49,8 +51,11 @@ HELP = {
     "profile": "Write a time line of a few steps to this file, for ui.perfetto.dev.",
 }
 NAMES = {"strategy": tuple(STRATEGIES), **CHOICES}
-METAVARS = {"amp": "dtype"}  # of an option with names; name for the others
-TYPES: dict[Any, Any] = {bool: bool, int: INT, int | None: INT, float | None: REAL, Path | None: FILE}
+METAVARS = {"amp": "DTYPE", "save_every": "STEPS|Nepoch"}  # of options whose types do not say enough
+TYPES: dict[Any, Any] = {
+    bool: click.BOOL, int: INT, int | None: INT, int | str: click.STRING, float | None: REAL, Path | None: FILE,
+    Path: click.Path(path_type=Path, file_okay=False),
+}  # fmt: skip
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -77,10 +82,10 @@ def config_options(config: type, *names: str) -> Callable[[_Command], _Command]:
 
     def declare(command: _Command) -> _Command:
         for name in reversed(names):
-            field = known[name]
-            kind = Name(METAVARS.get(name, "name"), NAMES[name]) if name in NAMES else TYPES[field.type]
-            typed: dict[str, Any] = {"is_flag": True} if kind is bool else {"type": kind, "default": field.default}
-            command = click.option(flag(name), help=HELP[name], **typed)(command)
+            default = None if known[name].default is MISSING else known[name].default
+            kind = Name("name", NAMES[name]) if name in NAMES else TYPES[known[name].type]
+            how: dict[str, Any] = {"is_flag": kind is click.BOOL, "metavar": METAVARS.get(name)}
+            command = click.option(flag(name), type=kind, default=default, help=HELP[name], **how)(command)
         return command
 
     return declare

@@ -110,19 +110,7 @@ class Launch:
 )
 @config_options(TrainConfig, "epochs", "steps", "batch_size", "accumulate", "clip_norm")
 @rate_and_number_options
-@config_options(TrainConfig, "broadcast")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Write checkpoints, log.jsonl and result.json to this directory [default: runs/TASK].",
-)
-@click.option(
-    "--save-every",
-    default="100",
-    metavar="STEPS|Nepoch",
-    help="Steps, or epochs (1epoch), between two checkpoints; the end of the run also writes one.",
-)
-@config_options(TrainConfig, "keep")
+@config_options(TrainConfig, "broadcast", "output", "save_every", "keep")
 @click.option(
     "--resume",
     is_flag=False,

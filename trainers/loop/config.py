@@ -16,7 +16,6 @@ from trainers.strategies import parse_strategy
 from trainers.tasks.base import MAX_TOKENS_PER_BATCH, Task, check_seed, require_at_least
 
 CHOICES = {"on_nan": ("stop", "skip"), "amp": ("bfloat16",), "lr_schedule": ("constant", "cosine")}
-LOG_EVERY = 10
 CHECK_EVERY = 100  # steps between two checks for drift, where there should be none
 OTHERWISE = "or leave out `compile`"
 
@@ -140,7 +139,7 @@ class TrainConfig(StepConfig):
     save_every: int | str = 100
     keep: int = 2
     resume: bool = False
-    log_every: int = LOG_EVERY
+    log_every: int = 10
     tensorboard: bool = False
     check_every: int | None = None
     eval_every: int = 0

@@ -12,7 +12,7 @@ from ringsim import console
 from ringsim.analysis import Cost, NetworkBound, bound_of, cost_of
 from ringsim.cli.options import COLLECTIVES, NETWORK, RANKS, ranks_option, refuse_without, size_option
 from ringsim.files import finite_or_none
-from ringsim.limits import require_few_transfers, transfers_in
+from ringsim.limits import CHOSEN_TRANSFERS, require_few_transfers
 from ringsim.network import Network, load_network, network_text, preset_names
 from ringsim.registry import ALGORITHMS, build, summary_of
 from ringsim.report import bound_reason, format_network_details, format_networks, network_details, network_summary
@@ -20,8 +20,6 @@ from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import lists_more_than, predict_time
 from ringsim.text_table import align_columns, wrap_text
 from ringsim.units import format_size, format_time, plural
-
-MAX_TRANSFERS = transfers_in(2.0)  # of a simulated algorithm, if each transfer must be simulated
 
 
 @console.command(
@@ -88,7 +86,7 @@ class _Listed(NamedTuple):
 
 
 def _time_s(schedule: Schedule, network: Network | None, size_bytes: int) -> float | None:
-    if network is None or lists_more_than(MAX_TRANSFERS, schedule, network, size_bytes):
+    if network is None or lists_more_than(CHOSEN_TRANSFERS, schedule, network, size_bytes):
         return None
     return predict_time(schedule, network, size_bytes)
 

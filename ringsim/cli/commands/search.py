@@ -12,10 +12,11 @@ from ringsim.analysis import BOUNDED, default_budget, explain, find_placement, w
 from ringsim.cli import options
 from ringsim.cli.options import together
 from ringsim.cli.selection import Selection, unplaced_options
+from ringsim.limits import SEARCH_SECONDS
 from ringsim.network import Network
 from ringsim.report import format_placement, format_synthesis, placement_dict, synthesis_dict
 from ringsim.schedule import Collective
-from ringsim.synthesis import DEFAULT_SECONDS, SearchOptions, SearchState
+from ringsim.synthesis import SearchOptions, SearchState
 from ringsim.synthesis import synthesize as find_schedule
 from ringsim.units import format_time
 
@@ -97,7 +98,7 @@ class Workload(NamedTuple):
     option(
         "--seconds",
         type=console.Quantity("seconds", _parse_seconds),
-        default=f"{DEFAULT_SECONDS:g}",
+        default=f"{SEARCH_SECONDS:g}",
         help="Time limit of the search, in seconds, once it has found a schedule; Ctrl-C ends it earlier.",
     ),
     option("--seed", type=console.IntRange(0), default=0, help="Random seed of the search."),

@@ -11,10 +11,11 @@ from ringsim import console, report, training_step
 from ringsim.cli import options
 from ringsim.cli.recorder import Recordings
 from ringsim.files import atomic_file, naming_place
+from ringsim.gpus import Gpu, Roofline, gpu_names, load_gpu
 from ringsim.libraries import library_of
 from ringsim.network import Network
 from ringsim.traces import Device, ProgramTrace
-from ringsim.training_step import Computing, Roofline, StepSimulation, TracePrediction, TraceScaling
+from ringsim.training_step import Computing, StepSimulation, TracePrediction, TraceScaling
 from ringsim.units import parse_flops
 
 PERFETTO, PAGE = ".json", ".html"
@@ -88,6 +89,7 @@ class Computer:
 
     device: Device | None
     gpu: str | None
+    is_roofline: bool
     flops: float | None
     memory_bandwidth: float | None
     compute_scale: float | None
@@ -96,27 +98,32 @@ class Computer:
     def __post_init__(self) -> None:
         if self.compute_scale is not None and self.measured_step is not None:
             raise click.UsageError("--compute-scale and --measured-step exclude each other")
+        if self.is_roofline and self.gpu is None:
+            raise click.UsageError("--roofline needs --gpu, whose peak rates it takes")
 
     def computing(self, file: Path, trace: ProgramTrace, network: Network) -> Computing:
         """Return device and speed of the computations. Raises UsageError for a trace without times."""
         device = self.device or (Device.CUDA if library_of(network).chooses else trace.device)
-        roofline = self._roofline()
-        if roofline is None and any(step.is_watched and not step.compute_s for step in trace.steps):
+        rates = self._rates()
+        if rates is None and any(step.is_watched and not step.compute_s for step in trace.steps):
             raise click.UsageError(
                 f"{file}: it was recorded with --fake, so the times of its computations are not known: give --gpu, "
                 "or --flops and --memory-bandwidth"
             )
-        return Computing(device is Device.CUDA, roofline, self.compute_scale or 1.0)
+        return Computing(device is Device.CUDA, rates, self.compute_scale or 1.0)
 
-    def _roofline(self) -> Roofline | None:
+    def _rates(self) -> Roofline | Gpu | None:
+        gpu = load_gpu(self.gpu) if self.gpu else None
         flops, memory_bandwidth = self.flops, self.memory_bandwidth
-        if self.gpu is None and flops is None and memory_bandwidth is None:
-            return None
-        if self.gpu is None and (flops is None or memory_bandwidth is None):
+        if flops is None and memory_bandwidth is None:
+            return gpu.roofline if gpu and self.is_roofline else gpu
+        if gpu and not self.is_roofline:
+            raise click.UsageError("--flops and --memory-bandwidth replace peak rates: give --roofline as well")
+        if gpu is None and (flops is None or memory_bandwidth is None):
             raise click.UsageError("give --gpu, or both --flops and --memory-bandwidth", click.get_current_context())
-        roofline = training_step.GPUS[self.gpu] if self.gpu else Roofline({}, 1.0)
+        roofline = gpu.roofline if gpu else Roofline({}, 1.0)
         if flops is not None:
-            roofline = replace(roofline, flops_per_s={1: flops})
+            roofline = replace(roofline, flops_per_s={"": flops})
         return replace(roofline, memory_bytes_per_s=memory_bandwidth or roofline.memory_bytes_per_s)
 
 
@@ -131,8 +138,14 @@ computer_options = options.together(
     ),
     option(
         "--gpu",
-        type=console.Choice(list(training_step.GPUS)),
-        help="GPU whose peak rates give the least time of each computation, from its FLOPs and bytes.",
+        metavar="NAME|FILE.toml",
+        help=f"GPU whose kernels compute: {', '.join(gpu_names())}, or a file that describes one.",
+    ),
+    option(
+        "--roofline",
+        "is_roofline",
+        is_flag=True,
+        help="Take the peak rates of --gpu: the least time of each computation, from its FLOPs and bytes.",
     ),
     option(
         "--flops",
@@ -186,8 +199,9 @@ def step(
     FILE is a trace that ringsim trace wrote. Its calls are simulated with the algorithms that NCCL or Gloo would
     use, together with its computations: on a CPU as the program waited for them, on CUDA in the order of streams.
 
-    With --gpu the time is a lower bound, from peak rates; with --measured-step it is a prediction. Otherwise
-    computations take as long as when they were recorded. The output says which.
+    With --gpu computations take as long as the kernels of that GPU, and with --roofline at least as long as at its peak
+    rates. Otherwise they take as long as when they were recorded. With --measured-step they are scaled so that a step
+    takes as long as measured. The output says which.
 
     With --ranks a program is recorded for other numbers of ranks, since what is sharded is cut into other sizes, on
     hosts of as many ranks as the network has. Give it behind all options: -- train.py --batch 16, or -- -m MODULE. FILE

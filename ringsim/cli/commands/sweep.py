@@ -8,9 +8,10 @@ from typing import Any
 from click import option
 
 from ringsim import console
-from ringsim.analysis import MAX_TRANSFERS, Sweep, candidates, run_sweep
+from ringsim.analysis import Sweep, candidates, run_sweep
 from ringsim.cli import options
 from ringsim.libraries import LIBRARY, why_not
+from ringsim.limits import SWEPT_TRANSFERS
 from ringsim.network import Network
 from ringsim.report import format_sweep, sweep_notes
 from ringsim.schedule import Collective
@@ -51,7 +52,7 @@ SIZES = console.Quantity("sizes", lambda text: console.parse_numbers(text, parse
 @option(
     "--max-transfers",
     type=console.FloatRange(1),
-    default=MAX_TRANSFERS,
+    default=SWEPT_TRANSFERS,
     show_default="1e7",
     help="Skip schedules with more transfers.",
 )

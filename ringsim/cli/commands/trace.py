@@ -12,7 +12,7 @@ from ringsim.cli.recorder import record
 from ringsim.console import FILE, STDOUT, Choice, IntRange, check_writable, command, require_torch, say_wrote
 from ringsim.files import decode, encode
 from ringsim.text_table import align_columns
-from ringsim.traces import Device, ProgramTrace, TraceRequest
+from ringsim.traces import AssumedValues, Device, ProgramTrace, TraceRequest
 from ringsim.units import format_size, format_time, plural
 
 
@@ -51,6 +51,7 @@ class TracedProgram(NamedTuple):
     help="Number of steps to record, after 3 to warm up [default: 3, or 1 with --fake].",
 )
 @option("--fake", is_flag=True, help="Use tensors without data: nothing is computed, and no memory used.")
+@option("--assume", type=Choice(AssumedValues), help="Equally many tokens for all experts of a router, with --fake.")
 @option("--device", type=Choice(Device), help="Device that the program sees [default: cuda with --fake, else cpu].")
 @option("-o", "--output", type=FILE, default="step.trace.json", help="Write the trace to this file, as JSON.")
 @together(
@@ -61,7 +62,13 @@ class TracedProgram(NamedTuple):
     argument("arguments", nargs=-1, type=click.UNPROCESSED),
 )
 def trace(
-    job: TracedJob, program: TracedProgram, steps: int | None, fake: bool, device: Device | None, output: Path
+    job: TracedJob,
+    program: TracedProgram,
+    steps: int | None,
+    fake: bool,
+    assume: AssumedValues | None,
+    device: Device | None,
+    output: Path,
 ) -> None:
     """Record a training program as one rank of many, in one process and without a network.
 
@@ -76,13 +83,15 @@ def trace(
     require_torch("trace")
     if output == STDOUT:
         raise click.UsageError("--output -: the program may print to stdout itself; name a file")
+    if assume and not fake:
+        raise click.UsageError(f"--assume {assume.value}: only with --fake, where tensors have no values")
     check_writable(f"--output {output}", output.parent)
     if not program.is_module and not Path(program.program).is_file():
         raise click.UsageError(f"{program.program}: there is no such file; for a module, write -m before the name")
     steps = steps or (1 if fake else 3)
     # Recorded times belong to the program's CPU path; times from a GPU's rates belong to its CUDA path.
     device = device or (Device.CUDA if fake else Device.CPU)
-    request = TraceRequest(*program, *job, steps, str(output), fake, os.getcwd(), device)
+    request = TraceRequest(*program, *job, steps, str(output), fake, os.getcwd(), device, assume)
     recorded = record(decode(TraceRequest, encode(request)))  # which refuses a name or argument that is no text
     click.echo(format_trace(recorded))
     say_wrote(output)

@@ -1,11 +1,10 @@
 """`page`: a self-contained HTML page."""
 
 import json
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ringsim.text_table import load_template
+from ringsim.text_table import html_template
 
 
 def page(template: str, title: str, style: str = "", script: str = "", data: object = None, **rest: Any) -> str:
@@ -17,16 +16,12 @@ def page(template: str, title: str, style: str = "", script: str = "", data: obj
     >>> "<title>2 &lt; 3</title>" in page("page.j2", "2 < 3")
     True
     """
-    made = load_template(Path(__file__).with_name(template), autoescape=True, trim_blocks=True)
+    made = html_template(Path(__file__).with_name(template))
     style = asset("page.css") + style
-    return made.render(title=title, style=style, script=script, data=_inside_a_script(data), **rest)
+    text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")  # cannot end its script
+    return made.render(title=title, style=style, script=script, data=text, **rest)
 
 
 def asset(name: str) -> str:
     """Return the text of a file in this folder."""
-    return resources.files("ringsim.report.pages").joinpath(name).read_text(encoding="utf-8")
-
-
-def _inside_a_script(data: object) -> str:
-    """Return JSON that cannot end its script element."""
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")

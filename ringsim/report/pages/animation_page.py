@@ -10,7 +10,7 @@ from ringsim import analysis
 from ringsim.report.colours import contributor_colours
 from ringsim.report.network_table import network_facts
 from ringsim.report.pages import asset, page
-from ringsim.schedule import Ints, Schedule, held_at_start
+from ringsim.schedule import held_at_start
 from ringsim.simulation import Seconds
 from ringsim.text_table import as_sentence
 from ringsim.units import format_size, format_time, plural, time_unit
@@ -37,7 +37,9 @@ def animation_page(views: Sequence[analysis.RunView], note: str = "") -> str:
         raise ValueError(f"{len(views)} runs: a page shows 1 or {MAX_SIDES}")
     for view in views:
         analysis.check_animated(view.schedule)
-    first_s, last_s = _span(views)
+    first_s = min(float(run.timeline.start_s.min(initial=0.0)) for run in views)
+    last_s = max(run.timeline.until_s for run in views)
+    last_s = last_s if last_s > first_s else first_s + 1.0
     runs = [_run(view, first_s, last_s) for view in views]
     data = {"firstS": first_s, "lastS": last_s, "unit": time_unit(last_s), "runs": runs}
     script = "\n".join(asset(f"animation/{name}") for name in _SCRIPTS)
@@ -46,12 +48,6 @@ def animation_page(views: Sequence[analysis.RunView], note: str = "") -> str:
         "animation.j2", _title(views), asset("animation.css"), script, data,
         lines=[*_subtitles(views), note], slow_parts=slow_parts,
     )  # fmt: skip
-
-
-def _span(views: Sequence[analysis.RunView]) -> tuple[float, float]:
-    first_s = min(float(run.timeline.start_s.min(initial=0.0)) for run in views)
-    last_s = max(run.timeline.until_s for run in views)
-    return first_s, last_s if last_s > first_s else first_s + 1.0
 
 
 def _title(views: Sequence[analysis.RunView]) -> str:
@@ -68,8 +64,9 @@ def _subtitles(views: Sequence[analysis.RunView]) -> list[str]:
 
 
 def _run(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, Any]:
-    schedule, timeline = run.schedule, run.timeline
+    schedule, timeline, graph = run.schedule, run.timeline, run.graph
     received = timeline.dst, timeline.src, timeline.start_s, timeline.applied_s
+    held = held_at_start(schedule.collective, schedule.num_ranks, schedule.num_chunks)
     return {
         "name": run.name,
         "time": format_time(timeline.time_s) if math.isfinite(timeline.time_s) else "never finishes",
@@ -84,19 +81,17 @@ def _run(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, Any]
         "times": _times(run, first_s, last_s),
         "sendRows": [column.tolist() for column in analysis.pack_sends(timeline)],
         "receiveRows": [column.tolist() for column in analysis.pack_rows(*received, schedule.num_ranks)],
-        "initial": _initial(schedule).ravel().tolist(),
+        # The contribution that each rank first holds of each chunk, -1 for none.
+        "initial": np.where(held, np.arange(schedule.num_ranks)[:, None], -1).ravel().tolist(),
         "phases": [phase._asdict() for phase in run.phases],
         "sentences": run.sentences,
         "stepEnd": _ticks(run.step_end_s, first_s, last_s),
-        **_graph(run),
+        "shape": graph.shape.value,
+        "pairs": graph.pairs.tolist(),
+        "hosts": graph.hosts,
+        **{name: getattr(graph, name).round(4).tolist() for name in ("places", "bends")},
         **_faults(run, first_s, last_s),
     }
-
-
-def _initial(schedule: Schedule) -> Ints:
-    """Return the contribution that each rank first holds, -1 for none; (num_ranks, num_chunks)."""
-    holds = held_at_start(schedule.collective, schedule.num_ranks, schedule.num_chunks)
-    return np.where(holds, np.arange(schedule.num_ranks)[:, None], -1)
 
 
 def _ticks(times_s: Seconds, first_s: float, last_s: float) -> list[int | None]:
@@ -117,13 +112,6 @@ def _times(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, li
         times[name] = [None if early is None or late is None else late - early for early, late in pairs]
         before = after
     return times
-
-
-def _graph(run: analysis.RunView) -> dict[str, Any]:
-    graph = run.graph
-    boxes = [[box.name, box.left, box.top, box.right, box.bottom] for box in graph.hosts]
-    places = {name: getattr(graph, name).round(4).tolist() for name in ("places", "bends")}
-    return {"shape": graph.shape.value, "pairs": graph.pairs.tolist(), "hosts": boxes, **places}
 
 
 def _faults(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, Any]:

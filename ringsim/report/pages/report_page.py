@@ -78,17 +78,11 @@ def step_page(
 
     facts: further rows. scaling: shown first. caps: steps with other bucket sizes.
     """
+    from ringsim.report.plots import page_svg  # noqa: PLC0415  matplotlib takes long
+
     style, network = asset("report.css") + _STYLE + svg_colours(), " · ".join(named_network(step.network))
     rows = [*step_tables.step_facts(step), *facts, *(("note", note) for note in step_tables.notes_on_step(step))]
     return page(
         "step.j2", step_tables.step_title(step), style,
-        svg=_svg, network=network, step=step, rows=rows, scaling=scaling, caps=caps, texts=step_tables,
+        svg=page_svg, network=network, step=step, rows=rows, scaling=scaling, caps=caps, texts=step_tables,
     )  # fmt: skip
-
-
-def _svg(result: TracePrediction | TraceScaling) -> str:
-    from ringsim.report.plots import draw  # noqa: PLC0415  matplotlib takes long
-    from ringsim.report.plots.style import drawing, inline_svg  # noqa: PLC0415
-
-    with drawing("page"):
-        return inline_svg(draw(result))

@@ -10,7 +10,7 @@ from ringsim.calibration import ComparedRun, Comparison
 from ringsim.report.plots.comparison_figure import draw_times
 from ringsim.report.plots.run_pages import draw_compared_run, draw_run_page, draw_schedule, draw_timeline
 from ringsim.report.plots.step_figures import draw_trace_scaling, draw_traced_step
-from ringsim.report.plots.style import drawing, save_figure
+from ringsim.report.plots.style import drawing, inline_svg, save_figure
 from ringsim.report.plots.sweep_figure import draw_sweep
 from ringsim.schedule import Schedule
 from ringsim.simulation import Timeline
@@ -35,6 +35,12 @@ def plot(result: object, *, style: str | None = None) -> Figure:
 def save_plot(result: object, path: str | os.PathLike[str], style: str | None = None) -> None:
     """Draw a result as `plot` does, and write it as `save_figure` does."""
     save_figure(lambda: draw(result), path, style)
+
+
+def page_svg(result: object, *, transparent: bool = True) -> str:
+    """Draw a result as an SVG element in the colours of a page, see `inline_svg`."""
+    with drawing("page"):
+        return inline_svg(draw(result), transparent=transparent)
 
 
 @singledispatch

@@ -14,7 +14,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backend_bases import RendererBase
-from matplotlib.collections import PolyCollection
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.font_manager import FontProperties
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation, Transform
@@ -131,22 +131,6 @@ def set_axis(axis: Axis, label: str, text: Writes, log_base: int | None = None) 
     axis.set_label_text(label, fontsize=points(9))
 
 
-def draw_shares(axes: Axes, rows: Sequence[tuple[str, Mapping[str, float]]], colours: Mapping[str, str]) -> bool:
-    """Draw a stacked bar for each named row; return whether there is any. colours: by kind; others are grey."""
-    kinds = dict.fromkeys(kind for _, shares in rows for kind in shares)
-    ends = [0.0] * len(rows)
-    for kind in kinds:
-        widths = [shares.get(kind, 0.0) for _, shares in rows]
-        colour = colours.get(kind, palette().grey)
-        style: dict[str, Any] = {"height": 0.75, "color": colour, "edgecolor": palette().paper, "linewidth": 0.8}
-        axes.barh(range(len(rows)), widths, left=ends, label=kind, **style)
-        ends = [end + width for end, width in zip(ends, widths, strict=True)]
-    axes.set_yticks(range(len(rows)), [name for name, _ in rows], fontsize=points(8))
-    axes.set(xlim=(0, 1), ylim=(max(len(rows), 1) - 0.5, -0.5))
-    axes.grid(visible=False, axis="y")
-    return bool(rows)
-
-
 def draw_sync_times(axes: Axes, results: Sequence[StrategyResult]) -> bool:
     """Draw measured and predicted times of each strategy; return whether there is any.
 
@@ -186,8 +170,8 @@ def draw_loss_curves(axes: Axes, curves: Mapping[str, Sequence[float]]) -> bool:
         stride = max(1, len(losses) // _MARKS)
         shown = [loss if _holds(loss) else math.nan for loss in losses]
         label = fill(" ≈ ".join(names), _NAMES)
-        axes.plot(range(1, len(losses) + 1), shown, linestyle=style.stroke, color=style.colour, linewidth=width,
-                  marker=marker, markersize=max(5.0, width + 1.5), markeredgewidth=0.6, markeredgecolor=style.ink,
+        axes.plot(range(1, len(losses) + 1), shown, **style.line, linewidth=width, marker=marker,
+                  markersize=max(5.0, width + 1.5), markeredgewidth=0.6, markeredgecolor=style.ink,
                   markevery=(number * stride // len(lines) % stride, stride), label=label)  # fmt: skip
     axes.set_xlabel("step")
     return any(curves.values())
@@ -261,6 +245,11 @@ def boxes(
 def draw_boxes(axes: Axes, shapes: Floats, label: str, **style: Any) -> None:
     """Add rectangles to `axes` as one collection."""
     axes.add_collection(PolyCollection(list(shapes), label=label, **style), autolim=False)
+
+
+def draw_lines(axes: Axes, lines: Floats | Sequence[Any], label: str = "", **style: Any) -> None:
+    """Add lines to `axes` as one collection."""
+    axes.add_collection(LineCollection(list(lines), label=label, **style), autolim=False)
 
 
 def points_per_unit(axes: Axes) -> tuple[float, float]:

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import SubFigure
 
 from ringsim.analysis import ChunkStates
 from ringsim.report.colours import contributor_colours
+from ringsim.report.plots import charts
 from ringsim.report.plots.charts import Floats, boxes, draw_boxes, draw_labels, points_per_unit, strided
 from ringsim.report.plots.style import LEFT, RIGHT, WIDTH, Panel, palette, points
 from ringsim.schedule import Bools
@@ -39,19 +39,12 @@ def is_striped(num_ranks: int, num_chunks: int) -> bool:
     return num_ranks <= _MAX_STRIPED_RANKS and num_chunks * num_ranks <= MAX_STRIPES
 
 
-def grid_shape(states: ChunkStates) -> tuple[int, int]:
-    """Return rows and columns of panels: one per state, and one for the legend."""
-    slots = len(states.states) + 1
-    large = is_striped(states.num_ranks, states.num_chunks) and states.num_chunks > 8
-    num_rows = -(-slots // (_MAX_PANELS // 2 if large else _MAX_PANELS))
-    return num_rows, -(-slots // num_rows)
-
-
 def grid_panel(states: ChunkStates, stopped: str = "") -> Panel:
-    """Return the panel of the grid. stopped: appended to the heading."""
-    num_rows, num_columns = grid_shape(states)
-    tallest = 3.0 if is_striped(states.num_ranks, states.num_chunks) else 1.6
-    height = min(max(0.24 * states.num_ranks, 1.1), tallest)
+    """Return the panel of the grid: a part for each state, and one for the legend. stopped: added to the heading."""
+    slots, striped = len(states.states) + 1, is_striped(states.num_ranks, states.num_chunks)
+    num_rows = -(-slots // (_MAX_PANELS // 2 if striped and states.num_chunks > 8 else _MAX_PANELS))
+    num_columns = -(-slots // num_rows)
+    height = min(max(0.24 * states.num_ranks, 1.1), 3.0 if striped else 1.6)
     width = (WIDTH - LEFT - RIGHT - (num_columns - 1) * _GAP[0]) / num_columns
 
     def draw(figure: SubFigure, margins: dict[str, float]) -> None:
@@ -59,20 +52,16 @@ def grid_panel(states: ChunkStates, stopped: str = "") -> Panel:
         figure.text(margins["left"], 0.995, heading, fontsize=points(11), fontweight="bold", va="top")
         places = margins | {"wspace": _GAP[0] / width, "hspace": _GAP[1] / height}
         panels = figure.subplots(num_rows, num_columns, squeeze=False, gridspec_kw=places).ravel().tolist()
-        _draw_states(panels, num_columns, states)
+        held = states.contributions > 0
+        for number, (axes, done) in enumerate(zip(panels, states.states.tolist(), strict=False)):
+            axes.set_title(f"after step {done}" if done else "before", fontsize=points(8), pad=3)
+            name_cells(axes, states.num_ranks, states.num_chunks, with_ranks=number % num_columns == 0)
+            draw_cells(axes, held[number], states.finished[number], held[max(number - 1, 0)])
+        for axes in panels[slots - 1 :]:
+            axes.set_axis_off()
+        _draw_legend(panels[slots - 1], states)
 
     return Panel(1.0 + num_rows * height + (num_rows - 1) * _GAP[1], draw, 0.5, 0.3)
-
-
-def _draw_states(panels: Sequence[Axes], num_columns: int, states: ChunkStates) -> None:
-    held = states.contributions > 0
-    for number, (axes, done) in enumerate(zip(panels, states.states.tolist(), strict=False)):
-        axes.set_title(f"after step {done}" if done else "before", fontsize=points(8), pad=3)
-        name_cells(axes, states.num_ranks, states.num_chunks, with_ranks=number % num_columns == 0)
-        draw_cells(axes, held[number], states.finished[number], held[max(number - 1, 0)])
-    for axes in panels[len(states.states) :]:
-        axes.set_axis_off()
-    _draw_legend(panels[len(states.states)], states)
 
 
 def name_cells(axes: Axes, num_ranks: int, num_chunks: int, *, with_ranks: bool) -> None:
@@ -107,7 +96,7 @@ def draw_cells(axes: Axes, held: Bools, finished: Bools, before: Bools) -> None:
     axes.imshow(image, extent=extent, aspect="auto", interpolation="nearest")
     across = [[(-0.5, rank - 0.5), (num_chunks - 0.5, rank - 0.5)] for rank in range(1, num_ranks)]
     down = [[(chunk - 0.5, -0.5), (chunk - 0.5, num_ranks - 0.5)] for chunk in range(1, num_chunks)]
-    axes.add_collection(LineCollection(across + down, colors=palette().grey, linewidths=0.5), autolim=False)
+    charts.draw_lines(axes, across + down, colors=palette().grey, linewidths=0.5)
     if with_counts:
         counts, changed, inks = held.sum(axis=-1), (held != before).any(axis=-1), (palette().dark_grey, palette().ink)
         labels = [

@@ -41,13 +41,11 @@ def draw_time_curves(axes: Axes, comparison: Comparison) -> bool:
     groups = _groups(comparison)
     for group in groups[:_MAX_GROUPS]:
         colour = group.style.colour
-        axes.plot(group.sizes, group.predicted_s, linestyle=group.style.stroke, color=colour, linewidth=1.6,
-                  label=group.label)  # fmt: skip
+        _draw_group(axes, group, group.predicted_s, group.measured_s, 1.6)
         axes.fill_between(group.sizes, group.least_s, group.most_s, color=colour, alpha=_BAND, linewidth=0)
         measured_s = group.measured_s
         bars = np.stack([np.maximum(measured_s - group.low_s, 0), np.maximum(group.high_s - measured_s, 0)])
         axes.errorbar(group.sizes, measured_s, yerr=bars, fmt="none", ecolor=colour, elinewidth=1)
-        _draw_points(axes, group, measured_s)
     return bool(groups)
 
 
@@ -63,9 +61,7 @@ def draw_errors(comparison: Comparison) -> Figure:
     for group in groups[:_MAX_GROUPS]:
         low, high = group.low_s / group.measured_s, group.high_s / group.measured_s
         axes.vlines(group.sizes, low, high, color=group.style.colour, alpha=_SPREAD, linewidth=5, zorder=0)
-        axes.plot(group.sizes, group.ratios, linestyle=group.style.stroke, color=group.style.colour, linewidth=1,
-                  label=group.label)  # fmt: skip
-        _draw_points(axes, group, group.ratios)
+        _draw_group(axes, group, group.ratios, group.ratios, 1)
     axes.axhline(1, color=palette().dark_grey, linewidth=1)
     _set_error_axis(axes, ratios, is_linear=is_linear)
     spread: dict[str, Any] = {"alpha": _SPREAD, "linewidth": 5, "label": "spread of the measured times"}
@@ -140,7 +136,8 @@ def _groups(comparison: Comparison) -> list[_Group]:
     return groups
 
 
-def _draw_points(axes: Axes, group: _Group, values: Floats) -> None:
+def _draw_group(axes: Axes, group: _Group, line: Floats, values: Floats, width: float) -> None:
+    axes.plot(group.sizes, line, linewidth=width, label=group.label, **group.style.line)
     for mask, face in ((group.used == 0, group.style.colour), (group.used == 1, palette().paper)):
         axes.scatter(group.sizes[mask], values[mask], s=26, marker=group.marker, color=group.style.colour,
                      facecolors=face, zorder=3)  # fmt: skip
@@ -161,10 +158,9 @@ def _draw_legend(axes: Axes, groups: Sequence[_Group], others: list[Line2D | Pat
         if any((group.used == used).any() for group in groups):
             others.append(Line2D([], [], **point, markerfacecolor=face, label=label))
     lines = [
-        Line2D([], [], color=group.style.colour, linestyle=group.style.stroke, marker=group.marker, markersize=4,
-               label=group.label)
+        Line2D([], [], marker=group.marker, markersize=4, label=group.label, **group.style.line)
         for group in groups[:_MAX_GROUPS]
-    ]  # fmt: skip
+    ]
     if len(groups) > _MAX_GROUPS:
         others.append(Line2D([], [], linestyle="none", label=f"and {len(groups) - _MAX_GROUPS} more, not drawn"))
     axes.legend(handles=[*lines, *others], fontsize=points(8), frameon=False, handlelength=3.2, loc="upper left",

@@ -1,12 +1,10 @@
 """The lanes: the activities of each rank over time."""
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
 from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -17,7 +15,8 @@ from ringsim.algorithms import split_into_hosts, torus_of
 from ringsim.network import Network
 from ringsim.registry import AlgorithmName, base_name
 from ringsim.report.colours import ink_on
-from ringsim.report.plots.charts import Floats, Label, boxes, draw_boxes, draw_labels, points_per_unit, shifted, strided
+from ringsim.report.plots import charts
+from ringsim.report.plots.charts import Floats, draw_boxes, points_per_unit, shifted, strided
 from ringsim.report.plots.style import LEFT, Panel, font_scale, palette, points
 from ringsim.schedule import Bools, Ints
 from ringsim.simulation import Seconds, Timeline
@@ -40,32 +39,30 @@ class Lanes:
     """The geometry of a run: one lane per rank from top to bottom, time in `unit` along x.
 
     A lane holds sends above applications; overlapping sends have several rows. origin: y of each lane. extra: height of
-    its further rows.
+    its further rows. middle: y of each rank's name.
     """
 
-    def __init__(
-        self,
-        timeline: Timeline,
-        *,
-        phases: Sequence[analysis.SchedulePhase] = (),
-        blocked: analysis.BlockedRun | None = None,
-        slow_parts: analysis.SlowParts | None = None,
-        groups: Sequence[str] = (),
-    ) -> None:
-        """Place a run. groups: the name of each rank's host or row, if any."""
-        self.timeline, self.blocked, self.groups = timeline, blocked, tuple(groups)
+    def __init__(self, timeline: Timeline, view: analysis.RunView | None = None) -> None:
+        """Place a run. view: of the same run; without it, phases, hosts and slow parts are unknown."""
+        alike = Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1.0).topology(timeline.num_ranks)
+        slow_parts, phases = (view.slow_parts, view.phases) if view else (analysis.SlowParts(), ())
+        self.timeline, self.groups = timeline, _groups_of(view) if view else ()
+        self.blocked = view.blocked if view else analysis.find_blocked(timeline, alike)
+        self.num_ranks = timeline.num_ranks
         self.phases = phases if 1 < len(phases) <= MAX_PHASES else ()
-        pairs = analysis.slow_pairs(slow_parts) if slow_parts else set()
-        self.slow_ranks = {rank.rank for rank in slow_parts.ranks if rank.slowdown > 1} if slow_parts else set()
+        pairs = analysis.slow_pairs(slow_parts)
+        self.slow_ranks = {rank.rank for rank in slow_parts.ranks if rank.slowdown > 1}
         ends = zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)
         self.is_slow: Bools = np.array([pair in pairs for pair in ends], dtype=np.bool_)
         self.row, num_rows = analysis.pack_sends(timeline)
         self.row_height: Floats = np.where(num_rows > 1, _ROW_OF_MANY, _SENDS)
         self.extra: Floats = num_rows * self.row_height - _SENDS
-        self.origin: Floats = np.arange(timeline.num_ranks) + np.cumsum(self.extra) - self.extra
-        self.until_s = timeline.until_s or (1e-9 if blocked else 0.0)
+        self.origin: Floats = np.arange(self.num_ranks) + np.cumsum(self.extra) - self.extra
+        self.middle: Floats = self.origin + self.extra / 2
+        self.height = float(self.num_ranks + self.extra.sum())
+        self.until_s = timeline.until_s or (1e-9 if self.blocked else 0.0)
         self.stopped_s = self.until_s * (1 + _STOPPED)
-        self.end_s = self.until_s * (1 + _STOPPED + _NOTES) if blocked else self.until_s
+        self.end_s = self.until_s * (1 + _STOPPED + _NOTES) if self.blocked else self.until_s
         self.begin_s = min(0.0, float(timeline.start_s.min(initial=0.0)))
         self.scale, self.unit = time_unit(self.until_s)
 
@@ -73,42 +70,9 @@ class Lanes:
         self.begin_s, self.end_s = begin_s, end_s
         self.scale, self.unit = time_unit(end_s)
 
-    @classmethod
-    def of_timeline(cls, timeline: Timeline) -> "Lanes":
-        alike = Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1.0).topology(timeline.num_ranks)
-        return cls(timeline, blocked=analysis.find_blocked(timeline, alike))
-
-    @classmethod
-    def of_view(cls, view: analysis.RunView) -> "Lanes":
-        groups = view.host_of_rank or _groups_of(view.schedule.algorithm, view.schedule.num_ranks)
-        return cls(view.timeline, phases=view.phases, blocked=view.blocked, slow_parts=view.slow_parts, groups=groups)
-
-    @property
-    def num_ranks(self) -> int:
-        return self.timeline.num_ranks
-
-    @property
-    def height(self) -> float:
-        return float(self.num_ranks + self.extra.sum())
-
-    @property
-    def middle(self) -> Floats:
-        """The y of each rank's name, (num_ranks,)."""
-        return self.origin + self.extra / 2
-
     @property
     def height_above(self) -> float:
         return _PHASE_GAP + _PHASE_LEVEL * max(len(self.phases), int(self.blocked is not None))
-
-    def phase_times(self) -> list[tuple[str, float, float]]:
-        """Return name, begin and end of each started phase."""
-        step, begun, times = self.timeline.step, np.isfinite(self.timeline.start_s), []
-        for phase in self.phases:
-            rows = (step >= phase.first) & (step <= phase.last) & begun
-            if rows.any():
-                end_s = self.drawn(self.timeline.applied_s[rows]).max()
-                times.append((phase.name, float(self.timeline.start_s[rows].min()), float(end_s)))
-        return times
 
     def drawn(self, times_s: Seconds) -> Seconds:
         """Replace infinite times by `stopped_s`."""
@@ -134,14 +98,16 @@ class Lanes:
         return self._boxes(begin_s, end_s, self.origin[rank] + _TOP, _APPLIES[1] - _TOP + self.extra[rank])
 
     def _boxes(self, begin_s: Seconds, end_s: Seconds, top: Floats, height: Floats | float) -> Floats:
-        return boxes(top, self.drawn(begin_s) * self.scale, self.drawn(end_s) * self.scale, (0.0, height))
+        return charts.boxes(top, self.drawn(begin_s) * self.scale, self.drawn(end_s) * self.scale, (0.0, height))
 
 
-def _groups_of(algorithm: str, num_ranks: int) -> tuple[str, ...]:
-    base = base_name(algorithm)
-    if base not in ("torus", "hierarchical"):
-        return ()
-    per_host = AlgorithmName.parse(algorithm).ranks_per_host
+def _groups_of(view: analysis.RunView) -> tuple[str, ...]:
+    """Return the name of each rank's host or row, if any."""
+    num_ranks, name = view.schedule.num_ranks, view.schedule.algorithm
+    base = base_name(name)
+    if view.host_of_rank or base not in ("torus", "hierarchical"):
+        return view.host_of_rank
+    per_host = AlgorithmName.parse(name).ranks_per_host
     count, size = torus_of(num_ranks) if base == "torus" else split_into_hosts(num_ranks, per_host)
     noun = "row" if base == "torus" else "host"
     return tuple(f"{noun} {rank // size}" for rank in range(num_ranks)) if min(count, size) > 1 else ()
@@ -222,9 +188,7 @@ def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
 
     def add_lines(lines: Floats, label: str, colour: str, width: float, **marker: Any) -> None:
         if len(lines):
-            axes.add_collection(
-                LineCollection(list(lines), colors=colour, linewidths=width, label=label), autolim=False
-            )
+            charts.draw_lines(axes, lines, label, colors=colour, linewidths=width)
             handles.append(Line2D([], [], color=colour, label=label, **marker))
 
     to = "c0 → r1: chunk 0 to rank 1" if _label_sends(axes, lanes, begun) else "a chunk to a rank"
@@ -261,7 +225,7 @@ def _label_sends(axes: Axes, lanes: Lanes, begun: Bools) -> bool:
     # The longest label of each form decides, so that boxes of one length are labelled alike.
     longest = (f"c{timeline.num_chunks - 1}", f"c{timeline.num_chunks - 1} → r{lanes.num_ranks - 1}")
     shorter, longer = (len(label) * 0.62 + 0.4 for label in longest)
-    labels: list[Label] = []
+    labels: list[charts.Label] = []
     for row, box in zip(np.flatnonzero(begun).tolist(), lanes.sends(begun), strict=True):
         room = float(box[1, 0] - box[0, 0]) * per_unit / size
         if room > shorter:
@@ -270,7 +234,7 @@ def _label_sends(axes: Axes, lanes: Lanes, begun: Bools) -> bool:
             colour = ink_on(colours.ink if is_filled else colours.blue if timeline.reduce[row] else colours.sky)
             text = f"c{chunk} → r{timeline.dst[row]}" if room > longer else f"c{chunk}"
             labels.append((*box.mean(axis=0).tolist(), text, colour, False))
-    draw_labels(axes, labels, size)
+    charts.draw_labels(axes, labels, size)
     return bool(labels)
 
 
@@ -287,7 +251,7 @@ def _follow_chunk(axes: Axes, lanes: Lanes) -> Handles:
     departs = timeline.sent_s[rows] * lanes.scale, lanes.y_of_sends(rows) + lanes.row_height[src] / 2
     arrives = timeline.arrived_s[rows] * lanes.scale, lanes.origin[dst] + lanes.extra[dst] + sum(_APPLIES) / 2
     ways = np.stack([np.column_stack(departs), np.column_stack(arrives)], axis=1)
-    axes.add_collection(LineCollection(list(ways), colors=colours.ink, linewidths=1.0 if few else 0.6), autolim=False)
+    charts.draw_lines(axes, ways, colors=colours.ink, linewidths=1.0 if few else 0.6)
     axes.plot(*arrives, "o", color=colours.ink, markersize=points(3 if few else 1.5))
     marker: dict[str, Any] = {"marker": "o", "markersize": 3, "linewidth": 1.0 if few else 4}
     return [Line2D([], [], color=colours.ink, label=f"chunk {FOLLOWED_CHUNK}, followed", **marker)]
@@ -300,13 +264,19 @@ def _level(axes: Axes, number: int) -> Transform:
 def _draw_phases(axes: Axes, lanes: Lanes) -> None:
     colours = palette()
     box = {"facecolor": colours.paper, "edgecolor": "none", "pad": 1.0}
-    for number, (name, begin_s, end_s) in enumerate(lanes.phase_times()):
+    step, is_begun, number = lanes.timeline.step, np.isfinite(lanes.timeline.start_s), 0
+    for name, first, last in lanes.phases:
+        rows = is_begun & (first <= step) & (step <= last)
+        if not rows.any():
+            continue
+        begin_s, end_s = lanes.timeline.start_s[rows].min(), lanes.drawn(lanes.timeline.applied_s[rows]).max()
         begin, end = begin_s * lanes.scale, end_s * lanes.scale
         style: dict[str, Any] = {"transform": _level(axes, number), "color": colours.dark_grey}
         axes.plot([begin, end], [1, 1], linewidth=1.2, clip_on=False, marker="|", label=name, **style)
         is_late = begin_s + end_s > lanes.until_s
         x, side = (end, "right") if is_late else (begin, "left")
         axes.text(x, 1, f" {name} ", ha=side, va="center", fontsize=points(9), bbox=box, **style)
+        number += 1
 
 
 def _draw_blocked(axes: Axes, lanes: Lanes) -> Handles:

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 
 from ringsim.analysis import BASELINE
@@ -78,17 +79,24 @@ def _of_probes(verdict: Verdict) -> Iterator[Picture]:
 
 
 def _causes(attributions: tuple[Attribution, ...]) -> Picture:
-    hues, first = palette(), attributions[0]
+    hues, rows = palette(), range(len(attributions))
     colours = {"bandwidth": hues.blue, "latency": hues.sky, "cores": hues.orange, "a straggler": hues.vermillion}
-    rows = [
-        (format_size(of_size.size_bytes), {cause: of_size.shares.get(cause, 0.0) for cause in colours})
-        for of_size in attributions
-    ]
-    title = f"Time of an all_reduce ({BASELINE}, {first.num_ranks} ranks) by cause and size"
+
+    def draw(axes: Axes) -> bool:
+        ends = np.zeros(len(rows))
+        for cause, colour in colours.items():
+            shares = [of_size.shares.get(cause, 0.0) for of_size in attributions]
+            style: dict[str, Any] = {"height": 0.75, "color": colour, "edgecolor": hues.paper, "linewidth": 0.8}
+            axes.barh(rows, shares, left=ends, label=cause, **style)
+            ends = ends + shares
+        axes.set_yticks(rows, [format_size(of_size.size_bytes) for of_size in attributions], fontsize=points(8))
+        axes.set(xlim=(0, 1), ylim=(len(rows) - 0.5, -0.5))
+        axes.grid(visible=False, axis="y")
+        return True
+
+    title = f"Time of an all_reduce ({BASELINE}, {attributions[0].num_ranks} ranks) by cause and size"
     scale = charts.Scale("share of the predicted time", "{:.0%}".format)
-    return _picture(
-        title, partial(charts.draw_shares, rows=rows, colours=colours), scale, height=1.2 + _ROW * len(rows)
-    )
+    return _picture(title, draw, scale, height=1.2 + _ROW * len(rows))
 
 
 def _of_training(verdict: Verdict) -> Iterator[Picture]:

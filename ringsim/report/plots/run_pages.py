@@ -8,37 +8,16 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from ringsim.analysis import (
-    ChunkStates,
-    Explanation,
-    GraphLayout,
-    GraphShape,
-    RunView,
-    check_few_ranks,
-    format_slow_parts,
-    lay_out_graph,
-    pack_rows,
-    slow_pairs,
-)
+from ringsim import analysis
 from ringsim.calibration import RECORD_NOTE, ComparedRun
 from ringsim.network import NONE, Ints, Network
 from ringsim.report.network_table import named_network
-from ringsim.report.plots.charts import (
-    SIZES,
-    TIMES,
-    Floats,
-    boxes,
-    describe_axes,
-    draw_boxes,
-    points_per_unit,
-    set_axis,
-)
+from ringsim.report.plots import charts
 from ringsim.report.plots.chunk_grid import grid_panel
 from ringsim.report.plots.lanes import Lanes, lanes_panel
 from ringsim.report.plots.style import LEFT, WIDTH, Panel, head, new_figure, page_of, palette, points
@@ -50,8 +29,10 @@ _SIZES_HEIGHT, _GRAPH_WIDTH = 3.8, 4.0  # inches
 _SIZES_SHARE, _GRAPH_GAP = 0.7, 0.03  # of the width
 _NOTE_LENGTH = 170  # characters
 
+Pairs = Collection[tuple[int, int]]
 
-def draw_run_page(view: RunView) -> Figure:
+
+def draw_run_page(view: analysis.RunView) -> Figure:
     """Draw lanes, chunk grid, time against size, and the communication graph."""
     schedule, colours = view.schedule, palette()
     ranks, chunks = plural(schedule.num_ranks, "rank"), plural(schedule.num_chunks, "chunk")
@@ -60,20 +41,20 @@ def draw_run_page(view: RunView) -> Figure:
     if view.blocked:
         done = f"never finishes: {view.blocked.num_unfinished} of {view.blocked.num_transfers} transfers hang"
     costs = "   ·   ".join([*named_network(view.network.as_dict()), done])
-    notes = textwrap.wrap(format_slow_parts(view.slow_parts), _NOTE_LENGTH)
+    notes = textwrap.wrap(analysis.format_slow_parts(view.slow_parts), _NOTE_LENGTH)
     title = head(
         f"{name}, {ranks}, {format_size(view.size_bytes)} in {chunks}",
         (costs, 10, colours.vermillion if view.blocked else colours.dark_grey),
         *((line, 9, colours.vermillion) for line in notes),
     )
     grid = grid_panel(view.states, ": of the transfers before the run stopped" if view.blocked else "")
-    return page_of([title, lanes_panel(Lanes.of_view(view)), grid, _sizes_panel(view)])
+    return page_of([title, lanes_panel(Lanes(view.timeline, view)), grid, _sizes_panel(view)])
 
 
 def draw_compared_run(compared: ComparedRun) -> Figure:
     """Draw the lanes of a recorded run, predicted above measured, on one time axis."""
     run, timelines, grey = compared.run, [view.timeline for view in compared.views], palette().dark_grey
-    both = [Lanes.of_view(view) for view in compared.views]
+    both = [Lanes(view.timeline, view) for view in compared.views]
     for lanes in both:
         lanes.share_axis(min(one.begin_s for one in both), max(line.time_s for line in timelines))
     sides = zip(("predicted", "measured"), timelines, strict=True)
@@ -91,8 +72,8 @@ def draw_compared_run(compared: ComparedRun) -> Figure:
 
 def draw_timeline(timeline: Timeline) -> Figure:
     """Draw the lanes of a run. Raises ValueError for more ranks than a picture shows."""
-    check_few_ranks(timeline.num_ranks)
-    lanes = Lanes.of_timeline(timeline)
+    analysis.check_few_ranks(timeline.num_ranks)
+    lanes = Lanes(timeline)
     until, colour = f"done after {format_time(timeline.time_s)}", palette().dark_grey
     if lanes.blocked:
         until, colour = "never finishes", palette().vermillion
@@ -102,53 +83,51 @@ def draw_timeline(timeline: Timeline) -> Figure:
 
 def draw_schedule(schedule: Schedule) -> Figure:
     """Draw chunk grid and messages of a schedule. Raises ValueError for more ranks than a picture shows."""
-    check_few_ranks(schedule.num_ranks)
+    analysis.check_few_ranks(schedule.num_ranks)
 
     def draw(figure: SubFigure, margins: dict[str, float]) -> None:
-        _draw_messages(figure, margins, lay_out_graph(schedule))
+        _draw_messages(figure, margins, analysis.lay_out_graph(schedule))
 
     right = WIDTH - LEFT - _GRAPH_WIDTH
     graph = [Panel(_SIZES_HEIGHT, draw, 0.4, 0.2, right=right)] if schedule.num_transfers else []
     title = head(f"{schedule}, {plural(schedule.num_steps, 'step')}")
-    return page_of([title, grid_panel(ChunkStates.of(schedule)), *graph])
+    return page_of([title, grid_panel(analysis.ChunkStates.of(schedule)), *graph])
 
 
-def _sizes_panel(view: RunView) -> Panel:
+def _sizes_panel(view: analysis.RunView) -> Panel:
 
     def draw(figure: SubFigure, margins: dict[str, float]) -> None:
         border = margins["left"] + _SIZES_SHARE * (margins["right"] - margins["left"])
         draw_sizes(figure.subplots(gridspec_kw=margins | {"right": border}), view)
         if len(view.timeline):
             place = margins | {"left": border + _GRAPH_GAP, "bottom": 0.2 / _SIZES_HEIGHT}
-            _draw_messages(figure, place, view.graph, slow_pairs(view.slow_parts))
+            _draw_messages(figure, place, view.graph, analysis.slow_pairs(view.slow_parts))
 
     return Panel(_SIZES_HEIGHT, draw, 0.4, 0.6)
 
 
-def _draw_messages(
-    figure: SubFigure, place: dict[str, float], layout: GraphLayout, slow: Collection[tuple[int, int]] = ()
-) -> None:
+def _draw_messages(figure: SubFigure, place: dict[str, float], layout: analysis.GraphLayout, slow: Pairs = ()) -> None:
     axes = figure.subplots(gridspec_kw=place)
-    describe_axes(axes, "Messages between ranks")
+    charts.describe_axes(axes, "Messages between ranks")
     draw_graph(axes, layout, slow)
 
 
 _NARROW = 0.15  # of the axis: a narrower regime has no room for its name
 
 
-def draw_sizes(axes: Axes, view: RunView) -> None:
+def draw_sizes(axes: Axes, view: analysis.RunView) -> None:
     """Draw simulated time against size, the closed form, the two regimes, and this run."""
-    describe_axes(axes, "Time against size")
+    charts.describe_axes(axes, "Time against size")
     sizes = view.by_size.sizes_bytes
     if not len(sizes):
         _say(axes, "the run never finishes at any size")
         return
-    set_axis(axes.xaxis, *SIZES)
+    charts.set_axis(axes.xaxis, *charts.SIZES)
     axes.set_xlim(sizes[0], sizes[-1])
     if not view.by_size.times_s.min() > 0:
         _say(axes, "no time passes")
         return
-    set_axis(axes.yaxis, *TIMES)
+    charts.set_axis(axes.yaxis, *charts.TIMES)
     axes.grid(visible=False)
     shortest, longest = view.by_size.times_s.min(), view.by_size.times_s.max() * 1.5
     axes.set_ylim(shortest / (longest / shortest) ** 0.25, longest)  # a fifth of the height is for the regimes' names
@@ -168,7 +147,7 @@ def _say(axes: Axes, why: str) -> None:
     axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", fontsize=points(10))
 
 
-def _draw_times(axes: Axes, view: RunView) -> list[Line2D]:
+def _draw_times(axes: Axes, view: analysis.RunView) -> list[Line2D]:
     sizes, run_s, colours = view.by_size.sizes_bytes, view.timeline.time_s, palette()
     dots: dict[str, Any] = {"marker": "o", "markersize": 5, "markerfacecolor": colours.blue,
                             "markeredgecolor": colours.blue}  # fmt: skip
@@ -182,7 +161,7 @@ def _draw_times(axes: Axes, view: RunView) -> list[Line2D]:
     return lines
 
 
-def _draw_regimes(axes: Axes, view: RunView) -> list[Line2D]:
+def _draw_regimes(axes: Axes, view: analysis.RunView) -> list[Line2D]:
     (first, last), colours, lines = axes.get_xlim(), palette(), []
     floor_s, crossover = view.by_size.floor_s, view.by_size.crossover_bytes
     if floor_s > 0:
@@ -206,11 +185,11 @@ _FEW_PAIRS = 40  # up to so many have arrows
 _SMALLEST_TEXT = 5.0  # points
 
 
-def draw_graph(axes: Axes, layout: GraphLayout, slow: Collection[tuple[int, int]] = ()) -> None:
+def draw_graph(axes: Axes, layout: analysis.GraphLayout, slow: Pairs = ()) -> None:
     """Draw ranks and links, with an arrow if only one of two ranks sends. slow: pairs in another colour."""
     width = np.ptp(layout.places[:, 0])
     sideways = (0.03, 0.97) if width else (0.03 - 0.5, 0.97 - 0.5)
-    axes.set(xlim=sideways, ylim=(0.97, 0.03), aspect="auto" if layout.shape is GraphShape.TREE else "equal")
+    axes.set(xlim=sideways, ylim=(0.97, 0.03), aspect="auto" if layout.shape is analysis.GraphShape.TREE else "equal")
     axes.set_axis_off()
     axes.apply_aspect()
     _draw_hosts(axes, layout)
@@ -218,23 +197,22 @@ def draw_graph(axes: Axes, layout: GraphLayout, slow: Collection[tuple[int, int]
     _draw_ranks(axes, layout)
 
 
-def _draw_hosts(axes: Axes, layout: GraphLayout) -> None:
+def _draw_hosts(axes: Axes, layout: analysis.GraphLayout) -> None:
     colours = palette()
-    for box in layout.hosts:
-        corner, size = (box.left, box.top), (box.right - box.left, box.bottom - box.top)
+    for name, left, top, right, bottom in layout.hosts:
         style: dict[str, Any] = {"facecolor": colours.pale_grey, "edgecolor": colours.light_grey, "zorder": 0.5}
-        axes.add_patch(Rectangle(corner, *size, **style))
-        axes.text(box.left + 0.01, box.top + 0.01, box.name, fontsize=points(7), va="top", color=colours.dark_grey)
+        axes.add_patch(Rectangle((left, top), right - left, bottom - top, **style))
+        axes.text(left + 0.01, top + 0.01, name, fontsize=points(7), va="top", color=colours.dark_grey)
 
 
-def _links(layout: GraphLayout, *shares: float) -> Floats:
+def _links(layout: analysis.GraphLayout, *shares: float) -> charts.Floats:
     """Return places at these shares of each link's length, (num_pairs, num_shares, 2)."""
     way = np.array(shares)[:, None]
     begin, end = (layout.places[layout.pairs[:, [column]]] for column in (0, 1))
     return np.asarray((1 - way) ** 2 * begin + 2 * way * (1 - way) * layout.bends[:, None] + way**2 * end)
 
 
-def _draw_links(axes: Axes, layout: GraphLayout, slow: Collection[tuple[int, int]]) -> None:
+def _draw_links(axes: Axes, layout: analysis.GraphLayout, slow: Pairs) -> None:
     colours, pairs = palette(), list(map(tuple, layout.pairs.tolist()))
     is_slow = np.array([pair in slow for pair in pairs], dtype=np.bool_)
     lines = _links(layout, *np.linspace(0, 1, _LINK_POINTS).tolist())
@@ -242,7 +220,7 @@ def _draw_links(axes: Axes, layout: GraphLayout, slow: Collection[tuple[int, int
     alike: dict[str, Any] = {"colors": colours.grey, "linewidths": 1.1, "zorder": 1, "alpha": faint}
     marked: dict[str, Any] = {"colors": colours.vermillion, "linewidths": 2.0, "zorder": 2, "linestyles": "--"}
     for name, rows, style in (("pairs", ~is_slow, alike), ("slow pairs", is_slow, marked)):
-        axes.add_collection(LineCollection(list(lines[rows]), label=name, clip_on=False, **style), autolim=False)
+        charts.draw_lines(axes, lines[rows], name, clip_on=False, **style)
     for pair, (tail, tip) in zip(pairs, _links(layout, 0.54, 0.6).tolist(), strict=True):
         if len(pairs) <= _FEW_PAIRS and pair[::-1] not in pairs:
             colour = colours.vermillion if pair in slow else colours.dark_grey
@@ -250,9 +228,10 @@ def _draw_links(axes: Axes, layout: GraphLayout, slow: Collection[tuple[int, int
             axes.annotate("", tip, tail, arrowprops=head)
 
 
-def _draw_ranks(axes: Axes, layout: GraphLayout) -> None:
+def _draw_ranks(axes: Axes, layout: analysis.GraphLayout) -> None:
     places, hues = layout.places, palette()
-    gaps = np.linalg.norm((places[:, None] - places) * points_per_unit(axes), axis=-1) + 1e9 * np.eye(len(places))
+    ways = (places[:, None] - places) * charts.points_per_unit(axes)
+    gaps = np.linalg.norm(ways, axis=-1) + 1e9 * np.eye(len(places))
     radius = float(np.clip(0.3 * gaps.min(initial=80.0), 1.5, 11.0))  # points
     x, y = places.T
     axes.scatter(x, y, s=(2 * radius) ** 2, facecolor=hues.paper, edgecolors=hues.ink,
@@ -276,7 +255,7 @@ _SHARES = (5, 1)  # of the width: over time, and in all
 _COLOURS = colormaps["turbo"]
 
 
-def draw_links(schedule: Schedule, network: Network, size_bytes: int, explanation: Explanation) -> Figure:
+def draw_links(schedule: Schedule, network: Network, size_bytes: int, explanation: analysis.Explanation) -> Figure:
     """Draw a row for each of the most used links; simultaneous messages divide its height."""
     usage = explanation.links
     order = np.argsort(-usage.utilisation, kind="stable")[:MAX_LINKS]
@@ -288,7 +267,10 @@ def draw_links(schedule: Schedule, network: Network, size_bytes: int, explanatio
     title += f" (the {len(links)} busiest links; {more} more)" if more else ""
     figure.suptitle(title, x=0.01, ha="left", fontsize=points(12), fontweight="bold")
     _draw_link_times(left, schedule, network, explanation, links)
-    _draw_link_use(right, explanation, links)
+    right.barh(range(len(links)), usage.utilisation[links], height=_BAR, color=palette().blue)
+    charts.set_axis(right.xaxis, "used", lambda value: f"{value:.0%}")
+    right.set_xlim(0, 1)
+    right.grid(visible=False, axis="y")
     left.set_yticks(range(len(links)), [usage.name(link) for link in links.tolist()], fontsize=points(7))
     left.set_ylim(len(links) - 0.5, -0.5)
     scale = ScalarMappable(Normalize(0, max(schedule.num_chunks - 1, 1)), _COLOURS)
@@ -296,7 +278,9 @@ def draw_links(schedule: Schedule, network: Network, size_bytes: int, explanatio
     return figure
 
 
-def _draw_link_times(axes: Axes, schedule: Schedule, network: Network, explanation: Explanation, links: Ints) -> None:
+def _draw_link_times(
+    axes: Axes, schedule: Schedule, network: Network, explanation: analysis.Explanation, links: Ints
+) -> None:
     timeline, usage = explanation.timeline, explanation.links
     scale, unit = time_unit(timeline.until_s)
     row_of_link = np.full(len(usage.utilisation) + 1, NONE)
@@ -305,30 +289,23 @@ def _draw_link_times(axes: Axes, schedule: Schedule, network: Network, explanati
     ended = np.isfinite(timeline.sent_s[transfer])
     transfer, row = transfer[ended], row[ended]
     first, last = timeline.start_s[transfer] * scale, timeline.sent_s[transfer] * scale
-    place, num_rows = pack_rows(row, np.zeros_like(row), first, last, len(links))
+    place, num_rows = analysis.pack_rows(row, np.zeros_like(row), first, last, len(links))
     of = num_rows[row]
-    shapes = boxes(row - _BAR / 2 + _BAR * place / of, first, last, (0.0, _BAR / of))
+    shapes = charts.boxes(row - _BAR / 2 + _BAR * place / of, first, last, (0.0, _BAR / of))
     colours = _COLOURS(timeline.chunk[transfer] / max(schedule.num_chunks - 1, 1))
-    draw_boxes(axes, shapes, "", facecolors=colours, edgecolors=palette().paper, linewidths=0.2)
-    set_axis(axes.xaxis, f"time ({unit})", lambda value: f"{value:g}")
+    charts.draw_boxes(axes, shapes, "", facecolors=colours, edgecolors=palette().paper, linewidths=0.2)
+    charts.set_axis(axes.xaxis, f"time ({unit})", lambda value: f"{value:g}")
     axes.set_xlim(0, max(timeline.until_s * scale, 1e-9))
     axes.grid(visible=False, axis="y")
 
 
-def _rows_of_transfers(network: Network, explanation: Explanation, row_of_link: Ints) -> tuple[Ints, Ints]:
+def _rows_of_transfers(network: Network, explanation: analysis.Explanation, row_of_link: Ints) -> tuple[Ints, Ints]:
     timeline, usage = explanation.timeline, explanation.links
     paths = network.topology(timeline.num_ranks).paths(timeline.src.astype(np.int64), timeline.dst.astype(np.int64))
-    rows = row_of_link[paths.resource]
-    links = enumerate(zip(usage.src.tolist(), usage.dst.tolist(), strict=True), len(usage.resource_names))
-    pairs = {pair: number for number, pair in links}
-    own = [pairs.get(pair, NONE) for pair in zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)]
-    rows = np.column_stack([rows, row_of_link[np.array(own, dtype=np.int64)]])
+    pairs = zip(usage.src.tolist(), usage.dst.tolist(), strict=True)
+    link_of_pair = {pair: number for number, pair in enumerate(pairs, len(usage.resource_names))}
+    ends = zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)
+    own = np.array([link_of_pair.get(pair, NONE) for pair in ends], dtype=np.int64)
+    rows = row_of_link[np.column_stack([paths.resource, own])]
     transfer, column = np.nonzero(rows != NONE)
     return transfer, rows[transfer, column]
-
-
-def _draw_link_use(axes: Axes, explanation: Explanation, links: Ints) -> None:
-    axes.barh(range(len(links)), explanation.links.utilisation[links], height=_BAR, color=palette().blue)
-    set_axis(axes.xaxis, "used", lambda value: f"{value:.0%}")
-    axes.set_xlim(0, 1)
-    axes.grid(visible=False, axis="y")

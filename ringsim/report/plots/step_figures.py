@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -57,9 +57,9 @@ def draw_traced_step(prediction: TracePrediction) -> Figure:
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_formatter(lambda time_s, _: time_tick(time_s))
     axes.set_xlabel("time from the start of the step", fontsize=points(9))
-    for begin_s, end_s in _joined([(begin_s, end_s) for _, begin_s, end_s in timeline.computations]):
+    for begin_s, end_s in _joined(timeline.computations):
         _draw_bar(axes, 0, begin_s, end_s, palette().light_grey, f"compute {format_time(end_s - begin_s)}", "")
-    _draw_exposed(axes, _joined([(begin_s, end_s) for _, begin_s, end_s in timeline.waits]))
+    _draw_exposed(axes, _joined(timeline.waits))
     _draw_calls(figure, axes, prediction, {group: lane for lane, group in enumerate(used, 1)})
     return figure
 
@@ -98,9 +98,9 @@ def _draw_exposed(axes: Axes, waits: Sequence[tuple[float, float]]) -> None:
     )  # fmt: skip
 
 
-def _joined(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
+def _joined(spans: Iterable[tuple[int, float, float]]) -> list[tuple[float, float]]:
     joined: list[tuple[float, float]] = []
-    for begin_s, end_s in intervals:
+    for _, begin_s, end_s in spans:
         if joined and joined[-1][1] == begin_s:
             joined[-1] = joined[-1][0], end_s
         else:

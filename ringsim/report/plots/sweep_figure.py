@@ -19,16 +19,7 @@ from matplotlib.ticker import NullLocator
 from ringsim.analysis import Sweep, Winner
 from ringsim.report.colours import Style
 from ringsim.report.network_table import network_facts
-from ringsim.report.plots.charts import (
-    Floats,
-    Label,
-    boxes,
-    describe_axes,
-    draw_boxes,
-    draw_labels,
-    points_per_unit,
-    set_axis,
-)
+from ringsim.report.plots import charts
 from ringsim.report.plots.style import WIDTH, Panel, head, page_of, palette, points
 from ringsim.report.sweep_table import format_gain, library_notes, runner_up
 from ringsim.units import format_size, format_time
@@ -39,6 +30,7 @@ _MAX_PANELS = 3
 _FEW_CURVES = 5
 _PANEL_TEXT = 40  # characters of a line in a panel
 _MAX_NOTES, _NOTE_LENGTH = 8, 190  # lines and characters
+Styles = dict[str, Style]  # by algorithm
 
 
 def draw_sweep(sweep: Sweep) -> Figure:
@@ -66,11 +58,9 @@ def panel_ranks(ranks: Sequence[int]) -> list[int]:
     return [ranks[index] for index in chosen]
 
 
-def _draw_map(
-    figure: SubFigure, margins: dict[str, float], sweep: Sweep, network: str, styles: dict[str, Style]
-) -> None:
+def _draw_map(figure: SubFigure, margins: dict[str, float], sweep: Sweep, network: str, styles: Styles) -> None:
     axes = figure.subplots(gridspec_kw=margins)
-    describe_axes(axes, f"Fastest on network {network}")
+    charts.describe_axes(axes, f"Fastest on network {network}")
     facts = ", ".join(network_facts(sweep.networks[network]))
     axes.set_title(facts, loc="right", fontsize=points(9), color=palette().dark_grey)
     areas = draw_winner_map(axes, sweep, network, styles)
@@ -79,23 +69,20 @@ def _draw_map(
     _draw_legend(figure, areas, margins["top"])
 
 
-def _draw_lines(
-    figure: SubFigure, margins: dict[str, float], sweep: Sweep, network: str, styles: dict[str, Style]
-) -> None:
+def _draw_lines(figure: SubFigure, margins: dict[str, float], sweep: Sweep, network: str, styles: Styles) -> None:
     chosen, told_apart = panel_ranks(sweep.ranks), _told_apart(sweep, network)
     panels = figure.subplots(1, len(chosen), squeeze=False, sharey=True, gridspec_kw=margins | {"wspace": 0.06})[0]
     for axes, num_ranks in zip(panels, chosen, strict=True):
-        _draw_panel(axes, sweep, network, num_ranks, styles)
+        charts.set_axis(axes.yaxis, "", _time_tick, log_base=10)
+        if not draw_sweep_curves(axes, sweep, network, num_ranks, styles):
+            why = textwrap.fill(_why_no_curve(sweep, network, num_ranks), _PANEL_TEXT)
+            axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", fontsize=points(9))
         set_size_axis(axes, sweep.sizes_bytes, 18 // (2 * len(chosen)))
         axes.set_xlabel("size of the whole data", fontsize=points(9))
-        describe_axes(axes, f"Time on {num_ranks} ranks")
+        charts.describe_axes(axes, f"Time on {num_ranks} ranks")
     panels[0].set_ylabel("time", fontsize=points(9))
     drawn = [name for name in styles if any(_curve(sweep, network, num_ranks, name) for num_ranks in chosen)]
-    lines = [
-        Line2D([], [], color=styles[name].colour, linestyle=styles[name].stroke, linewidth=2, label=name)
-        for name in drawn
-        if name in told_apart
-    ]
+    lines = [Line2D([], [], linewidth=2, label=name, **styles[name].line) for name in drawn if name in told_apart]
     if others := len(drawn) - len(lines):
         lines.append(Line2D([], [], color=palette().light_grey, linewidth=1, label=f"{others} others"))
     _draw_legend(figure, lines, margins["top"])
@@ -112,23 +99,19 @@ def _draw_legend(figure: SubFigure, handles: Sequence[Artist], top: float) -> No
     )  # fmt: skip
 
 
-def _draw_panel(axes: Axes, sweep: Sweep, network: str, num_ranks: int, styles: dict[str, Style]) -> None:
-    set_axis(axes.yaxis, "", lambda time_s: format_time(time_s) if time_s < 1000 else f"{time_s:g} s", log_base=10)
-    if not draw_sweep_curves(axes, sweep, network, num_ranks, styles):
-        why = textwrap.fill(_why_no_curve(sweep, network, num_ranks), _PANEL_TEXT)
-        axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", fontsize=points(9))
+def _time_tick(time_s: float) -> str:
+    return format_time(time_s) if time_s < 1000 else f"{time_s:g} s"
 
 
-def draw_sweep_curves(axes: Axes, sweep: Sweep, network: str, num_ranks: int, styles: dict[str, Style]) -> bool:
+def draw_sweep_curves(axes: Axes, sweep: Sweep, network: str, num_ranks: int, styles: Styles) -> bool:
     """Draw time against size for each algorithm; return whether there is any curve."""
     curves = {name: _curve(sweep, network, num_ranks, name) for name in reversed(styles)}
     told_apart = _told_apart(sweep, network)
     for name, curve in curves.items():
         if curve:
             sizes, times = zip(*curve, strict=True)
-            style: dict[str, Any] = {"color": palette().light_grey, "linewidth": 1, "zorder": 1.5}
-            if name in told_apart:
-                style = {"color": styles[name].colour, "linestyle": styles[name].stroke, "linewidth": 2}
+            grey: dict[str, Any] = {"color": palette().light_grey, "linewidth": 1, "zorder": 1.5}
+            style = {"linewidth": 2, **styles[name].line} if name in told_apart else grey
             axes.plot(sizes, times, marker="" if len(curve) > 1 else "o", label=name, **style)  # one point has no line
     return any(curves.values())
 
@@ -171,7 +154,7 @@ _GAIN_SIZE = 8.0  # points
 _ROW = (-0.5, 0.5)
 
 
-def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]) -> list[Patch]:
+def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: Styles) -> list[Patch]:
     """Draw the fastest algorithm by size and number of ranks, with its gain over the ring; return the legend."""
     ranks = sweep.ranks
     set_size_axis(axes, sweep.sizes_bytes)
@@ -184,7 +167,7 @@ def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: dict[str, St
     }
     for name, area in areas.items():
         row, column = np.nonzero(names == name)
-        draw_boxes(axes, boxes(row, edges[column], edges[column + 1], _ROW), linewidth=0, **area)
+        charts.draw_boxes(axes, charts.boxes(row, edges[column], edges[column + 1], _ROW), linewidth=0, **area)
     lines: dict[str, Any] = {"colors": palette().paper, "linewidths": 0.8, "zorder": 1.5}
     axes.vlines(edges[1:-1], *axes.get_ylim(), **lines)
     axes.hlines(np.arange(len(ranks) - 1) + 0.5, *axes.get_xlim(), **lines)
@@ -192,7 +175,7 @@ def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: dict[str, St
     return [Patch(linewidth=0, **area) for area in areas.values()]
 
 
-def _area(name: str, styles: dict[str, Style], baseline: str) -> dict[str, Any]:
+def _area(name: str, styles: Styles, baseline: str) -> dict[str, Any]:
     if name == NOBODY:
         return {"label": "all skipped", "facecolor": palette().paper, "edgecolor": palette().grey, "hatch": "xx"}
     if name == TIED:
@@ -216,7 +199,7 @@ def _winners(sweep: Sweep, network: str) -> dict[tuple[int, int], Winner]:
     return {(sweep.ranks.index(ranks), sweep.sizes_bytes.index(size)): winner for (_, ranks, size), winner in winners}
 
 
-def size_edges(sizes_bytes: Sequence[int]) -> Floats:
+def size_edges(sizes_bytes: Sequence[int]) -> charts.Floats:
     """Return the edges of cells, half-way between sizes on a logarithmic axis, (num_sizes + 1,)."""
     log = np.log2(np.asarray(sizes_bytes, dtype=np.float64))
     if len(log) == 1:
@@ -236,17 +219,17 @@ def set_size_axis(axes: Axes, sizes_bytes: Sequence[int], max_ticks: int = 16) -
     axes.tick_params(labelsize=points(8))
 
 
-def _draw_gains(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]) -> None:
-    size, (across, per_rank) = points(_GAIN_SIZE), points_per_unit(axes)
+def _draw_gains(axes: Axes, sweep: Sweep, network: str, styles: Styles) -> None:
+    size, (across, per_rank) = points(_GAIN_SIZE), charts.points_per_unit(axes)
     log = np.log2(size_edges(sweep.sizes_bytes))
     rooms = np.diff(log) / (log[-1] - log[0]) * across * np.ptp(axes.get_xlim())
     if per_rank <= 1.2 * size:
         return
-    labels: list[Label] = []
+    labels: list[charts.Label] = []
     names = winning_names(sweep, network)
     for (row, column), winner in _winners(sweep, network).items():
         text = format_gain(sweep, winner)
         if text and len(text) * 0.65 * size < rooms[column]:
             ink = palette().ink if names[row, column] == TIED else styles[winner.cell.algorithm].ink
             labels.append((float(sweep.sizes_bytes[column]), float(row), text, ink, False))
-    draw_labels(axes, labels, size)
+    charts.draw_labels(axes, labels, size)

@@ -1,4 +1,4 @@
-"""The benchmark as a user starts it."""
+"""The benchmark as a user starts it; and its tables, from made-up times, to the letter."""
 
 import json
 import os
@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from collectives.benchmark.command import main
-from ringsim.measurements.measurements import Measurements
+from collectives.benchmark.table import format_table
+from ringsim.measurements.measurements import CollectiveTimes, Measurements
+from ringsim.schedule.collective import Collective
 from tests.processes import ROOT, TIMEOUT_S, run_python
 from tests.ranks import run_forked_programs, run_script
 from tests.refusals import refusals_in
@@ -107,3 +110,46 @@ def test_all_targets_are_measured(tmp_path: Path) -> None:
     assert done.stdout.count(": ours over torch.distributed\n") == 4
     assert done.stdout.count(": ours over a plain ring\n") == 3
     assert len([Measurements.load(path) for path in tmp_path.iterdir()]) == 7
+
+
+WHERE = {
+    "command": "torchrun -m collectives.benchmark", "machine": "abacus", "cores": 2, "torch": "2.13",
+    "OMP_NUM_THREADS": "1", "date": "today",
+}  # fmt: skip
+
+
+def times(algorithm: str, size_bytes: int, median_s: float, **more: object) -> CollectiveTimes:
+    """Eleven iterations around the median."""
+    times_s = tuple(median_s * (0.5 + 0.1 * step) for step in range(11))
+    found = CollectiveTimes(
+        Collective.ALL_REDUCE, algorithm, size_bytes, "float32", "sum", num_ranks=4, in_place=False, wrong=0, calls=1,
+        times_s=times_s, arrival_skew_s=(0.0,) * 11, positions=(0,) * 11, rank_medians_s=(median_s,) * 4,
+    )  # fmt: skip
+    return replace(found, **more)  # type: ignore[arg-type]
+
+
+MADE_UP = Measurements(
+    4,
+    WHERE,
+    collectives=(
+        times("dist", 64, 100e-6),
+        times("ring", 64, 50e-6, wrong=3),
+        times("dist", 64, 200e-6, in_place=True),
+        times("ring", 64, 300e-6, in_place=True),
+        times("dist", 67108864, 0.12),
+        times("ring", 67108864, 0.09),
+        times("plain_ring", 67108864, 0.06, wrong=None),
+        times("dist", 4096, 1e-3, collective=Collective.ALL_GATHER, op="none", dtype="bfloat16", in_place=True),
+    ),
+)
+
+
+def test_the_table(snapshot: SnapshotAssertion) -> None:
+    """It fits a terminal of 80 columns, and says what is wrong below; the wide one also says how times vary.
+
+    A result that was not looked at has no number of wrong elements.
+    """
+    table = format_table(MADE_UP)
+    assert all(len(line) < 80 for line in table.splitlines() if not line.startswith("#"))
+    assert table == snapshot
+    assert format_table(MADE_UP, wide=True) == snapshot

@@ -1,6 +1,7 @@
 """Collectives beyond right results (`test_semantics` has these): places in memory, views, modes, means of integers."""
 
 import gc
+import inspect
 import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -157,3 +158,13 @@ def in_both_modes(_: dist.ProcessGroup, transport: str) -> list[list[float]]:
 def test_modes_take_turns(trio: RankPool, transport: str) -> None:
     """An evaluation in inference mode may be the first to call, and training follows."""
     assert trio.run(in_both_modes, transport) == [[[3.0] * 5] * 6] * 3
+
+
+def test_the_arguments_are_those_of_torch() -> None:
+    """In its order, for each function that both have, by the names of torch 2.13 too; ours are given by name."""
+    for name in set(collectives.__all__) & {*vars(dist)} - {"Work", "barrier"}:  # a barrier has no devices to choose
+        ours = inspect.signature(getattr(collectives, name)).parameters
+        given = [argument.name for argument in ours.values() if argument.kind is not argument.KEYWORD_ONLY]
+        assert given == list(inspect.signature(getattr(dist, name)).parameters), name
+    assert collectives.all_gather_single is collectives.all_gather_into_tensor
+    assert collectives.reduce_scatter_single is collectives.reduce_scatter_tensor

@@ -2,6 +2,7 @@
 
 import datetime
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,11 +12,13 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DeviceMesh, Replicate, Shard, distribute_tensor, init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
 
 import collectives
 from collectives.runtime import Executor, RunOperands, Tag
-from tests.collectives.backend_calls import GLOOS, OURS, Group, Tensors, own
+from tests.collectives.backend_calls import GLOOS, OURS, Group, Tensors, objects, own, single
 from tests.collectives.runtime.test_executor import data
 from tests.ranks import RankPool, group_on
 from tests.refusals import said_by
@@ -30,7 +33,7 @@ def executions() -> Iterator[list[tuple[Any, ...]]]:
     def noting(executor: Executor, operands: RunOperands) -> None:
         if executor.tag == Tag.COLLECTIVE:
             schedule = executor.schedule
-            noted.append((schedule.collective.value, schedule.algorithm, operands.wire_dtype))
+            noted.append((schedule.collective.value, schedule.algorithm, operands.wire))
         carry_out(executor, operands)
 
     with mock.patch.object(Executor, "carry_out", noting):
@@ -68,11 +71,13 @@ def on_a_mesh(group: Group) -> tuple[Tensors, list[str]]:
 
 
 def options(_: Group) -> tuple[list[tuple[Any, ...]], str]:
-    """Return what ran in a group with options, and the message where the options are of another kind."""
+    """Return what ran in a group and in a mesh with options, and the message where options are of another kind."""
     chosen = collectives.BackendOptions(all_reduce="recursive_doubling", wire=torch.bfloat16)
     group = dist.new_group(backend="ring", pg_options=chosen)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("across", "within"), backend_override={1: ("ring", chosen)})
     with executions() as noted:
         dist.all_reduce(torch.ones(4), group=group)
+        dist.all_reduce(torch.ones(4), group=mesh.get_group("within"))
         dist.all_reduce(torch.ones(4, dtype=torch.int64), group=group)
     return noted, said_by(ValueError, dist.new_group, backend="ring", pg_options="halving_doubling")
 
@@ -112,8 +117,9 @@ def test_init_process_group() -> None:
             assert "all_gather" in ran
         for rank, found in enumerate(pool.run(names)):
             assert found == ["RingGroup"] * 2 + [True] * (rank in (1, 3)) + ["ring", "cpu:ring"]
+        wires = torch.bfloat16, torch.bfloat16, torch.int64
         for seen, message in pool.run(options):
-            assert seen == [("all_reduce", "recursive_doubling", wire) for wire in (torch.bfloat16, torch.int64)]
+            assert seen == [("all_reduce", "recursive_doubling", wire) for wire in wires]
             assert message == "pg_options 'halving_doubling': must be a collectives.BackendOptions, or nothing"
         of_reduce, of_gather = "(tensors, opts): no form of this method", "(outputs, inputs, opts): no form of this"
         for told in pool.run(refused):
@@ -122,6 +128,61 @@ def test_init_process_group() -> None:
 
 
 _KEPT: list[Group] = []  # which must not close their connections while others wait
+
+
+def split(group: Group) -> tuple[Tensors, list[str]]:
+    """Calls in the last two ranks, given in the other order, and in the first alone; ranks of the part are roots."""
+    ring, tensors = group_on("ring", group.size()), []
+    with executions() as noted:
+        for part in ring.split_group([group.size() - 1, group.size() - 2]), ring.split_group([0], group_desc="alone"):
+            if part is not None:
+                _KEPT.append(part)
+                part.allreduce([total := own(group)]).wait()
+                part.broadcast(copied := own(group), root=part.size() - 1).wait()
+                tensors += [total, copied]
+    return tensors, [name for name, *_ in noted]
+
+
+def unsplit(group: Group) -> list[str]:
+    """Return what is said of options of another kind, and of a merge, which torch's method would end the process at."""
+    ring = group_on("ring", group.size())
+    return [said_by(ValueError, ring.split_group, [0, 1], opts="ring"), said_by(RuntimeError, ring.merge_remote_group)]
+
+
+def test_a_group_is_split(ring_ranks: RankPool) -> None:
+    """The ranks of a part, and no others, sum and copy their data by our schedules."""
+    first, *others = (data(rank, 12, torch.float32) for rank in range(3))
+    expected = [[first, first], [sum(others), others[1]], [sum(others), others[1]]]
+    for (tensors, names), right in zip(ring_ranks.run(split, num_ranks=3), expected, strict=True):
+        torch.testing.assert_close(tensors, right)
+        assert names == ["all_reduce", "broadcast"]
+    for of_options, of_merge in ring_ranks.run(unsplit, num_ranks=2):
+        assert of_options == "pg_options 'ring': must be a collectives.BackendOptions, or nothing"
+        assert of_merge == 'the backend "ring" cannot merge groups: make one with new_group instead'
+
+
+def without_warnings(group: Group) -> list[str]:
+    """Train with DDP and FSDP2, and call by torch's new names, from making a group to its end; return the warnings."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        on = dist.new_group(backend="ring")
+        single(on)
+        objects(on)
+        sharded = fully_shard(torch.nn.Linear(4, 4), mesh=DeviceMesh.from_group(on, "cpu"))
+        for module in (DistributedDataParallel(torch.nn.Linear(4, 4), process_group=on), sharded):
+            optimizer = torch.optim.SGD(module.parameters())
+            module(own(group).view(3, 4)).sum().backward()
+            torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            optimizer.step()
+        dist.barrier(on)
+        dist.destroy_process_group(on)
+    return [str(each.message) for each in told]
+
+
+def test_torch_warns_of_nothing() -> None:
+    """We call nothing that torch has deprecated."""
+    with RankPool(2, backends=("ring",)) as pool:
+        assert pool.run(without_warnings) == [[], []]
 
 
 def limited(group: Group, way: str, transport: str) -> list[str]:

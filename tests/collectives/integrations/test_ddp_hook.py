@@ -1,7 +1,6 @@
 """DistributedDataParallel, unmodified, with our hook and on our backend, against the same on Gloo."""
 
 import threading
-from unittest import mock
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import collectives
 from collectives import HookState, ddp_comm_hook
-from collectives.runtime import GlooTransport
+from tests.collectives.travel import sent_by_gloo
 from tests.ranks import RankPool, group_on
 
 STEPS, LEARNING_RATE = 3, 0.1
@@ -81,16 +80,9 @@ def bytes_sent(group: dist.ProcessGroup, way: str, wire: torch.dtype | None) -> 
     collectives.use_transport("gloo", on_gloo)
     module = wrapped(on_gloo, None if way == "backend" else HookState(on_gloo, wire=wire))
     train(module, batches_of(group.rank(), 2))  # what ranks, and DDP in its second step, send once is not counted
-    sent = []
-    send = GlooTransport.send
-
-    def counting(transport: GlooTransport, index: int) -> None:
-        sent.append(transport.memory.message(index, transport.part.sends[index].chunk).nbytes)
-        send(transport, index)
-
-    with mock.patch.object(GlooTransport, "send", counting):
+    with sent_by_gloo() as sent:
         train(module, batches_of(group.rank(), 1))
-    return sum(sent)
+    return sum(size_bytes for *_, size_bytes in sent)
 
 
 def test_a_narrow_wire_halves_the_bytes(ring_ranks: RankPool) -> None:

@@ -43,9 +43,14 @@ def recorded(
     is_fake: bool = False,
     device: Device = Device.CPU,
     call: Callable[[TraceRequest], Any] | None = None,
+    **also: Any,
 ) -> Any:
-    """Return the trace of the program, or why there is none; call: what to do in the recorder's process instead."""
-    request = TraceRequest(str(program), arguments, False, num_ranks, rank, 8, num_steps, "", is_fake, device=device)
+    """Return the trace of the program, or why there is none.
+
+    call: what to do in the recorder's process instead. also: further fields of the request.
+    """
+    place = num_ranks, rank, 8
+    request = TraceRequest(str(program), arguments, False, *place, num_steps, "", is_fake, device=device, **also)
     if not _RECORDERS or _RECORDERS[0].home.is_closed:
         _RECORDERS[:] = [nursery().fork(nursery().new_folder() / "log")]
     (recorder,) = _RECORDERS

@@ -1,10 +1,10 @@
-"""Operators in a trace: their arithmetic, its precision, those not counted, and whether the program is compiled."""
+"""Operators in a trace: their arithmetic, its precision, those not counted, and calls of TorchScript."""
 
 from pathlib import Path
 
 import pytest
 
-from ringsim.traces import Device
+from ringsim.traces import Attention, Device, Product
 from tests.collectives.recording.recorded import IMPORTS, trace_of
 
 PROGRAM = f"""{IMPORTS}
@@ -46,24 +46,22 @@ torch._foreach_add([x, x], 1); F.layer_norm(x, (64,)); F.interpolate(image, scal
         ("", "matmul.allow_tf32 = True; x @ x; matmul.allow_tf32 = False; x.mm(x)", ["tf32", "float32"]),
         ("", "conv(image); cudnn.allow_tf32 = False; conv(image); cudnn.allow_tf32 = True", ["tf32", "float32"]),
         ("", "torch.linalg.svd(x); torch.linalg.inv(x)", ["aten._linalg_svd", "aten.linalg_inv_ex"]),
-        ("", "torch.fft.fft(x); mine(x); nn.LSTM(64, 64)(x)", ["aten._fft_r2c", "mine.op", "aten.mkldnn_rnn_layer"]),
+        ("half = x.half()", "torch.addmm(x, half, half, out_dtype=x.dtype)", ["float16"]),
+        ("", "torch.fft.fft(x); mine(x)", ["aten._fft_r2c", "mine.op"]),
         ("", "x.to_sparse_csr() @ x", ["aten._to_sparse_csr", "aten.mm"]),
         ("torch.set_autocast_enabled('cuda', True)", "assert torch.is_autocast_enabled(); x @ x", ["float16"]),
         (AUTOCAST, "with autocast: x.to(torch.get_autocast_gpu_dtype()) @ y[0]", ["bfloat16"]),
         (AUTOCAST, f"with autocast: {CAST_IN_FORWARD}", ["float16"]),
+        ("autocast = torch.autocast('cuda', torch.float32)", "with autocast: x.half() @ x.half()", ["float32"]),
         ("side = torch.cuda.Stream()", "with torch.cuda.stream(side): x @ x", ["float32"]),
         ("", BY_BYTES, []),
-        ("model = torch.compile(model, mode='max-autotune')", "", ["compiled"]),
-        ("model.compile()", "", ["compiled"]),
-        ("@torch.compile;;def part(x):;;    return x + 1", "", ["compiled"]),
-        ("part = torch.compile(fullgraph=True)(F.gelu)", "", ["compiled"]),
-        ("model = torch._dynamo.optimize('inductor')(model)", "", ["compiled"]),
+        ("", "torch.randn(512, 512).mul(2).mul_(torch.ones(512)); torch.ones(512).add_(1)", ["aten.mul_ on the CPU"]),
         ("model = torch.jit.script(model)", "model(x)", ["float32", "compiled"]),
         ("torch.compile(model, disable=True); torch.compile(model, backend='aot_eager')", "", []),
     ],
 )
 def test_what_a_trace_says_of_operators(program: Path, setup: str, work: str, told: list[str]) -> None:
-    """The precision of products on a GPU, what is not counted though its work outgrows its bytes, and compilers."""
+    """The precision of products on a GPU, what is not counted though its work outgrows its bytes, and TorchScript."""
     trace = trace_of(program, setup, work, is_fake=True, device=Device.CUDA)
     facts = [op.dtype if op.flops else op.name for op in trace.steps[0].operators if op.flops or not op.is_counted]
     assert [*facts, *(["compiled"] if trace.is_compiled else [])] == told
@@ -78,6 +76,8 @@ def test_arithmetic_is_counted(program: Path, is_fake: bool) -> None:
         "torch._int_mm(x.to(torch.int8), x.to(torch.int8))": PRODUCT,
         "x.clone().addmm_(x, x)": PRODUCT,
         "torch.ops.aten.convolution_backward(image, image, conv.weight[:, :1], None, *GROUPS)": 2 * 2 * 64 * 4 * 9,
+        "with torch.enable_grad(): steps = nn.LSTM(64, 64, device='cuda')(x)[0]": 8 * PRODUCT,
+        "steps.backward(torch.ones_like(steps))": 16 * PRODUCT,
         "with torch.inference_mode(): F.linear(x, x) @ x": 2 * PRODUCT,
         "nn.MultiheadAttention(64, 4, 0.1, device='cuda')(x, x, x, need_weights=False)": 4 * PRODUCT,
         "F.scaled_dot_product_attention(heads, heads, heads, None, 0.1)": 2 * attention,  # one is of the line above
@@ -90,3 +90,29 @@ def test_arithmetic_is_counted(program: Path, is_fake: bool) -> None:
     counted = [operator.flops * operator.count for operator in step.operators if operator.flops]
     assert sorted(counted) == sorted(works.values())
     assert all(operator.is_counted for operator in step.operators)
+
+
+SIZES = {
+    "F.linear(x[:32], x); x[:, :16].mm(x[:16])": [Product(32, 64, 64), Product(64, 64, 16)],
+    "F.grouped_mm(x.bfloat16(), y, offs=ends)": [Product(32, 32, 64, 2)],
+    "torch.bmm(y, y.mT); torch.baddbmm(torch.zeros_like(y[..., :8]), y, y[:, :32, :8])": [
+        Product(64, 64, 32, 2),
+        Product(64, 8, 32, 2),
+    ],
+    "conv(image)": [Product(36, 4, 36)],
+    "torch.ops.aten.convolution_backward(image, image, conv.weight[:, :1], None, *GROUPS)": [],
+    "F.scaled_dot_product_attention(*[heads.half()] * 3, is_causal=True)": [Attention(1, 4, 64, 64, 16)],
+    "varlen_attn(*[heads[0].half()] * 3, ends, ends, 48, 48)": [Attention(1, 64, 4, 48, 16)],
+    "torch.ops.aten._flash_attention_forward(*[heads.half()] * 3, None, None, 4, 4, 0.0, False, False)": [
+        Attention(1, 64, 4, 4, 16)
+    ],
+}
+
+
+def test_products_and_attention_have_sizes(program: Path) -> None:
+    """From which `ringsim step` takes the times of their kernels; FLOPs of the backward pass count its products."""
+    groups = "GROUPS = [1] * 2, [1] * 2, [1] * 2, False, [0] * 2, 4, [True, True, False]"
+    setup = f"{groups}; from torch.nn.attention.varlen import varlen_attn"
+    trace = trace_of(program, setup, ";;".join(SIZES), is_fake=True, device=Device.CUDA)
+    sizes = [operator.product or operator.attention for operator in trace.steps[0].operators]
+    assert [size for size in sizes if size] == [size for sizes in SIZES.values() for size in sizes]

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.collectives.recording.recorded import HEAD, trace_of
+from ringsim.traces import Device
+from tests.collectives.recording.recorded import HEAD, LINE, recorded, trace_of
 from tests.forked import ROOT
 
 DATA = """
@@ -12,7 +13,7 @@ class Native:  # as code in C or Rust does, this asks for the address of the mem
     def __init__(self, tensor): self.address = getattr(tensor, "data" + "_ptr")()
     def write(self, size): ctypes.memset(self.address, 1, size)
 averaged = torch.optim.swa_utils.AveragedModel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
-copied = copy.deepcopy([averaged, half := torch.tensor(0.5)])
+copied = copy.deepcopy([averaged, half := torch.ones(()) / 2])
 assert copied[1].fake_mode is half.fake_mode
 assert copy.deepcopy(torch.arange(3)).tolist() == [0, 1, 2] and copy.deepcopy(torch.tensor(7)).item() == 7
 assert copy.deepcopy(optimizer).param_groups[0]["lr"] == 1e-3
@@ -30,14 +31,157 @@ assert ones.data_ptr() == ones.view(2, 1).data_ptr() != others.data_ptr()
 assert len(ctypes.string_at(ctypes.memset(ones.data_ptr(), 1, 8), 8)) == 8
 file = torch.UntypedStorage.from_file(__file__, shared=False, nbytes=8)
 assert isinstance(torch.asarray(file[0:8], dtype=torch.float32), torch._subclasses.FakeTensor)
+tokens = torch.randint(0, 8, (64,))
+assert [round(rate.item(), 1) for rate in torch.linspace(0, 0.3, 4)] == [0.0, 0.1, 0.2, 0.3]
+assert torch.linspace(-1, 999, 5).int().tolist() == [-1, 249, 499, 749, 999]
+assert 0 < torch.rand(1).item() < 1 and torch.tensor([0.5, 2]).tolist() == [0.5, 2]
+assert isinstance(nn.Parameter(torch.linspace(0, 1, 3)), torch._subclasses.FakeTensor)
+labels = torch.arange(4).repeat(2)
+others = ~torch.eye(8, dtype=torch.bool)
+pairs = (labels[None] == labels[:, None]).float()[others].view(8, 7)
+assert torch.ones(8, 8)[others].view(8, 7)[pairs.bool()].shape == (8,)
+assert torch.ones(3, 8).masked_select(labels == 2).shape == (6,)
+chances = torch.full((4, 64), 0.15)
+chances[:, 0] = 0
+masked = torch.bernoulli(chances).bool()
+replaced = tokens.repeat(4, 1)
+replaced[masked] = replaced[masked] + 1
+assert 0 < masked.sum() < 128 and not masked[:, 0].any()
+parameter = torch.ones(2, 2) / 3
+for copied in parameter.clone(), parameter.clone():
+    dist.broadcast(copied, src=0)
+    assert (parameter == copied).all() and not (parameter == copied.add_(1)).all()
+normed = nn.utils.weight_norm(nn.Linear(2, 2)).half()
+assert normed.weight_g.dtype == normed.half().weight_v.dtype == torch.float16
+torch.save({"numbers": torch.arange(3)}, "numbers.pt")
+assert torch.load("numbers.pt")["numbers"].tolist() == [0, 1, 2] and not os.path.exists("numbers.pt")
+try: torch.optim.LBFGS([weights]).step(lambda: 1.0)
+except RuntimeError as error: assert "record without --fake" in str(error)
+assert torch.histc(tokens, bins=8, min=0, max=7).sum().item() == 64  # which only a GPU computes of integers
+norm = torch.ones(()) * 3
+assert torch.isfinite(norm) and not norm > 10 and not torch.isnan(norm) and (norm <= 1).item()
+saved = io.BytesIO()
+torch.save({"weights": norm, "steps": torch.tensor(7)}, saved)
+saved.seek(0)
+loaded = torch.load(saved)
+assert loaded["weights"].shape == () and loaded["steps"].item() == 7
+assert pickle.loads(pickle.dumps(torch.arange(3))).tolist() == [0, 1, 2]
+for dtype in torch.float32, torch.bfloat16, torch.float32:
+    torch.set_default_dtype(dtype)
+    assert torch.ones(2, 3).dtype == torch.linspace(0, 1, 3).dtype == dtype
+for _ in range(3):  # outcomes are kept
+    square, turned = torch.ones(2, 2), torch.ones(2, dtype=torch.cfloat).conj()
+    assert square[1:].data_ptr() == square.data_ptr() + 8 and square[1:].storage_offset() == 2
+    assert square.add_(1) is square and square._version == 1 and (square * 2)._version == 0
+    assert turned.is_conj() and turned.imag.is_neg() and not turned.real.is_conj()
+    assert (square @ nn.Parameter(square)).requires_grad and not (square @ square).requires_grad
+    assert nn.functional.linear(square[None], square).untyped_storage().nbytes() == 16
+    assert (square > 0).all() and not (square > 3).any() and square.split(1)[1].is_contiguous()
 train()
 """
 
 
+@pytest.mark.slow
 def test_without_data_what_has_values_keeps_them(tmp_path: Path) -> None:
     """Copies are right, values that are not known are 1, and what other libraries read and write is memory."""
-    (program := tmp_path / "train.py").write_text(HEAD + DATA)
+    (program := tmp_path / "train.py").write_text(f"import io, pickle{HEAD}{DATA}")
     trace_of(program, is_fake=True)
+
+
+PLACES = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed import tensor
+from torch.distributed.fsdp import fully_shard
+torch.cuda.set_device(3)
+DEVICE = torch.device("cuda", 3)
+def check(*tensors, device=DEVICE):
+    for part in tensors:
+        index = -1 if device.type == "cpu" else device.index
+        assert (part.device, part.is_cuda, part.get_device()) == (device, index >= 0, index), part
+ones, numbers = torch.ones(2, 2, device="cuda"), torch.arange(2, device="cuda")
+check(ones, numbers, ones + 1, ones @ ones, ones[numbers], ones.T, ones.half(), ones.new_zeros(1))
+check(ones.new_tensor([1.0]), nn.functional.one_hot(torch.ones(2).argsort().cuda(), 2))
+check(torch.tensor([[ones[0, 0], 2.0]] * 3, device="cuda"), torch.tensor([*ones], device=DEVICE, requires_grad=True))
+check(torch.zeros(2, 2).index_add(0, numbers, ones))  # as the backward pass of index_select has it in C++
+check(numbers + 1, numbers.float(), copy.deepcopy(numbers), torch.ones(1).to(ones), torch.ones(1).type_as(ones))
+check(nn.functional.one_hot(numbers), torch.where(ones > 0, ones, 0.0), torch.tensor([1.0]).cuda(), ones.to("cuda"))
+check(ones.cpu(), numbers.to("cpu"), ones.to(device="cpu"), torch.ones(1), torch.arange(2), device=torch.device("cpu"))
+check(ones.to(1), torch.ones(1).cuda(1), numbers.to("cuda:1"), device=torch.device("cuda", 1))
+assert ones.to(DEVICE) is ones and ones.to(ones) is ones
+assert (ones @ ones).masked_select(numbers[:, None] > 0).shape == ones[:, :1].masked_select(numbers > 0).shape == (2,)
+numpy.arange(2**23, dtype=numpy.uint16).tofile(path := sys.argv[1])  # of a data set, which stays on the CPU
+tokens = torch.empty(2**23, dtype=torch.uint16, pin_memory=True)
+open(path, "rb", buffering=0).readinto(tokens.numpy())
+assert len((tokens == 5).nonzero()) == 2**7 and tokens[3:8].cuda().long().tolist() == [3, 4, 5, 6, 7]
+assert torch.from_file(path, False, 9, dtype=torch.int16)[8].item() == 8
+assert isinstance(torch.from_file(path, False, 9), torch._subclasses.FakeTensor)
+layer = nn.Linear(2, 2)
+check(*nn.Sequential(layer, nn.BatchNorm1d(2)).cuda().state_dict().values())
+layer(ones).sum().backward()
+check(layer.weight, layer.weight.grad, layer.weight.data, nn.DataParallel(layer, device_ids=[3])(ones))
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    layer(ones).sum().backward()
+check(layer.weight.grad)
+assert (torch.isfinite(ones) & (ones <= 1)).all() and not torch.isnan(ones).any()
+assert not (torch.ones(2, 2) == torch.ones(2, 2).triu()).all()  # as when a mask is compared with the causal one
+assert torch.distributions.Categorical(logits=layer.weight).sample().shape == (2,)
+def gradient(function):
+    weight = nn.Parameter(torch.ones(2, 2, device="cuda"))
+    function(weight).sum().backward()
+    return weight.grad
+check(gradient(lambda x: x[numbers]), gradient(lambda x: x.index_select(0, numbers)))
+check(gradient(lambda x: torch.cat([x, x], 1)), gradient(lambda x: (ones * 1).index_put((numbers,), x)))
+def offloaded(part):
+    host = torch.empty_like(part, pin_memory=True, device="cpu")
+    check(host, torch.zeros_like(part, device="cpu"), device=torch.device("cpu"))
+    return host.copy_(part)
+with torch.autograd.graph.saved_tensors_hooks(offloaded, torch.Tensor.cuda):
+    check(gradient(lambda x: (y := x.exp()).register_hook(lambda of_y: offloaded(of_y).cuda()) and y))
+check(gradient(lambda x: (x * 1).index_put((numbers,), ones.clone().requires_grad_())))
+check(gradient(lambda x: torch.stft(x.view(-1), 2, 1, return_complex=True, window=ones[0]).abs()))
+check(nn.utils.rnn.pad_sequence([ones, ones[:1]]), nn.utils.rnn.pad_sequence([numbers, numbers[:1]]))
+check(ones.new_zeros(1, device="cpu"), torch.zeros_like(ones, device="cpu"), device=torch.device("cpu"))
+saved = io.BytesIO()
+torch.save({"ones": ones, "numbers": numbers}, saved)
+for place in "cpu", "cuda:0":
+    saved.seek(0)
+    check(*torch.load(saved, map_location=place).values(), device=torch.device(place))
+scores, target = layer(ones).log_softmax(-1)[:, None], torch.ones(1, 2, dtype=torch.int64, device="cuda")
+nn.functional.ctc_loss(scores, target, numbers[1:], numbers[1:]).backward()
+assert isinstance(type(layer.bias)(torch.ones(2), requires_grad=False), nn.Parameter)
+layer.bias.data = torch.ones(2)
+check(layer.bias, device=torch.device("cpu"))
+model = fully_shard(nn.Linear(8, 8), mesh=init_device_mesh("cuda", (8,)))
+nn.init.trunc_normal_(model.weight, std=0.02, a=-0.06, b=0.06)
+model(torch.ones(2, 8, device="cuda")).sum().backward()
+norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+check(fully_shard(nn.Linear(8, 8)).weight)
+mesh = init_device_mesh("cuda", (8,))
+assert tensor.randn(8, 2, device_mesh=mesh, placements=[tensor.Shard(0)]).to_local().shape == (1, 2)
+check(norm, model.weight, model.weight.grad, model.weight.to_local())
+total = []
+(thread := threading.Thread(target=lambda: total.append(ones.sum().item()))).start()
+assert thread.join() or total == [1.0]
+assert norm.item() == float(norm) == 1 and torch.isfinite(norm) and not norm > 10
+train()
+"""
+
+
+def test_without_data_tensors_are_on_the_device_that_the_program_asks_for(tmp_path: Path) -> None:
+    """Parameters, gradients, DTensors, integers with data, and results of operators."""
+    (program := tmp_path / "train.py").write_text(f"import io, numpy{HEAD}{PLACES}")
+    trace_of(program, str(tmp_path / "tokens.bin"), rank=3, is_fake=True, device=Device.CUDA)
+
+
+def test_a_loop_that_waits_for_other_numbers_ends(tmp_path: Path) -> None:
+    """It would run forever, as each of its reads returns the same number."""
+    limit = "from collectives.recording import without_values; without_values.MAX_READS = 9\n"
+    (program := tmp_path / "draws.py").write_text(f"{HEAD}{limit}while (torch.randn(9**6) > 0.5).any(): pass\n")
+    error = recorded(program, is_fake=True)
+    assert error == (
+        f"{program}:{LINE + 1}: RuntimeError: a loop waits for other numbers, and with --fake there are none: "
+        "leave it out there"
+    )
 
 
 CHECKPOINTS = """
@@ -46,6 +190,7 @@ while True:
     train(1)
     torch.save({"weights": weights}, sys.argv[1] + "/weights.pt")
     checkpoint.save({"weights": weights}, checkpoint_id=sys.argv[1])
+    checkpoint.async_save({"weights": weights}, checkpoint_id=sys.argv[1]).result()
 """
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ringsim.traces import HeldBytes, StepMemory
+from ringsim.traces import Device, HeldBytes, StepMemory
 from tests.collectives.recording.recorded import IMPORTS, trace_of
 
 pytestmark = pytest.mark.parametrize("is_fake", [True, False])
@@ -12,13 +12,18 @@ pytestmark = pytest.mark.parametrize("is_fake", [True, False])
 WIDTH, LAYERS, NUM_RANKS = 64, 4, 4
 PROGRAM = f"""{IMPORTS}
 import gc
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.fsdp import fully_shard
 WAY, BATCH = sys.argv[1], int(sys.argv[2])
 dist.init_process_group("gloo")
+if WAY in ("cuda", "hook"):
+    torch.set_default_device("cuda")
 num_layers = 1 if WAY in ("plain", "kept") else {LAYERS}
 model = nn.Sequential(*[nn.Linear({WIDTH}, {WIDTH}, bias=False) for _ in range(num_layers)])
-if WAY == "ddp":
+if WAY in ("ddp", "cuda", "hook"):
     model = nn.parallel.DistributedDataParallel(model)
+if WAY == "hook":
+    model.register_comm_hook(None, default_hooks.bf16_compress_hook)
 if WAY == "fsdp":
     for layer in (*model, model):
         fully_shard(layer)
@@ -41,9 +46,9 @@ FEW, MANY = WIDTH // 16, WIDTH * 16  # samples
 NUMBER = 4  # bytes of a loss, and of its gradient
 
 
-def memory_of(program: Path, way: str, batch: int, is_fake: bool) -> StepMemory:
+def memory_of(program: Path, way: str, batch: int, is_fake: bool, device: Device = Device.CPU) -> StepMemory:
     """The memory of the watched step."""
-    memory = trace_of(program, way, str(batch), num_ranks=NUM_RANKS, is_fake=is_fake).memory
+    memory = trace_of(program, way, str(batch), num_ranks=NUM_RANKS, is_fake=is_fake, device=device).memory
     assert memory is not None
     return memory
 
@@ -71,6 +76,8 @@ def test_the_peak_is_where_most_is_held(
 def test_buckets_count(program: Path, is_fake: bool) -> None:
     """DistributedDataParallel holds them in C++, as large as all gradients."""
     assert memory_of(program, "ddp", FEW, is_fake).end == HeldBytes(*[LAYERS * LAYER] * 4)
+    assert memory_of(program, "cuda", FEW, is_fake, Device.CUDA).end == HeldBytes(*[LAYERS * LAYER] * 4)
+    assert memory_of(program, "hook", FEW, is_fake, Device.CUDA).end.rest >= LAYERS * LAYER
 
 
 def test_a_model_may_be_called_twice_in_a_step(program: Path, is_fake: bool) -> None:
@@ -94,3 +101,14 @@ def test_a_rank_of_fsdp_holds_its_share(program: Path, is_fake: bool) -> None:
     assert end.rest < 200
     assert (peak.parameters, peak.optimizer) == (share, share)
     assert peak.rest - end.rest == 4 * LAYER + 4 * 4 * FEW * WIDTH + 2 * NUMBER
+
+
+def test_gradients_may_be_sparse(tmp_path: Path, is_fake: bool) -> None:
+    """Gradients of a recommender's tables: their indices and values count, where they have data."""
+    model = "table = nn.EmbeddingBag(99, 4, sparse=True)\noptimizer = torch.optim.SGD(table.parameters())\n"
+    step = "for _ in range(9):\n    table(torch.arange(16).view(2, 8)).sum().backward()\n    optimizer.step()\n"
+    step += "    optimizer.zero_grad()\n"
+    (program := tmp_path / "train.py").write_text(f"{IMPORTS}\ndist.init_process_group('gloo')\n{model}{step}")
+    memory = trace_of(program, is_fake=is_fake).memory
+    assert memory is not None
+    assert (memory.end.parameters, memory.end.gradients) == (99 * 4 * 4, 0 if is_fake else 16 * (8 + 4 * 4))

@@ -38,6 +38,9 @@ def ask():
     assert dist.is_nccl_available()
     torch.cuda.manual_seed(1), torch.cuda.manual_seed_all(1), torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(), torch.cuda.synchronize(), torch.cuda.nvtx.range_push("x")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
+        torch.ones(2).add(1)
+    assert profiled.profiler.use_device is None and len(profiled.events()) > 0
     torch.backends.cuda.matmul.allow_tf32 = True
     device = torch.device("cuda", local_rank)
     places = [device, f"cuda:{{local_rank}}", "cuda", local_rank]
@@ -49,7 +52,10 @@ def ask():
         ones += [torch.ones(2), torch.zeros(2) + torch.ones(2, device="cuda")]
     thread = threading.Thread(target=lambda: ones.append(torch.ones(2, device="cuda")))
     thread.start(), thread.join()
-    assert len(ones) == 17 and all(one.shape == (2,) and one.device.type == "cpu" for one in ones)
+    assert len(ones) == 17 and all(one.shape == (2,) for one in ones)
+    is_fake = isinstance(ones[0], torch._subclasses.FakeTensor)
+    on_cuda = [one for one in ones if one.device == device and one.is_cuda and one.get_device() == local_rank]
+    assert len(on_cuda) == (14 if is_fake else 0)  # not: pinned, of another thread, and on device 0
     torch.randperm(4, generator=torch.Generator(device="cuda").manual_seed(1), device="cuda")
     assert isinstance(torch.default_generator, torch.Generator)
     weights = os.path.join(os.path.dirname(__file__), "weights.pt")
@@ -184,4 +190,27 @@ def test_programs_are_told_what_they_lack(program: Path, tmp_path: Path) -> None
     (chooses := tmp_path / "chooses.py").write_text(f"{HEAD}weights[weights > 0]\n")
     told = recorded(chooses, is_fake=True)
     assert told.startswith(f"{chooses}:{LINE}: aten.")
-    assert told.endswith("with --fake there are none: leave it out there, or record without --fake")
+    assert told.endswith("give --assume balanced if a router of experts causes it, or record without --fake")
+
+
+AUTOCAST = """
+F = nn.functional
+half, scale = torch.ones(2, 4, 8, 8, device="cuda").half().requires_grad_(), torch.ones(8, device="cuda")
+def dtypes(*tensors): return {tensor.dtype for tensor in tensors}
+with torch.autocast("cuda", dtype=torch.float16):
+    target = torch.zeros(64, dtype=torch.int64, device="cuda")
+    wide = half.softmax(-1), half.sum(1), half.exp(), half**2, F.normalize(half), F.layer_norm(half, (8,), scale)
+    assert dtypes(*wide, F.group_norm(half, 2), F.cross_entropy(half.view(-1, 8), target)) == {torch.float32}
+    sum(tensor.sum() for tensor in wide).backward()
+    assert dtypes(half.mean(), F.gelu(half), half @ half, F.pad(half, (1, 1, 1, 1), "reflect")) == {torch.float16}
+    assert half.double().exp().dtype == torch.float64 and torch.arange(3).sum().dtype == torch.int64
+assert dtypes(half.grad, half.softmax(-1), half.exp()) == {torch.float16}
+train()
+"""
+
+
+@pytest.mark.parametrize("is_fake", [False, True])
+def test_autocast_computes_in_the_dtypes_of_a_gpu(tmp_path: Path, is_fake: bool) -> None:
+    """A GPU's autocast has softmax, norms and sums in float32, which a CPU's leaves in half precision."""
+    (program := tmp_path / "train.py").write_text(HEAD + AUTOCAST)
+    trace_of(program, is_fake=is_fake, device=Device.CUDA)

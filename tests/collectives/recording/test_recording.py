@@ -106,7 +106,7 @@ def objects():
     given = [rank] * size if rank == 0 else None
     dist.scatter_object_list(scatter_object_output_list=output, scatter_object_input_list=given, src=0)
     assert output == ([rank] if rank == 0 else [None])
-    pair = dist.new_group([2, 3])
+    pair = dist.new_group([2, 3], use_local_synchronization=rank > 1)
     if rank == 3:
         dist.scatter_object_list(output, ["of 2", "of 3"], src=3, group=pair)
         assert output == ["of 3"]
@@ -148,6 +148,32 @@ def test_what_programs_call(tmp_path: Path, rank: int) -> None:
     assert ("all_gather", 32, 4) in calls[7:]
     waited = [event.call for event in step.events if event.kind is WAIT]
     assert waited == [index for index, call in enumerate(step.calls) if call.is_async]
+
+
+RINGS = """
+rank, size = dist.get_rank(), dist.get_world_size()
+def ops(sent, received, numbers=5):
+    to, source = (rank + sent) % size, (rank + received) % size
+    return [dist.P2POp(dist.isend, torch.ones(numbers), to), dist.P2POp(dist.irecv, torch.ones(numbers), source)]
+while True:
+    batch = [*ops(1, -1), *ops(-2, 2, 6)]
+    for ordered in (batch, batch[::-1], [batch[1], batch[3], batch[0], batch[2]]):
+        [work.wait() for work in dist.batch_isend_irecv(ordered)]
+    for waited in ops(1, -1):  # as a stage of a pipeline
+        waited.op(waited.tensor, waited.peer).wait()
+    dist.batch_isend_irecv(ops(1, 1))[0].wait()  # as with a partner
+    train(1)
+"""
+
+
+def test_a_send_and_a_recv_that_all_ranks_make_are_one_call(tmp_path: Path) -> None:
+    """The call has the distance of the ring, in any order; a wait between the two leaves them single."""
+    (program := tmp_path / "train.py").write_text(HEAD + RINGS)
+    trace = trace_of(program, num_ranks=4, rank=3)
+    calls = [(call.collective, call.size_bytes, call.peer) for call in trace.steps[0].calls]
+    near, far = ("sendrecv", 20, 1), ("sendrecv", 24, 2)
+    assert calls[:6] == [near, far, far, near, near, far]
+    assert calls[6:10] == [("send", 20, 0), ("recv", 20, 2), ("send", 20, 0), ("recv", 20, 0)]
 
 
 EXCHANGES = """

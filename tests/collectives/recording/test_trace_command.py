@@ -84,6 +84,9 @@ WARNINGS = {
     "dist.send(weights.detach(), 1); dist.recv(torch.ones(1), 1)": (
         "UserWarning: the program sends to single ranks, as pipelines do: ringsim step will refuse"
     ),
+    "import torch._inductor.config as config; config._micro_pipeline_tp = True": (
+        "UserWarning: asynchronous tensor parallelism is recorded as synchronous, which takes longer"
+    ),
     "mean = weights.mean(); print(mean.item(), mean.detach().numpy().tolist(), f'{mean:.1f}', int(mean.argmax()))": (
         f"train.py:{LINE + 1}: UserWarning: the program reads values"
     ),
@@ -92,7 +95,7 @@ WARNINGS = {
 
 @pytest.mark.parametrize("body", WARNINGS)
 def test_a_program_is_warned_once(body: str, tmp_path: Path) -> None:
-    """Of a trace that ringsim step will refuse; and of the line that first reads a value, which is 1 with --fake."""
+    """Of a trace that ringsim step refuses or times too long; and of the line that first reads a value, which is 1."""
     (tmp_path / "train.py").write_text(f"{HEAD}while True:\n    {body}; train(1)\n")
     done = ringsim(tmp_path, "trace", "--fake", "--ranks", 4, "train.py")
     assert done.returncode == 0, done.stderr
@@ -117,6 +120,7 @@ NETWORK = "--latency", "10us", "--bandwidth", "1GB/s"
 STEP = "--json", *NETWORK, "--flops", "1GFLOP/s", "--memory-bandwidth", "1GB/s"
 
 
+@pytest.mark.slow
 def test_a_step_of_more_ranks_is_that_of_a_trace_recorded_by_hand(tmp_path: Path) -> None:
     """`ringsim step --ranks` of FSDP2, whose shares, and the rows that fill them up, depend on their number."""
     (tmp_path / "fsdp.py").write_text(HEAD + FSDP)

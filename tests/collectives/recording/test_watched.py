@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from collectives.recording.program import with_times_of
-from ringsim.traces import Operator, TraceCall, TracedStep, TraceEvent, TraceEventKind
+from ringsim.traces import Operator, Product, TraceCall, TracedStep, TraceEvent, TraceEventKind
 from tests.collectives.recording.recorded import IMPORTS, trace_of
 
 PROGRAM = f"""{IMPORTS}
@@ -118,7 +118,7 @@ def test_operators_are_counted(program: Path) -> None:
     """Two products in the forward pass, of (2, 8) and (8, 8): their arithmetic, and 8 + 16 + 64 + 16 numbers."""
     step = step_of(program, "twice")
     operators = step.events[0].operators
-    addmm = Operator("aten.addmm", "float32", 2 * 2 * 8 * 8, 4 * (8 + 2 * 8 + 8 * 8 + 2 * 8), 2)
+    addmm = Operator("aten.addmm", "float32", 2 * 2 * 8 * 8, 4 * (8 + 2 * 8 + 8 * 8 + 2 * 8), 2, True, Product(2, 8, 8))
     assert addmm in operators
     assert not {"aten.t", "aten.detach", "aten.view"} & {operator.name for operator in operators}
     assert not any(operator.name.startswith("profiler.") for operator in operators)

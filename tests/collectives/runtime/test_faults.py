@@ -7,13 +7,13 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 from torch.nn.parallel import DistributedDataParallel
 
 import collectives

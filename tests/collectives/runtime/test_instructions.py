@@ -74,7 +74,7 @@ def test_a_flight_record_holds_what_was_done_before(schedule: Schedule, rank: in
     done: Counter[Opcode] = Counter()
     for instruction in part.instructions:
         left, applied = (f"{done[opcode]} of" for opcode in (Opcode.WAIT_SEND, Opcode.APPLY))
-        said = f"{left} {len(part.sends)} sends left, {applied} {len(part.program.receives)} receives applied"
+        said = f"{left} {len(part.sends)} sends left, {applied} {len(part.receives)} receives applied"
         assert str(flight_record_of(part, instruction)) == said
         done[instruction.opcode] += 1
 

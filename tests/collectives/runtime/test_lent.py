@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 import collectives
 from tests.collectives.shared_groups import ONE_HOST, PAIRS, finish, fresh_group, kept_group, lent, local_ranks
-from tests.collectives.shared_memory.test_heap import in_use
+from tests.collectives.shared_memory.test_memory import in_use
 from tests.ranks import RankPool
 from tests.refusals import said_by
 

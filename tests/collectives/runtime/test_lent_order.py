@@ -158,7 +158,7 @@ def _instructions(transport: SharedMemoryTransport, host: Host) -> Iterator[bool
     actions = transport.actions
     for opcode, index in transport.instructions:
         if opcode is Opcode.WAIT_RECV:
-            sender = transport.part.program.receives[index].peer
+            sender = transport.part.receives[index].peer
             while (sender, transport.plan.awaited[index]) not in host.published:
                 yield False
         actions[opcode](index)

@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import collectives

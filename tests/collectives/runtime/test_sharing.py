@@ -17,7 +17,7 @@ import collectives
 from collectives.runtime.sharing import SLOT, TRANSPORT
 from collectives.shared_memory import Meeting
 from tests.collectives.shared_groups import ONE_HOST, PAIRS, fresh_group, on_hosts, shared_by
-from tests.collectives.shared_memory.test_heap import limited
+from tests.processes import limited
 from tests.ranks import RankPool
 
 Settings = list[tuple[str, str]]  # of each rank, the transport and the length of a slot

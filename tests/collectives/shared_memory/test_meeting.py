@@ -11,7 +11,7 @@ import torch
 
 from collectives.shared_memory import Meeting
 from collectives.shared_memory.memory import HostMemory
-from tests.collectives.shared_memory.test_heap import open_files
+from tests.collectives.shared_memory.test_memory import open_files
 
 NOBODY = 65534
 Met = tuple[dict[int, HostMemory], dict[int, socket.socket]]

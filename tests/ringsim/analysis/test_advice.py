@@ -47,11 +47,11 @@ def test_a_network_of_hosts_gets_better_in_all_its_parts() -> None:
 
 def test_what_is_too_large_is_skipped_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes last; more is simulated where each pair has a link of its own."""
-    monkeypatch.setattr("ringsim.analysis.advice.MAX_TRANSFERS", 20)
+    monkeypatch.setattr("ringsim.analysis.advice.ADVISED_TRANSFERS", 20)
     for network in (UNIFORM, PrivateLinks.uniform(*costs_of(UNIFORM))):
         skipped = {other.name for other in advise(RING, network, 1024).alternatives if other.skipped}
         assert "ring/4" not in skipped
         assert ("direct" in skipped) is not isinstance(network, PrivateLinks)
-    monkeypatch.setattr("ringsim.analysis.advice.MAX_TRANSFERS_UNSHARED", 60)
+    monkeypatch.setattr("ringsim.analysis.advice.ADVISED_UNSHARED_TRANSFERS", 60)
     *_, last = advise(RING, UNIFORM, 1024).alternatives
     assert (last.time_s, last.skipped.endswith(" transfers")) == (None, True)

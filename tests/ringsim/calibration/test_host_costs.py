@@ -127,13 +127,13 @@ def test_what_a_call_takes_beside_its_message() -> None:
         return calibrate_host(replace(measurements, probes=measurements.probes + probes), 2)
 
     found = calibrated(call=message_s + 3e-4, call_dist=2e-4)
-    assert [library.call_s(found) for library in (OURS, GLOO)] == pytest.approx([3e-4, 2e-4])
-    assert OURS.call_s(calibrated(call=message_s / 2)) == GLOO.call_s(calibrated()) == 0.0
+    assert [library.call_cost(found).call_s for library in (OURS, GLOO)] == pytest.approx([3e-4, 2e-4])
+    assert OURS.call_cost(calibrated(call=message_s / 2)).call_s == GLOO.call_cost(calibrated()).call_s == 0.0
     found = calibrated(call_warm=2e-4, call_cold=5e-4, call_async=9e-4, call_dist_warm=1e-4, call_dist_cold=3e-4)
     for is_async, ours_s in ((False, 3e-4), (True, 7e-4)):
-        cold = [library.call_s(found, computed_s=1.0, is_async=is_async) for library in (OURS, GLOO)]
+        cold = [library.call_cost(found, is_async=is_async).after_s(1.0) for library in (OURS, GLOO)]
         assert cold == pytest.approx([ours_s, 2e-4])
-    assert (GLOO.call_s(found, computed_s=5e-5), GLOO.call_s(found)) == (pytest.approx(5e-5), 0.0)
+    assert (GLOO.call_cost(found).after_s(5e-5), GLOO.call_cost(found).after_s(0)) == (pytest.approx(5e-5), 0.0)
 
 
 @pytest.mark.parametrize(("num_ranks", "core_s"), [(2, 100e-6), (4, 150e-6), (8, 100e-6)])

@@ -192,7 +192,7 @@ def test_late_calls(
     """
     probes = tuple(Probe(kind, 64, 1, times_s) for kind, times_s in times.items())
     found = calibrate_host(replace(MESSAGES, probes=MESSAGES.probes + probes), 2)
-    told = [library.late_calls(found, is_async=is_async) for library in (OURS, GLOO) for is_async in (False, True)]
+    told = [library.call_cost(found, is_async=is_async)[2:] for library in (OURS, GLOO) for is_async in (False, True)]
     assert told == [pytest.approx(late) for late in (ours, in_thread, of_torch, of_torch)]
 
 
@@ -203,6 +203,6 @@ def test_calls_through_shared_memory() -> None:
     (cold,) = measurements.probes_of("call", warmth="cold", transport="shm")
     in_thread = Probe("shm/call/async", 64, 1, one_late(cold.times_s[0] + 1e-3)), Probe("call/async", 64, 1, (1.0, 9.0))
     fit = calibrate(Measurements(2, measurements.provenance, (*measurements.probes, *in_thread)))
-    assert OURS.late_calls(fit.cluster) == pytest.approx((1 / 4, 4e-3), rel=1e-3)
-    assert OURS.late_calls(fit.cluster, is_async=True) == pytest.approx((1 / 4, 4e-3), rel=1e-2)
+    assert OURS.call_cost(fit.cluster)[2:] == pytest.approx((1 / 4, 4e-3), rel=1e-3)
+    assert OURS.call_cost(fit.cluster, is_async=True)[2:] == pytest.approx((1 / 4, 4e-3), rel=1e-2)
     assert fit.parameters["host.shared_memory.late"].value == pytest.approx(4e-3, rel=1e-3)

@@ -8,6 +8,7 @@ import pytest
 import ringsim
 from ringsim import ScheduleError, load_network, predict_time, ring_all_reduce, simulate
 from ringsim.console.one_line import message_of
+from ringsim.network import read_network
 from tests.ringsim.commands import as_json, invoke, printed, refused, run, written
 
 
@@ -69,6 +70,14 @@ def test_no_message_takes_no_time(tmp_path: Path) -> None:
     for ask in (simulate, predict_time, ringsim.explain):
         with pytest.raises(ValueError, match="messages take no time on it from rank 0 to rank 1: give host.link.band"):
             ask(ring_all_reduce(4), load_network(str(free)), 2**20)
+
+
+def test_the_last_rank_also_sends_to_the_first() -> None:
+    """Only they are on one host here, on which a message takes no time."""
+    host = '[[hosts]]\nname = "{}"\nranks = {}\nnic = {{ bandwidth = "10Gbit/s" }}\n'
+    network = read_network("".join(host.format(*one) for one in (("a", [0, 3]), ("b", [1]), ("c", [2]))), "my.toml")
+    with pytest.raises(ValueError, match="no time on it from rank 3 to rank 0: give host.link.bandwidth or"):
+        predict_time(ring_all_reduce(4), network, 2**20)
 
 
 def test_a_failure_is_a_result(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_what_is_not_simulated_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     """Which of NCCL's algorithms, and on how many ranks, in a line and as JSON; nothing where all are simulated."""
     network = with_a_slow_link("dgx-h100-cluster", tmp_path)
     options = (*TRANSFORMER, "--ranks", 16, "--scaling", 32, "--network", network)
-    monkeypatch.setattr(group_calls, "MAX_TRANSFERS", 2000)
+    monkeypatch.setattr(group_calls, "QUEUED_TRANSFERS", 2000)
     why = "the time of NCCL's own formula, as it has too many transfers to be simulated"
     lines = [f"{calls} ranks: {why}" for calls in ("nvls on 16", "nccl_tree and nvls on 32")]
     text = " ".join(printed(*options).split())

@@ -15,7 +15,8 @@ from tests.ringsim.commands import as_json, in_lines, invoke, printed, refused, 
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, traced, wait
 
 ON_GPUS = ("--network", "dgx-h100-cluster")
-H100 = (*ON_GPUS, "--gpu", "h100")
+KERNELS = (*ON_GPUS, "--gpu", "h100")
+H100 = (*KERNELS, "--roofline")
 
 
 def plain() -> ProgramTrace:
@@ -87,10 +88,12 @@ ASKED = [
     ("plain", (*H100, "--measured-step", "5ms", "--tokens", "9")),
     ("plain", (*H100, "--compute-scale", "0.5")),
     ("plain", (*ON_GPUS, "--device", "cpu")),
-    ("81 GiB", (*ON_GPUS, "--gpu", "h200", "--flops", "100TFLOP/s")),
+    ("81 GiB", (*ON_GPUS, "--gpu", "h200", "--roofline", "--flops", "100TFLOP/s")),
     ("compiled", (*H100, "--measured-step", "2ms")),
     *((name, (*ON_GPUS, "--flops", "100TFLOP/s", "--memory-bandwidth", "1TB/s")) for name in ("plain", "81 GiB")),
     *((name, H100) for name in ("80 GiB", "81 GiB", "compiled", "uncounted", "8 steps", "1 step")),
+    *((name, KERNELS) for name in ("81 GiB", "compiled")),
+    ("plain", (*KERNELS, "--measured-step", "5ms")),
     *((name, ON_GPUS) for name in ("uncounted", "awaiting 0", "awaiting 1")),
 ]
 
@@ -168,6 +171,9 @@ MISTAKES = (
     "--network gbe --flops 1TFLOP/s",
     "--network gbe --flops fast",
     "--network gbe --flops 0",
+    "--network gbe --gpu h10",
+    "--network gbe --roofline",
+    "--network gbe --gpu h100 --flops 1TFLOP/s",
     "--compute-scale inf",
     "--compute-scale 2 --measured-step 1s",
     "--network gbe --style dark",

@@ -70,6 +70,7 @@ def again(file: Path, num_ranks: int, per_host: int) -> str:
     return f"recording again in {file.parent / 'program'}: {command}"
 
 
+@pytest.mark.slow
 def test_each_number_is_recorded_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On hosts of the network; the file serves for its own number; each command is named, and a warning said once."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -136,6 +137,7 @@ def test_a_scale_is_found_by_the_file_and_carried_over(file: Path) -> None:
     assert [step["compute_s"] for step in result["scaling"]] == [pytest.approx(0.01 * scale)]
 
 
+@pytest.mark.slow
 def test_a_recording_that_fails_is_told(file: Path, request_: TraceRequest) -> None:
     """With the line of the recorder, below the command that it came from."""
     recorded(replace(request_, arguments=("fail",))).save(file)

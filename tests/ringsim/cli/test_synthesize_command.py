@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ringsim.analysis import NetworkBound
-from ringsim.report.walkthrough_text import bound_line
+from ringsim.report.run_summary import bound_line
 from tests.ringsim.commands import as_json, printed
 
 RING = ("--network", "docs/networks/ring-of-six.toml", "--ranks", 6)

@@ -209,7 +209,7 @@ def test_too_large_all_to_alls(per_host: int, num_nics: int, monkeypatch: pytest
     assert all(choose(network, call, n, n).known_s is None for n in simulated)
     large, twice = (choose(network, call, n, 2**30).time_s() for n in (2**15, 2**16))
     assert large < twice < 1.01 * large
-    monkeypatch.setattr("ringsim.libraries.plan.MAX_TRANSFERS", 0)
+    monkeypatch.setattr("ringsim.libraries.plan.CHOSEN_TRANSFERS", 0)
     for n, time_s in simulated.items():
         assert choose(network, call, n, n * 2**16).known_s == pytest.approx(time_s)
     slow = network.with_spec(slow_links=(SlowLink("rank0.in", slowdown=2.0),))
@@ -235,7 +235,7 @@ def test_a_ring_too_large_to_simulate_has_the_pace_of_fewer_hosts(monkeypatch: p
         formula, of_fewer = (choose(preset, Collective.ALL_GATHER, n, n * 2**20).formula for n in (num_ranks, fewer))
         own, expected = formula.pace, of_fewer.pace
         with monkeypatch.context() as patched:
-            patched.setattr("ringsim.libraries.plan.MAX_TRANSFERS", formula.schedule.num_transfers // 2)
+            patched.setattr("ringsim.libraries.plan.CHOSEN_TRANSFERS", formula.schedule.num_transfers // 2)
             _simulated_s.cache_clear()
             patched.setattr("ringsim.libraries.plan.lists_more_than", lambda most, *run: run[0].num_transfers > most)
             assert formula.pace == expected == pytest.approx(own, rel=0.1) != 1.0
@@ -244,7 +244,7 @@ def test_a_ring_too_large_to_simulate_has_the_pace_of_fewer_hosts(monkeypatch: p
 
 def test_a_ring_too_large_to_be_simulated_often_takes_a_protocol_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that is over first by NCCL's formula; that of large tensors would take far longer for small ones."""
-    monkeypatch.setattr("ringsim.libraries.table.MAX_TRANSFERS", 1000)
+    monkeypatch.setattr("ringsim.libraries.table.CHOSEN_TRANSFERS", 1000)
     cluster = load_network("dgx-h100-cluster")
     for size_bytes, protocol in ((2**18, "LL"), (2**32, "Simple")):
         schedule = build(Collective.ALL_REDUCE, "ring", 64, size_bytes)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim.network import NONE, Network, Topology, load_network, read_network
-from ringsim.network.spec import Failure, Host, Link, Nics, Processor, Spec
+from ringsim.network.spec import Failure, Host, Link, Nics, Processor, SlowLink, SlowRank, Spec, Switch
 from tests.refusals import said_by
 from tests.ringsim.topologies import capacities, path
 
@@ -170,13 +170,26 @@ NOT_NUMBERS = (
     Spec(host=Host(nics=Nics(0.0, math.nan))),
     Spec(processor=Processor(torch_late_share=1.5)),
     Spec(processor=Processor(call_s=math.inf)),
+    Spec(processor=Processor(receive_overhead_s=-1)),
     Spec(failures=(Failure(rank=0, at_s=math.nan),)),
+    Spec(slow_ranks=(SlowRank(0, 0.0),)),
+    Spec(slow_links=(SlowLink("rank0.out", slowdown=math.nan),)),
+    Spec(switch=Switch(oversubscription=math.inf)),
+    Spec(host=Host(link=Link(np.float32("nan")))),
+    Spec(host=Host(memory_bytes_per_s=np.int64(-1))),
 )
 
 
 def test_a_network_is_made_of_numbers(snapshot: SnapshotAssertion) -> None:
     """Also one that no file has described, such as one that was fitted."""
     assert [said_by(ValueError, Network, "mine", spec) for spec in NOT_NUMBERS] == snapshot
+
+
+def test_slowdowns_that_leave_nothing(snapshot: SnapshotAssertion) -> None:
+    """Each is possible; together they make a time infinite or a rate 0, and a simulation would never end."""
+    ranks, links = SlowRank(1, 1e9), SlowLink("rank0.out", slowdown=1e9)
+    specs = (Spec(slow_ranks=(ranks, ranks)), Spec(Host(link=Link(0.0, 1e9)), slow_links=40 * (links,)))
+    assert [said_by(ValueError, Network("mine", spec).topology, 2) for spec in specs] == snapshot
 
 
 def test_costs_are_no_spec() -> None:

@@ -189,7 +189,7 @@ def drawn_intervals(axes: Axes, label: str) -> list[tuple[int, float, float]]:
 def test_lanes_show_the_busy_intervals_of_the_timeline() -> None:
     """Each bar of a lane begins and ends with its transfer: sends on the sender, reductions on the receiver."""
     view, axes = view_of(3, network=Network.uniform(2.0, 1.0, 4.0), size_bytes=24), Figure().subplots()
-    draw_lanes(axes, Lanes.of_view(view), "heading")
+    draw_lanes(axes, Lanes(view.timeline, view), "heading")
     timeline = view.timeline
     for label, rank, begin, end, rows in (
         ("sends to add", timeline.src, timeline.start_s, timeline.sent_s, timeline.reduce),

@@ -2,13 +2,16 @@
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier
 
 import numpy as np
 import pytest
 
-from ringsim import Collective, Schedule, Transfer
+from ringsim import Collective, Schedule, Transfer, merge, permute_ranks
 from ringsim.algorithms import ALGORITHMS
+from ringsim.registry import build
+from ringsim.schedule import Steps, same_transfers
 from tests.ringsim.strategies import listed
 
 
@@ -25,6 +28,24 @@ def test_steps_behave_as_a_sequence() -> None:
     assert len(schedule.steps[:1]) == 1
     with pytest.raises(IndexError, match="step 2 of 2"):
         schedule.steps[2]
+
+
+def changed_at_the_end(schedule: Schedule) -> Schedule:
+    """The last transfer copies what it added, or adds what it copied."""
+    steps = [list(step) for step in schedule.steps]
+    steps[-1][-1] = steps[-1][-1]._replace(reduce=not steps[-1][-1].reduce)
+    return Schedule.from_transfers(schedule.collective, "changed", schedule.num_ranks, schedule.num_chunks, steps)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "bidirectional_ring", "halving_doubling", "direct"])
+def test_transfers_are_compared_to_the_last(algorithm: str) -> None:
+    """Of rings, which have no table, and of others."""
+    make = partial(build, Collective.ALL_REDUCE, algorithm, 8)
+    steps, table = make().steps, Steps.listed(len(make().steps), make().steps.table)
+    assert same_transfers(steps, make().steps)
+    assert same_transfers(steps, table)
+    for other in (changed_at_the_end(make()), permute_ranks(make(), [1, 0, *range(2, 8)]), merge(make(), make())):
+        assert not same_transfers(steps, other.steps)
 
 
 def test_columns_are_broadcast_and_read_row_by_row() -> None:

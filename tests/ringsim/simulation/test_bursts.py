@@ -59,7 +59,7 @@ def test_calls_that_follow_each_other_take_what_is_predicted(algorithm: str, siz
     processor = Processor(3e-5, 3e-5, 1e10, 5e9, call_s=1e-4)
     network = Network("", replace(NETWORKS[name], processor=processor))
     schedule = build(Collective.ALL_REDUCE, algorithm, 4)
-    call = QueuedCall(schedule, size, call_s=OURS.call_s(network))
+    call = QueuedCall(schedule, size, call_s=OURS.call_cost(network).call_s)
     spans = time_queue([call] * CALLS, network, OURS.runtime)
     settled_s = (spans[-1].end_s - spans[CALLS // 2 - 1].end_s) / (CALLS - CALLS // 2)
     assert OURS.predict_call(schedule, network, size) == pytest.approx(settled_s, rel=0.01)

@@ -1,14 +1,11 @@
 """The engines against each other and a plain simulator of one transfer at a time; which one runs, with what memory."""
 
 import tracemalloc
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Network, Schedule, load_network, merge, permute_ranks, predict_time, ring_all_reduce, split
 from ringsim.network import Topology, read_network
@@ -19,7 +16,6 @@ from ringsim.simulation.events import run_events
 from ringsim.simulation.fast_path import PrivateRounds, private_rounds
 from ringsim.simulation.routes import has_contention, used_connections
 from ringsim.simulation.simulate import BYTES_RECORDED
-from tests.refusals import said_by
 from tests.ringsim.plain_events import COLUMNS, PlainRun
 from tests.ringsim.strategies import every_algorithm, schedules, uniform_networks
 from tests.ringsim.topologies import private_topologies, shared_topologies
@@ -187,49 +183,3 @@ def test_what_there_is_no_memory_for_is_refused(monkeypatch: pytest.MonkeyPatch)
             call(ring_all_reduce(256), network, 1000)
     assert predict_time(ring_all_reduce(256), Network.uniform(1e-5, 1e9), 1000) > 0
     assert np.isfinite(predict_time(ring_all_reduce(8), costs, 1000))
-
-
-NAN = float("nan")
-IMPOSSIBLE = [
-    ("send_overhead_s", NAN), ("receive_overhead_s", -1.0), ("reduce_bytes_per_s", 0.0), ("copy_bytes_per_s", NAN),
-    ("capacity", NAN), ("fails_at_s", NAN), ("latency_s", NAN), ("use_per_byte", -1.0), ("bytes_per_s", 0.0),
-]  # fmt: skip
-
-
-class Altered:
-    """A network on whose topology a column has another value."""
-
-    def __init__(self, cluster: Network, column: str, value: float) -> None:
-        self._cluster, self._column, self._value = cluster, column, value
-
-    def topology(self, num_ranks: int) -> Topology:
-        topology = self._cluster.topology(num_ranks)
-        paths = topology.paths
-        topology.paths = lambda src, dst: self._altered(paths(src, dst))  # type: ignore[method-assign]
-        topology.processors = self._altered(topology.processors)
-        topology.resources = self._altered(topology.resources)
-        return topology
-
-    def _altered(self, columns: Any) -> Any:
-        """Of this object, if it has the column."""
-        old = getattr(columns, self._column, None)
-        return columns if old is None else replace(columns, **{self._column: np.full(old.shape, self._value)})
-
-    def require_priced(self, num_ranks: int) -> None:
-        self._cluster.require_priced(num_ranks)
-
-
-@pytest.mark.timeout(60)
-def test_costs_with_which_time_cannot_go_on(snapshot: SnapshotAssertion) -> None:
-    """They are named, whichever engine would run; the event engine would never come to an end."""
-    ring, text = build(Collective.ALL_REDUCE, "ring", 4), '[host]\nlink = { latency = "1us", bandwidth = "1GB/s" }\n'
-    messages = []
-    for column, value in IMPOSSIBLE:
-        said = {
-            said_by(ValueError, call, ring, Altered(cluster(text + cores), column, value), 1000)
-            for call in (simulate, predict_time)
-            for cores in ("", "cores = 2\n")
-        }
-        assert len(said) == 1
-        messages += said
-    assert messages == snapshot

@@ -1,5 +1,7 @@
 """Collectives in a queue: hand-solved cases, and laws."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -99,8 +101,12 @@ MISTAKES = [
     ([QueuedCall(RING, 4), QueuedCall(RING, 4, ready_s=float("inf"))], TWO),
     ([QueuedCall(RING, 4, network=SLOW)], TWO),
 ]
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_mistakes_are_named(snapshot: SnapshotAssertion) -> None:
     """One line each; a call that never comes would otherwise never be taken, or at no time."""
     assert [said_by(ValueError, time_queue, calls, SLOW, runtime) for calls, runtime in MISTAKES] == snapshot
+    memory = load_network(DOCS / "networks/shared-memory.toml")
+    through_memory = Runtime(num_workers=2, shares_memory=True)
+    assert said_by(ValueError, time_queue, [QueuedCall(RING, 4)], memory, through_memory) == snapshot

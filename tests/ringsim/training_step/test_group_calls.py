@@ -115,7 +115,7 @@ def test_too_many_transfers_are_timed_by_nccls_formula(monkeypatch: pytest.Monke
     simulated_s = simulated.alone_s(simulated.call(call_of("all_reduce", size_bytes, 4)))
     formula = formula_s([8] * 4, size_bytes)
     assert formula < simulated_s < 1.1 * formula
-    monkeypatch.setattr(group_calls, "MAX_TRANSFERS", 2000)
+    monkeypatch.setattr(group_calls, "QUEUED_TRANSFERS", 2000)
     group = GroupCalls(LONGER, 32, NCCL)
     assert group.call(call_of("all_reduce", 4 * SMALL, 4)).formula_s is None
     assert group.by_formula == ""
@@ -166,7 +166,7 @@ def test_a_call_with_a_network_of_its_own() -> None:
     assert group.alone_s(planned) == 8.0
     elsewhere = planned.call._replace(network=fast, call_s=1.0)
     assert group.alone_s(planned._replace(call=elsewhere)) == 5.0
-    with pytest.raises(ValueError, match=r"calls\[1\]: network: "):
+    with pytest.raises(ValueError, match=r"calls\[1\].network: must be None"):
         time_queue([planned.call, elsewhere], slow, Runtime(num_workers=2))
 
 
@@ -187,5 +187,7 @@ def test_every_collective_takes_some_time(backend: str) -> None:
         assert 0 < group.alone_s(group.call(call_of(collective, 0 if collective == "barrier" else 2**20, 4))) < 1
     slow = GroupCalls(Network.uniform(0.0, 1.0), 4, LIBRARIES[backend])
     assert [slow.alone_s(slow.call(call_of(name, 400, 4))) for name in ("all_to_all", "gather")] == [300, 300]
+    passed = [structs.replace(call_of("sendrecv", 400, 4), peer=distance) for distance in (0, 1, 3)]
+    assert [slow.alone_s(slow.call(call)) for call in passed] == [0, 400, 400]  # whole, and nothing to itself
     with pytest.raises(ValueError, match="^'all_redcue': there is no such collective$"):
         group.call(call_of("all_redcue", 4, 4))

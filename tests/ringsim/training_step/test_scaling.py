@@ -4,14 +4,15 @@ import pytest
 from msgspec.structs import replace
 
 from ringsim import Network, plot
+from ringsim.gpus import Roofline
 from ringsim.report import format_trace_scaling
 from ringsim.traces import Group, Operator, ProgramTrace, TracedStep
-from ringsim.training_step import Computing, Roofline, TraceScaling, predict_trace
+from ringsim.training_step import Computing, TraceScaling, predict_trace
 from tests.ringsim.made_networks import made_network
 from tests.ringsim.traces.made_trace import all_reduce, call, compute, traced
 
 NETWORK = Network.uniform(latency_s=1e-3, bandwidth_bytes_per_s=1e9)
-BY_FLOPS = Computing(roofline=Roofline({1: 1e12}, 1e12))
+BY_FLOPS = Computing(rates=Roofline({"bits8": 1e12}, 1e12))
 
 
 def trace_of(num_ranks: int, flops: int = 10**9) -> ProgramTrace:

@@ -11,11 +11,12 @@ from hypothesis import given
 from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
+from ringsim.gpus import Roofline, load_gpu
 from ringsim.libraries import LIBRARIES, Library
 from ringsim.network import Network, load_network
 from ringsim.network.spec import Failure, Processor
 from ringsim.traces import Group, Operator, TraceCall, TracedStep, TraceEvent
-from ringsim.training_step import GPUS, Computing, Roofline, StepSimulation, fitted_scale, pace_together, predict_trace
+from ringsim.training_step import Computing, StepSimulation, fitted_scale, pace_together, predict_trace
 from ringsim.training_step.group_calls import GroupCalls, PlannedCall, mirrored_groups
 from ringsim.training_step.outlook import with_better_steps
 from ringsim.training_step.simulate_step import MeanStep, StepTimeline, simulate_step
@@ -259,11 +260,11 @@ def test_a_roofline_times_operators() -> None:
     """By their arithmetic or their memory, whichever takes longer."""
     large, small = Operator("aten.mm", "bfloat16", 989_400_000_000, 8), Operator("aten.add", "float32", 1, 3_350_000, 5)
     step = TracedStep((compute(0.0, large, small, Operator("aten.mm", "tf32", 494_700_000, 8)),), ())
-    prediction = predict_trace(traced(step), SECOND, Computing(on_gpu=True, roofline=GPUS["h100"], scale=2.0))
+    prediction = predict_trace(traced(step), SECOND, Computing(on_gpu=True, rates=load_gpu("h100").roofline, scale=2.0))
     assert prediction.timeline.step_s == pytest.approx(2 * (1e-3 + 5e-6 + 1e-6))
-    assert Roofline({1: 1e12}, 1e12).seconds(compute(0.0, large)) == pytest.approx(0.9894)
+    assert Roofline({"bits8": 1e12}, 1e12).seconds(compute(0.0, large)) == pytest.approx(0.9894)
     with pytest.raises(ValueError, match="the operators of the computations were not recorded"):
-        predict_trace(traced(TracedStep((compute(1.0),), ())), SECOND, Computing(roofline=GPUS["h100"]))
+        predict_trace(traced(TracedStep((compute(1.0),), ())), SECOND, Computing(rates=load_gpu("h100").roofline))
 
 
 @pytest.mark.parametrize(("cores", "scale"), [(None, 1.0), (4, 1.0), (8, 1.0), (2, 2.0), (1, 4.0)])
@@ -276,7 +277,7 @@ def test_ranks_without_a_core_of_their_own_compute_longer(cores: int | None, sca
     assert (prediction.timeline.step_s, prediction.simulation.core_scale) == (3.0 * scale, scale)
     assert with_better_steps(prediction).better[0] == ("computations twice as fast", 1.5 * scale)
     assert predict_trace(trace, network, Computing(on_gpu=True)).timeline.step_s == 3.0
-    assert predict_trace(trace, network, Computing(roofline=Roofline({1: 1.0}, 1.0))).timeline.step_s == 1.0
+    assert predict_trace(trace, network, Computing(rates=Roofline({"bits8": 1.0}, 1.0))).timeline.step_s == 1.0
 
 
 def test_the_scale_that_explains_a_measured_step() -> None:

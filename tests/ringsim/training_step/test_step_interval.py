@@ -77,7 +77,7 @@ def test_no_interval_where_nothing_is_known_or_sent(monkeypatch: pytest.MonkeyPa
         network = read_network(TEXT + trouble, "trouble.toml")
         assert interval_of(replace(network, calibration=CALIBRATED.calibration)) is None, trouble
     for most, has_one in ((8, True), (7, False)):
-        monkeypatch.setattr(outlook, "_MOST_TRANSFERS", most)
+        monkeypatch.setattr(outlook, "TRIED_TRANSFERS", most)
         assert (interval_of(CALIBRATED) is not None) == has_one
 
 

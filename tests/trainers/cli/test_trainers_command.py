@@ -1,10 +1,7 @@
 """`python -m trainers`, as a user starts it."""
 
 import json
-import os
-import pty
 import re
-import signal
 from pathlib import Path
 
 import pytest
@@ -12,9 +9,8 @@ from click.testing import CliRunner
 from syrupy.assertion import SnapshotAssertion
 
 from tests.fuzz.launcher import Launcher
-from tests.processes import TIMEOUT_S
 from tests.refusals import refusal_of, refusals_in
-from tests.trainers.commands import POINTS, command, launch, ranks_by_hand, read_until, result_of, start, without_log
+from tests.trainers.commands import POINTS, command, launch, result_of, stalled, start, without_log
 from trainers.checkpoints.output import read_log
 from trainers.cli.group import main
 from trainers.loop.meter import describe_line
@@ -116,14 +112,8 @@ def test_mistakes_under_torchrun_are_told_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_rank_that_stalls_is_named_within_the_timeout(tmp_path: Path) -> None:
     """On a terminal a bar shows loss, samples a second and the share of synchronising; exit code 1."""
-    terminal, stderr = pty.openpty()
-    with ranks_by_hand(command(*POINTS, *f"--epochs 100000 --timeout 3 --output {tmp_path}".split()), stderr) as ranks:
-        os.close(stderr)
-        seen = read_until(terminal, "% comm")
-        assert re.search(r"training .*loss .* samples/s, ", seen)
-        ranks[1].send_signal(signal.SIGSTOP)
-        rest = read_until(terminal)
-        assert ranks[0].wait(TIMEOUT_S) == 1
-    os.close(terminal)
+    options = f"--epochs 100000 --timeout 3 --output {tmp_path}"
+    seen, rest = stalled(command(*POINTS, *options.split()), "% comm")
+    assert re.search(r"training .*loss .* samples/s, ", seen)
     assert re.search(r"rank 0: training step \d+, strategy bucketed: .*timed out after 3 s", rest), repr(rest)
     assert rest.count("the first rank to stop responding was rank 1") == 1, repr(rest)

@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import pty
 import re
 import signal
 import subprocess
@@ -24,7 +22,7 @@ from ringsim.verdict import read_directory
 from tests.processes import TIMEOUT_S, run_python
 from tests.ranks import run_forked_programs
 from tests.refusals import refusals_in
-from tests.trainers.commands import ranks_by_hand, read_until
+from tests.trainers.commands import stalled
 from trainers.checkpoints.checkpoint import load_checkpoint
 from trainers.cli.group import main
 from trainers.comparison import ONE_PROCESS
@@ -104,12 +102,9 @@ def test_a_job_leaves_report_pictures_and_checkpoint(job: Job) -> None:
     assert checkpoint.optimizer_state["state"][0]["exp_avg"].shape == (job.report["num_parameters"],)
 
 
-def test_a_job_predicts_and_trains_and_compares(job: Job) -> None:
+def test_a_job_predicts_and_trains_and_compares(job: Job, snapshot: SnapshotAssertion) -> None:
     """Each strategy has a row; all learn, and those that are exact as one process does."""
-    assert job.report["train"] == {
-        "steps": 20, "batch_size": 4, "lr_schedule": "constant", "warmup_steps": 0, "amp": None, "compile": False,
-        "seed": 0,
-    }  # fmt: skip
+    assert job.report["train"] == snapshot
     assert tuple(result["strategy"] for result in job.report["strategies"]) == COMPARED
     for result in job.report["strategies"]:
         assert len(result["rank_sync_s"]) == 2
@@ -180,14 +175,7 @@ def test_a_bad_loss_or_a_dead_rank_ends_the_job(tmp_path: Path, option: str, cod
 @pytest.mark.slow
 def test_a_rank_that_stalls_is_named_within_the_timeout() -> None:
     """On a terminal a bar shows the progress; when the other rank stops, rank 0 says what it was doing, and ends."""
-    terminal, stderr = pty.openpty()
     command = [sys.executable, str(SCRIPT), *SMALL.split(), "--steps", "1000000", "--timeout", "3"]
-    with ranks_by_hand(command, stderr) as ranks:
-        os.close(stderr)
-        seen = read_until(terminal, "training") + read_until(terminal, " left")
-        assert seen.index("starting 2 ranks") < seen.index("probing") < seen.index("training") < len(seen)
-        ranks[1].send_signal(signal.SIGSTOP)
-        rest = read_until(terminal)
-        assert ranks[0].wait(TIMEOUT_S) == 1
-    os.close(terminal)
+    seen, rest = stalled(command, "training", " left")
+    assert seen.index("starting 2 ranks") < seen.index("probing") < seen.index("training") < len(seen)
     assert re.search(r"rank 0: (recording|training) step \d+, (strategy [a-z0-9_]+|one_process): ", rest), rest

@@ -12,26 +12,17 @@ from pathlib import Path
 import pytest
 
 from netns_testbed.testbed import Testbed, why_not
-from tests.processes import kill_all
+from tests.processes import ROOT, environment, kill_all, run_python
 from tests.refusals import refused
-from trainers.launch.environment import MEETING_VARIABLES, RANK_VARIABLES, DistributedEnvironment
+from trainers.launch.environment import DistributedEnvironment
 from trainers.launch.rendezvous import init_process_group
 from trainers.launch.signals import StopRequest
 
-ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "where.py"
 TIMEOUT_S = 120
-STRANGERS = (*RANK_VARIABLES, *MEETING_VARIABLES, "GROUP_RANK")
 FAKE_SRUN = """#!/bin/sh
 echo "srun $*; OMP_NUM_THREADS=$OMP_NUM_THREADS SRUN_CPUS_PER_TASK=$SRUN_CPUS_PER_TASK"
 """
-
-
-def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """To its end, as one would start it from a shell that is no rank."""
-    ours = {name: value for name, value in os.environ.items() if name not in STRANGERS and "SLURM" not in name}
-    variables = {**ours, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=variables, check=False)
 
 
 def said(output: str) -> list[str]:
@@ -46,7 +37,7 @@ TORCHRUN = "-m torch.distributed.run --standalone --nproc-per-node 2"
 @pytest.mark.parametrize(("launcher", "option", "num_ranks"), [("", "", 1), ("", "--ranks 2", 2), (TORCHRUN, "", 2)])
 def test_ranks_of_a_host(launcher: str, option: str, num_ranks: int) -> None:
     """The same with torchrun and without; a single process is a group of its own, and needs no port."""
-    done = run(sys.executable, *launcher.split(), str(EXAMPLE), *option.split())
+    done = run_python(*launcher.split(), str(EXAMPLE), *option.split())
     assert said(done.stdout) == [
         f"rank {rank} of {num_ranks}: node 0, local rank {rank} of {num_ranks}, cpu; sum of ranks {num_ranks - 1}"
         for rank in range(num_ranks)
@@ -67,7 +58,7 @@ def test_two_hosts_of_a_testbed(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_a_mistake_is_one_line_and_exit_code_2() -> None:
     """Before torch is loaded, which takes seconds."""
-    done = run(sys.executable, "-X", "importtime", str(EXAMPLE), LOCAL_RANK="0")
+    done = run_python("-X", "importtime", str(EXAMPLE), LOCAL_RANK="0")
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
     assert lines == [
@@ -134,11 +125,10 @@ def job(tmp_path: Path) -> Job:
         for name, text in {"srun": srun, "scontrol": SCONTROL.format(preempted_at=preempted_at)}.items():
             (tmp_path / name).write_text(text)
             (tmp_path / name).chmod(0o755)
-        ours = {name: value for name, value in os.environ.items() if "SLURM" not in name and name != "OMP_NUM_THREADS"}
-        path = f"{tmp_path}:{os.environ['PATH']}"
+        ours = environment() | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", **variables}
+        ours.pop("OMP_NUM_THREADS", None)
         command = ["bash", str(ROOT / "scripts" / "train.sbatch"), *arguments]
-        environment = {**ours, "PATH": path, "SLURM_JOB_ID": "7", **variables}
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(command, env=ours, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     return start
 
@@ -219,9 +209,8 @@ while True:  # a signal ends it
 def test_a_failing_rank_says_so_before_it_is_ended(state: str, grace_s: float, expected: tuple[int, str]) -> None:
     """One that does not fail ends at once; one that does when it has said why, or when its time is over."""
     command = [sys.executable, "-c", ENDED_BY_TORCHRUN, state, str(grace_s)]
-    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, env=variables, **pipes) as process:  # type: ignore[call-overload]
+    with subprocess.Popen(command, text=True, env=environment(), **pipes) as process:  # type: ignore[call-overload]
         try:
             assert process.stdout.readline() == "ready\n"
             process.stdin.write("\n")

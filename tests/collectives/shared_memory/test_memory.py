@@ -1,20 +1,20 @@
-"""Memory of tensors that ranks share: who sees it, when it is back, and what a rank that fails may do to it."""
+"""Memory that ranks share: how long its parts are, who sees it, when it is back, and what a fault may do to it."""
 
 import gc
 import os
 import random
 import resource
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from collectives.shared_memory import LocalRanks
-from collectives.shared_memory.memory import Heap, new_heap_file
+from collectives.shared_memory.memory import WORDS_BYTES, Heap, new_heap_file, new_segment_file
 from tests.collectives.shared_memory.test_local_ranks import local_ranks, receive
+from tests.processes import limited
 
 
 def new(local: LocalRanks, value: float, length: int = 8) -> torch.Tensor:
@@ -38,17 +38,6 @@ def in_use(heap: Heap) -> int:
     """The bytes of memory that the file of a heap takes."""
     gc.collect()
     return 512 * os.fstat(heap._fd).st_blocks
-
-
-@contextmanager
-def limited(kind: int, limit: int) -> Iterator[None]:
-    """In the block this process may have no more of one of its resources."""
-    soft, hard = resource.getrlimit(kind)
-    resource.setrlimit(kind, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(kind, (soft, hard))
 
 
 def test_memory_is_back_with_the_last_view() -> None:
@@ -129,3 +118,24 @@ def test_tensors_of_several_threads() -> None:
         with ThreadPoolExecutor(8) as pool:
             assert all(pool.map(begin_and_end, range(40)))
         assert in_use(local.heap) == 0
+
+
+def test_a_segment_keeps_its_length() -> None:
+    """A rank that made it shorter would kill the others with a signal."""
+    fd = new_segment_file(4096)
+    try:
+        for size in (0, WORDS_BYTES, 2**30):
+            with pytest.raises(PermissionError):
+                os.ftruncate(fd, size)
+        assert not os.get_inheritable(fd)
+    finally:
+        os.close(fd)
+
+
+def test_without_memory_nothing_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OSError, and no file descriptor more than before."""
+    monkeypatch.setattr(os, "posix_fallocate", Mock(side_effect=OSError(28, "No space left on device")))
+    before = open_files()
+    with pytest.raises(OSError, match="No space left"):
+        new_segment_file(4096)
+    assert open_files() == before

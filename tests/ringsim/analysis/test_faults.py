@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from ringsim import Collective, Network, Schedule, Transfer, load_network
-from ringsim.analysis.blocked import BlockedRun, find_blocked, format_blocked
-from ringsim.analysis.slow_parts import find_slow_parts, format_slow_parts
+from ringsim.analysis.faults import BlockedRun, find_blocked, find_slow_parts, format_blocked, format_slow_parts
 from ringsim.network.file_reader import read_network
 from ringsim.registry import build
 from ringsim.simulation import simulate

@@ -1,0 +1,52 @@
+"""The operands of an operator, by their names; `OnPlainTensors`, a mode that gets them."""
+
+from functools import cache
+from typing import Any
+
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+
+
+class OnPlainTensors(TorchDispatchMode):
+    """Hands operators to `run`; of tensors such as DTensors, the operators on their parts."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Take no time for it: Dynamo leaves the files of this package alone."""
+        return False
+
+    def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _have_parts(types):
+            return NotImplemented  # then torch dispatches the operators on the parts
+        return self.run(func, args, kwargs or {})
+
+    def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        """Run an operator."""
+        raise NotImplementedError
+
+
+@cache
+def _have_parts(types: Any) -> bool:
+    return any(map(is_traceable_wrapper_subclass_type, types))
+
+
+@cache
+def _names(func: OpOverload) -> tuple[str, ...]:
+    return tuple(argument.name for argument in func._schema.arguments)
+
+
+@cache
+def _defaults(func: OpOverload) -> dict[str, Any]:
+    return {argument.name: argument.default_value for argument in func._schema.arguments}
+
+
+def named(func: OpOverload, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return all arguments of an operator by their names; None for one that is missing."""
+    return {**_defaults(func), **dict(zip(_names(func), args, strict=False)), **kwargs}
+
+
+@cache
+def written(func: OpOverload) -> list[str]:
+    """Return the names of the arguments that an operator writes."""
+    arguments = func._schema.arguments
+    return [argument.name for argument in arguments if argument.alias_info is not None and argument.alias_info.is_write]

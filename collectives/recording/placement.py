@@ -1,0 +1,329 @@
+"""`placed_on_cuda`: tensors without data are on the CUDA device that the program asks for, as far as Python sees.
+
+torch's C++ sees tensors of the CPU, since a build for CPUs has neither streams nor an autograd engine for CUDA.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
+from torch._dynamo import utils as dynamo
+from torch._dynamo.utils import get_torch_function_mode_stack, set_torch_function_mode_stack
+from torch._functorch import config
+from torch._ops import OpOverload
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.autograd.graph import _engine_run_backward, saved_tensors_hooks
+from torch.distributed.tensor import _dispatch, _random
+from torch.nn.parallel import comm
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from collectives.recording.replacements import Replacement, replaced, within
+
+Arguments = tuple[Any, ...]
+Options = dict[str, Any]
+T = TypeVar("T")
+
+Device = torch.device
+CPU = Device("cpu")
+FROM_PYTHON = Device("cpu", 0)  # where a program moves a tensor to the CPU; C++ gives the CPU no index
+_BUFFER = GradBucket.buffer
+_PARSE_TO, _TO, _NEW_TENSOR = torch._C._nn._parse_to, Tensor.to, Tensor.new_tensor
+_ASK_CPP: Any = Tensor.device.__get__
+_MAKE_SUBCLASS, _DISPATCH = Tensor._make_subclass, FakeTensor.__torch_dispatch__
+_RUN_IN_MODE = FakeTensorMode.dispatch
+_DATA: Any = Tensor.data
+_SAVE = saved_tensors_hooks.__init__
+_PAD = torch._C._nn.pad_sequence
+_RUN = fake_tensor.run_fallback_kernel
+_DEVICE = torch.ops.prim.device.default
+PINNED = "_is_said_to_be_pinned"  # attribute of a storage
+_PLACE = "_place"  # attribute of a tensor with data
+
+
+def device_of(tensor: Tensor) -> Device:
+    """Return the device where the program has placed a tensor."""
+    if isinstance(tensor, FakeTensor):
+        return tensor.device
+    if isinstance(tensor, FunctionalTensor):
+        return device_of(torch._from_functional_tensor(tensor.elem))
+    if is_traceable_wrapper_subclass(tensor):
+        return device_of(getattr(tensor, tensor.__tensor_flatten__()[0][0]))
+    device: Device = getattr(tensor, _PLACE, None) or _ASK_CPP(tensor)
+    return device
+
+
+def tensors_in(*values: Any) -> list[Tensor]:
+    """Return the tensors in lists, tuples and dictionaries."""
+    tensors: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+        elif isinstance(value, list | tuple):
+            tensors += tensors_in(*value)
+        elif isinstance(value, dict):
+            tensors += tensors_in(*value.values())
+    return tensors
+
+
+def gpu_of(*values: Any) -> Device | None:
+    """Return the device of the first tensor on a GPU, if any."""
+    return next((device for device in map(device_of, tensors_in(*values)) if device.type == "cuda"), None)
+
+
+def place(tensor: Tensor, device: Device) -> None:
+    """Remember that the program has placed a tensor there."""
+    if isinstance(tensor, FakeTensor):
+        tensor.fake_device = with_index(device)
+    elif device.type == "cuda" or hasattr(tensor, _PLACE):
+        setattr(tensor, _PLACE, with_index(device))
+
+
+def place_made(made: Any, device: Device | None) -> None:
+    """Place tensors that C++ has made on the CPU."""
+    for tensor in tensors_in(made) if device else ():
+        if device and device_of(tensor).type == "cpu":
+            place(tensor, device)
+
+
+def with_data(at: Device, function: Callable[..., T], /, *args: Any, **options: Any) -> T:
+    """Call a function on tensors with data, where all others have none, and place the tensors that it returns."""
+    with torch._C._DisableTorchDispatch():
+        outcome = function(*args, **options)
+    for tensor in tensors_in(outcome):
+        place(tensor, at)
+    return outcome
+
+
+def with_index(device: Any) -> Any:
+    """Return the current CUDA device for one without index; a number is a CUDA device."""
+    if type(device) is int:
+        return Device("cuda", device)
+    if isinstance(device, str | Device) and (parsed := Device(device)).type == "cuda":
+        return Device("cuda", torch.cuda.current_device()) if parsed.index is None else parsed
+    return device
+
+
+class OnCuda(TorchFunctionMode):
+    """Takes a number for a CUDA device, and pins no memory."""
+
+    def put(self, device: Any) -> Any:
+        """Return where a tensor is made; a method, as Dynamo guards no function of a class."""
+        return with_index(device)
+
+    def __torch_function__(self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None) -> Any:
+        kwargs = kwargs or {}
+        if func is Device:
+            return Device("cuda", *args) if args and type(args[0]) is int else Device(*args, **kwargs)
+        if "device" in kwargs:
+            device = self.put(kwargs["device"])
+            is_on_cpu = device is not None and Device(device).type == "cpu"
+            kwargs = {**kwargs, "device": FROM_PYTHON if is_on_cpu and _is_like_another(func) else device}
+        if func is torch.tensor and any(type(part) is FakeTensor for part in tensors_in(args)):
+            return _joined(args[0], **kwargs)
+        if kwargs.get("pin_memory"):
+            return pinned(func(*args, **{**kwargs, "pin_memory": False}))
+        return func(*args, **kwargs)
+
+
+def _joined(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+    """Return `torch.tensor(data)` of lists of tensors, whose numbers C++ would read."""
+    if isinstance(data, list | tuple):
+        joined = torch.stack([_joined(part) for part in data])
+    else:
+        joined = data.detach() if isinstance(data, Tensor) else torch.tensor(data)
+    return joined.to("cpu" if device is None else device, dtype or joined.dtype).requires_grad_(requires_grad)
+
+
+@cache
+def _is_like_another(func: Any) -> bool:
+    """Whether a function, not an operator that C++ has called, makes a tensor like its argument, as `zeros_like`."""
+    name = "" if isinstance(func, OpOverload) else getattr(func, "__name__", "")
+    return name.startswith("new_") or name.endswith("_like")
+
+
+def pinned(tensor: Tensor, *_: object, **__: object) -> Tensor:
+    """Remember that a tensor's memory is said to be pinned."""
+    setattr(tensor.untyped_storage(), PINNED, True)
+    return tensor
+
+
+def _parse(*args: Any, **kwargs: Any) -> Any:
+    """Read the arguments of `to`: device, dtype, non_blocking and memory_format."""
+    if "device" in kwargs:
+        kwargs["device"] = with_index(kwargs["device"])
+    return _PARSE_TO(*map(with_index, args[:1]), *args[1:], **kwargs)
+
+
+def _moved(tensor: Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> Any:
+    """Return `tensor.to(*args, copy=copy, **kwargs)`."""
+    if "other" in kwargs or (args and isinstance(args[0], Tensor)):
+        other, *rest = (kwargs.pop("other"), *args) if "other" in kwargs else args
+        args = device_of(other), other.dtype, *rest
+    if len(args) > 2 and type(args[-2]) is bool:
+        args, copy = args[:-1], args[-1]
+    device, dtype, non_blocking, memory_format = _parse(*args, **kwargs)
+    options = {"non_blocking": non_blocking, "memory_format": memory_format or torch.preserve_format}
+    if device is None or device == device_of(tensor):
+        return _TO(tensor, dtype=dtype or tensor.dtype, copy=copy, **options)
+    device = FROM_PYTHON if device == CPU else device
+    return torch.ops.aten._to_copy(tensor, dtype=dtype, device=device, **options)
+
+
+def _on_gpu(tensor: Tensor, device: Any = None, non_blocking: bool = False, **options: Any) -> Any:
+    return _moved(tensor, "cuda" if device is None else device, non_blocking=non_blocking, **options)
+
+
+def _set_data(tensor: Tensor, other: Tensor) -> None:
+    _DATA.__set__(tensor, other)
+    place(tensor, device_of(other))
+
+
+def _run_on_cpu(mode: FakeTensorMode, func: Any, flat_args: Any, *rest: Any) -> Any:
+    """Run an operator that has no kernel without data, on zeros, which a CPU has."""
+    places = {tensor: tensor.device for tensor in flat_args if isinstance(tensor, FakeTensor)}
+    asked = [value for value in flat_args if isinstance(value, Device)]
+    device = asked[0] if asked else gpu_of(flat_args) or CPU
+    try:
+        for tensor in places:
+            place(tensor, CPU)
+        outcome = _RUN(mode, func, [CPU if isinstance(value, Device) else value for value in flat_args], *rest)
+    finally:
+        for tensor, at in places.items():
+            place(tensor, at)
+    place_made(outcome, device)
+    return outcome
+
+
+def _index_of(tensor: Tensor) -> int:
+    device = device_of(tensor)
+    return -1 if device.type == "cpu" else device.index or 0
+
+
+def _padded(tensors: Any, *args: Any, **options: Any) -> Tensor:
+    """Pad sequences where these are; C++ makes the result on the CPU."""
+    return _moved(_PAD(tensors, *args, **options), device_of(tensors[0]))  # type: ignore[no-any-return]
+
+
+def _scatter(tensor: Tensor, devices: list[int] | None = None, *_: Any, **__: Any) -> tuple[Tensor, ...]:
+    if not devices or len(devices) > 1:
+        raise RuntimeError("nn.DataParallel on several devices cannot be recorded: use DistributedDataParallel")
+    return (tensor.to(with_index(devices[0])),)
+
+
+def _buffer(bucket: Any) -> Tensor:
+    """Return the bucket that a hook of DistributedDataParallel gets; C++ has made it on the CPU."""
+    buffer: Tensor = _BUFFER(bucket)
+    place(buffer, device_of(bucket.parameters()[0]))
+    return buffer
+
+
+def _save_on_cuda(hooks: Any, pack_hook: Any, unpack_hook: Any) -> None:
+    _SAVE(hooks, within(OnCuda, pack_hook), unpack_hook)
+
+
+_OURS: dict[Any, Callable[..., Any]] = {
+    Tensor.to: _moved,
+    Tensor.cuda: _on_gpu,
+    Tensor.cpu: lambda tensor, **options: _moved(tensor, CPU, **options),
+    Tensor.type_as: _moved,
+    Tensor.new_tensor: lambda tensor, *args, **options: _NEW_TENSOR(
+        tensor, *args, **{"device": device_of(tensor), **options}
+    ),
+    Tensor.get_device: _index_of,
+}
+
+
+def in_cpp(tensor: FakeTensor) -> Device:
+    """Return the device of a tensor in torch's C++."""
+    return CPU if tensor.device.type == "cuda" else tensor.device
+
+
+def _with_keys_of_cpu(*args: Any, **options: Any) -> Any:
+    if getattr(options.get("device_for_backend_keys"), "type", "") == "cuda":
+        options["device_for_backend_keys"] = CPU
+    return _MAKE_SUBCLASS(*args, **options)
+
+
+def _dispatched(_: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    return in_cpp(args[0]) if func is _DEVICE else _DISPATCH(func, types, args, kwargs or {})
+
+
+def _made_in_place(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """Run an operator for Dynamo; where C++ makes a tensor like another, it names the CPU for where this one is."""
+    if kwargs and kwargs.get("device") == CPU and type(mode) is FakeTensorMode and args and isinstance(args[0], Tensor):
+        kwargs = {**kwargs, "device": device_of(args[0])}
+    return _RUN_IN_MODE(mode, func, types, args, kwargs)
+
+
+class Captured(OnCuda):
+    """Runs torch's own methods, which Dynamo has captured, as those that replace them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None) -> Any:
+        return super().__torch_function__(_OURS.get(func, func), types, args, kwargs)
+
+
+def as_on_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that runs what Dynamo has captured, on tensors that are on CUDA as far as Python sees."""
+    return within(Captured, function)
+
+
+@contextmanager
+def methods_of_torch() -> Iterator[None]:
+    """Let tensors have torch's own methods within the block, as Dynamo knows no others."""
+    modes = get_torch_function_mode_stack()
+    with ExitStack() as stack:
+        stack.callback(set_torch_function_mode_stack, modes)
+        set_torch_function_mode_stack([mode for mode in modes if not isinstance(mode, OnCuda)])
+        for method in _OURS:
+            stack.enter_context(patch.object(Tensor, method.__name__, method))
+        stack.enter_context(patch.object(torch._C._nn, "_parse_to", _PARSE_TO))
+        yield
+
+
+@contextmanager
+def placed_on_cuda() -> Iterator[None]:
+    """Let tensors without data be on CUDA devices within the block."""
+    with ExitStack() as stack:
+        stack.enter_context(replaced(_replacements()))
+        handlers = {_DEVICE: lambda args: in_cpp(args[0])}
+        stack.enter_context(patch.dict(fake_tensor._DISPATCH_META_HANDLERS, handlers))
+        # Where C++ makes a tensor for one on CUDA, it is on the CPU.
+        stack.enter_context(config.patch(fake_tensor_prefer_device_type="cuda"))
+        stack.enter_context(OnCuda())
+        yield
+
+
+def _replacements() -> Iterator[Replacement]:
+    yield Tensor, "_make_subclass", staticmethod(_with_keys_of_cpu)
+    yield FakeTensor, "__torch_dispatch__", classmethod(_dispatched)
+    yield FakeTensorMode, "dispatch", _made_in_place
+    yield FakeTensor, "_normalize_fake_device", staticmethod(lambda at: CPU if at == FROM_PYTHON else with_index(at))
+    yield FakeTensorMode, "avoid_device_init", True
+    # The state of a generator of CUDA, which tensors without data need not follow.
+    yield from ((module, "is_rng_supported_mesh", lambda _: False) for module in (_dispatch, _random))
+    region = {"distribute_region_enabled": False, "_distribute_region": lambda *_: nullcontext()}
+    yield _random, "_rng_tracker", SimpleNamespace(**region)
+    yield Tensor, "device", property(device_of)
+    yield Tensor, "is_cuda", property(lambda tensor: tensor.device.type == "cuda")
+    yield Tensor, "is_cpu", property(lambda tensor: tensor.device.type == "cpu")
+    yield torch, "get_device", _index_of
+    yield Tensor, "data", property(_DATA.__get__, _set_data)
+    yield fake_tensor, "run_fallback_kernel", _run_on_cpu
+    yield from ((Tensor, method.__name__, ours) for method, ours in _OURS.items())
+    yield dynamo, "run_node", as_on_cuda(dynamo.run_node)
+    yield torch._C._nn, "_parse_to", _parse
+    yield torch._C._nn, "pad_sequence", _padded
+    yield comm, "scatter", _scatter
+    yield GradBucket, "buffer", _buffer
+    # torch leaves modes of functions within a function, and so in the hooks that it calls.
+    yield torch.autograd, "_engine_run_backward", within(OnCuda, _engine_run_backward)
+    yield saved_tensors_hooks, "__init__", _save_on_cuda

@@ -1,0 +1,337 @@
+"""`WithoutValues`: the values of tensors without data, and the integers that have data."""
+
+import sys
+import warnings
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from types import CodeType
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import (  # type: ignore[attr-defined]
+    FakeTensor,
+    FakeTensorMode,
+    _BypassDispatchCache,
+    _CacheKeyState,
+    _DispatchCacheValidEntry,
+    unset_fake_temporarily,
+)
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
+
+from collectives.recording import balanced
+from collectives.recording.operands import OnPlainTensors, named, written
+from collectives.recording.placement import CPU, FROM_PYTHON, gpu_of, in_cpp, place_made, tensors_in, with_data
+
+aten = torch.ops.aten
+TORCH = Path(torch.__file__).parent
+# Files of torch between a call of the program, such as `tensor.item()`, and this module.
+_CALLERS = "_compile", "_dynamo/eval_frame", "_ops", "_subclasses/fake_tensor", "_tensor", "_tensor_str"
+_ON_THE_WAY = {f"{TORCH / name}.py" for name in _CALLERS}
+_DEVICE, _MAKE_SUBCLASS = torch.ops.prim.device.default, Tensor._make_subclass
+_COMPARING = aten.equal.default, aten.allclose.default
+_WRITING = aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default
+_INDEXING = aten.index.Tensor, *_WRITING
+_INTO = *_WRITING, aten.index_add.default, aten.index_add_.default
+# Operators that make numbers with data, also fractions: of schedules, and of choices by chance.
+_SPACED = aten.linspace.default, aten.logspace.default, aten.arange.default, aten.arange.start, aten.arange.start_step
+_MAKING = *_SPACED, aten.rand.default, aten.rand.generator, aten.full.default
+# The dtypes of tensors that may have data.
+INTEGERS = torch.bool, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64
+MAX_INTEGERS = 2**22
+MAX_FRACTIONS = 2**16
+MAX_READS = 100_000  # by one line, before another line reads: a loop that waits for other values
+MAX_ON_HOST = 2**27  # of a data set, if the model is on a GPU
+_PLACES = "cpu", "cuda"  # kinds of devices
+_COMPARED = "_compared"  # attribute of the outcome of a comparison
+_COPIED = "_copied"  # attribute of a copy: what was copied, and the versions of both
+_OURS = str(Path(__file__).parent)
+
+
+class CachingFakeMode(FakeTensorMode):
+    """A FakeTensorMode that knows outcomes by a quicker key than torch's, and makes their tensors quicker."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self._entries: dict[Any, _DispatchCacheValidEntry | None] = {}
+        self._attributes: dict[str, Any] = {}  # of each FakeTensor but for its device
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Read a value in another thread, which has no other mode; metrics are often collected there."""
+        if func is aten._local_scalar_dense.default:
+            return _value_of(args[0])
+        return super().dispatch(func, types, args, kwargs)
+
+    def create_symbolic_nested_int(self, **_: Any) -> NoReturn:
+        raise RuntimeError("the lengths in a nested tensor are data, and with --fake there are none: record without it")
+
+    def key(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        """Return what determines the outcome of an operator; None if a tensor has data."""
+        state = torch.get_default_dtype(), torch.is_inference_mode_enabled()
+        key = (func, _key_of(args), _key_of(kwargs), state)
+        return None if None in key else key
+
+    def note(self, key: Any, func: OpOverload, args: Any, kwargs: Any) -> None:
+        """Note the outcome of an operator that has just run, if torch has kept it and the arguments are as before."""
+        with suppress(TypeError):  # an argument cannot be hashed
+            if key is None or key in self._entries:
+                return
+            entry = self._entries[key] = None
+            with suppress(_BypassDispatchCache):
+                entry = self.cache.get(self._cache_key(_CacheKeyState(None), func, args, kwargs))
+            if isinstance(entry, _DispatchCacheValidEntry) and all(map(_is_quick, entry.output_infos)):
+                self._entries[key] = entry if _key_of(args) == key[1] else None
+
+    def known(self, key: Any, func: OpOverload, args: Any) -> Any:
+        """Return the outcome of an operator, in new tensors; None if it is not known."""
+        try:
+            entry = self._entries.get(key)
+        except TypeError:
+            return None
+        if entry is None:
+            return None
+        made = [self._make(info, func, args) for info in entry.output_infos]
+        return tuple(made) if entry.is_output_tuple else made[0]
+
+    def _make(self, info: Any, func: OpOverload, args: Any) -> Any:
+        if (like := info.metadata) is None:
+            return info.constant_value if info.inplace_idx is None else args[info.inplace_idx]
+        base = (args[info.view_idx].untyped_storage(), like.storage_offset) if func.is_view else None
+        return self.new(like, like.shape, like.stride, base)
+
+    def new(self, like: Any, shape: Any, stride: Any, base: Any = None) -> FakeTensor:
+        """Return a tensor that no mode sees made. base: the storage that it views, and its offset there."""
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            empty = torch.empty_strided(shape, stride, dtype=like.dtype, device="meta")
+            if base is not None:
+                empty.set_(base[0], base[1], shape, stride)
+        if not self._attributes:
+            self._attributes = vars(FakeTensor(self, empty, like.device))
+        made = _MAKE_SUBCLASS(FakeTensor, empty, False, dispatch_device=True, device_for_backend_keys=CPU)
+        torch._C._set_throw_on_mutable_data_ptr(made)
+        vars(made).update(self._attributes, _fake_device=like.device)
+        return made
+
+
+def _is_quick(info: Any) -> bool:
+    """Whether an outcome is an argument or a constant, or a tensor given by its shape, dtype and device."""
+    like = info.metadata
+    return like is None or not (like.device.type not in _PLACES or like.requires_grad or like.is_conj or like.is_neg)
+
+
+def _key_of(value: Any) -> Any:
+    """Return what distinguishes arguments of operators, such as shapes; None if they contain a tensor with data."""
+    kind = type(value)
+    if kind is FakeTensor:
+        if value.constant is not None or value.layout is not torch.strided:
+            return None
+        keys = torch._C._dispatch_keys(value).raw_repr()  # which tell conjugates, for example
+        layout = value.shape, value.stride(), value.storage_offset()
+        return layout, value.dtype, value.fake_device, value.requires_grad, id(value.fake_mode), keys
+    if kind is tuple or kind is list:
+        parts = tuple(map(_key_of, value))
+        return None if None in parts else (kind, parts)
+    if kind is dict:
+        return _key_of(list(value.items()))
+    return None if isinstance(value, Tensor) else (kind, value)
+
+
+class WithoutValues(OnPlainTensors):
+    """Returns False, 1 or 1.0 for an element, and warns once if the program itself reads it.
+
+    Small integer tensors that are not computed from fractions have data: tokens, file offsets, bucket sizes. The mode
+    below takes cpu:0 for another device than cpu, so the index of a CPU is left out.
+    """
+
+    def __init__(self, mode: CachingFakeMode, is_balanced: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._mode, self._has_warned, self._is_balanced = mode, False, is_balanced
+        self._reads: list[tuple[CodeType, int]] = []  # lines of code, since another line has read
+        self._max_integers = balanced.MAX_INTEGERS if is_balanced else MAX_INTEGERS
+
+    def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        if func is _DEVICE:  # what C++ asks most often
+            return in_cpp(args[0]) if isinstance(args[0], FakeTensor) else func(*args)
+        if func is aten._unsafe_view.default:
+            func = aten.view.default  # whose outcome torch keeps; below autograd they are alike
+        key = self._mode.key(func, args, kwargs)
+        if (outcome := self._mode.known(key, func, args)) is not None:
+            return _compared(outcome, func, args)
+        return self._first(key, func, args, kwargs)
+
+    def _first(self, key: Any, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator whose outcome for these arguments is not known."""
+        if func.namespace == "cplib":  # its kernel for tensors without data makes no calls
+            raise RuntimeError("context parallelism of FlexAttention cannot be recorded: its calls would be missing")
+        if isinstance(device := kwargs.get("device"), torch.device) and device.type == "cpu":
+            kwargs = {**kwargs, "device": CPU}
+            if device != FROM_PYTHON and (func is aten._to_copy.default or gpu_of(args[:1])):
+                del kwargs["device"]  # C++ makes a tensor like this one
+        if _has_data(func, args, kwargs, self._max_integers):
+            return _run_with_data(func, args, kwargs)
+        if (func is aten._local_scalar_dense.default and is_unknown(args[0])) or func in _COMPARING:
+            self._warn_once()
+            return False if func in _COMPARING else _value_of(args[0])
+        if func is aten.masked_select.default and not is_unknown(args[1]):
+            shape = torch.broadcast_shapes(*(tensor.shape for tensor in args))
+            with _disable_current_modes():
+                mask = args[1].expand(shape)
+            func, args = aten.index.Tensor, (args[0].expand(shape), [mask])
+        if func in _INTO:  # in a backward pass C++ makes zeros, values, and indices of overlapping strides
+            place_made([args[0], *args[2:3]], gpu_of(args))
+        if func in _INDEXING:
+            args = (args[0], _without_masks(args[1]), *args[2:])
+        if self._is_balanced and (outcome := balanced.assumed(func, args, kwargs)) is not None:
+            return outcome
+        outcome = _run(func, args, kwargs)
+        if not (self._is_balanced and func is aten._to_copy.default):  # whose outcome depends on zeros
+            self._mode.note(key, func, args, kwargs)
+        return outcome
+
+    def array_of(self, tensor: FakeTensor) -> np.ndarray[Any, Any]:
+        self._warn_once()
+        with unset_fake_temporarily():
+            dtype = torch.empty(0, dtype=tensor.dtype, device=CPU).numpy().dtype
+        return np.full(tuple(tensor.shape), _value_of(tensor), dtype)
+
+    def _warn_once(self) -> None:
+        """Warn about the line that reads, unless it is torch's, which needs no real numbers."""
+        frame = sys._getframe(1)
+        while frame.f_back and (frame.f_code.co_filename in _ON_THE_WAY or frame.f_code.co_filename.startswith(_OURS)):
+            frame = frame.f_back
+        if (line := (frame.f_code, frame.f_lineno)) not in self._reads[-1:]:
+            self._reads.clear()
+        self._reads.append(line)
+        if len(self._reads) > MAX_READS:
+            raise RuntimeError("a loop waits for other numbers, and with --fake there are none: leave it out there")
+        if not self._has_warned and not frame.f_code.co_filename.startswith(str(TORCH)):
+            self._has_warned = True
+            message = "the program reads values, and with --fake there are none: it gets False, 1 or 1.0"
+            warnings.warn_explicit(message, UserWarning, frame.f_code.co_filename, frame.f_lineno)
+
+
+def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if func is aten._ctc_loss.Tensor:  # whose second result depends on the longest target, at most the targets' width
+        (num_steps, num_samples, _), longest = args[0].shape, args[1].shape[-1]
+        return args[0].new_empty(num_samples), args[0].new_empty(num_samples, num_steps, 2 * longest + 1)
+    if func is aten.from_file.default:
+        return torch.empty_like(with_data(CPU, func, *args, **kwargs))
+    if not written(func):
+        return _compared(func(*args, **kwargs), func, args)
+    given = named(func, args, kwargs)
+    changed = [tensor for name in written(func) for tensor in tensors_in(given[name])]
+    if "copy" not in func._schema.name:  # only a copy may go from one device to another
+        place_made(changed, gpu_of(args))
+    outcome = func(*args, **kwargs)
+    forget_written(changed)
+    return outcome
+
+
+def _run_with_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator on tensors with data, and place its results where it asks for, or where its arguments are."""
+    device = kwargs.get("device") or gpu_of(args, kwargs) or CPU
+    options = {**kwargs, "device": CPU} if kwargs.get("device") else kwargs
+    if func is torch.ops.prims.convert_element_type.default:  # which makes a tensor on the device
+        func, args, options = aten._to_copy.default, args[:1], {"dtype": args[1]}
+
+    def run(*args: Any) -> Any:
+        try:
+            return func(*args, **options)
+        except NotImplementedError:  # a GPU has histograms of integers, for example
+            return func(*tree_map_only(Tensor, Tensor.double, args), **options).to(args[0].dtype)
+
+    return with_data(device, run, *args)
+
+
+def _value_of(tensor: Tensor) -> Any:
+    """Return the value of each element that nobody knows; a comparison of single elements compares these."""
+    if tensor.dtype == torch.bool:
+        return getattr(tensor, _COMPARED, False)
+    return 1.0 if tensor.dtype.is_floating_point else 1
+
+
+def _compared(outcome: Any, func: OpOverload, args: tuple[Any, ...]) -> Any:
+    """Note the outcome of a comparison, such as `norm > 10`, for the values that are read, and the source of a copy."""
+    if func is aten.clone.default and not outcome.is_inference():
+        setattr(outcome, _COPIED, (weakref.ref(args[0]), args[0]._version, outcome._version))
+    if type(outcome) is not FakeTensor or outcome.dtype is not torch.bool:
+        return outcome
+    tensors = tensors_in(args)
+    if func is aten.eq.Tensor and not _are_alike(*args) and tensors[0].numel() > 1:
+        return outcome  # elements are hardly all equal, as of two masks; isfinite compares a tensor with itself
+    if all(leaf.numel() == 1 or leaf.is_floating_point() or hasattr(leaf, _COMPARED) for leaf in tensors):
+        with _disable_current_modes(), suppress(Exception):
+            values = [torch.tensor(_value_of(leaf)) if isinstance(leaf, Tensor) else leaf for leaf in args]
+            setattr(outcome, _COMPARED, bool(func(*values)))
+    return outcome
+
+
+def _are_alike(one: Tensor, other: Tensor) -> bool:
+    """Whether a tensor is the other, or a copy that no operator has changed; nor does a broadcast change it."""
+    source, *versions = getattr(other, _COPIED, (lambda: None,))
+    return one is other or (source() is one and versions == [one._version, other._version])
+
+
+def _without_masks(indices: list[Tensor | None]) -> list[Tensor | None]:
+    """Return masks with data as the indices of what they select, so that the number is known."""
+    some: list[Tensor | None] = []
+    for index in indices:
+        if isinstance(index, Tensor) and index.dtype is torch.bool and not is_unknown(index):
+            with _disable_current_modes():
+                some += index.nonzero().unbind(1)
+        else:
+            some.append(index)
+    return some
+
+
+def _has_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bool:
+    """Whether an operator makes few integers or evenly spaced numbers, or has only few numbers with data."""
+    if any(type(argument) is FakeTensor for argument in args):  # most calls
+        return False
+    tensors = tensors_in(args, kwargs)
+    if not tensors:
+        return _makes_data(func, args, kwargs, limit)
+    if any(map(is_unknown, tensors)):
+        return False
+    size = sum(tensor.numel() for tensor in tensors)
+    limit = MAX_FRACTIONS if any(map(_has_fractions, tensors)) else MAX_ON_HOST if _are_on_host(tensors) else limit
+    return size <= limit or func.is_view
+
+
+def _makes_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bool:
+    is_on_meta = torch.device(kwargs.get("device") or "cpu").type == "meta"
+    if is_on_meta or (func not in _MAKING and kwargs.get("dtype", INTEGERS[0]) not in INTEGERS):
+        return False
+    with _disable_current_modes(), suppress(RuntimeError, TypeError):  # it makes no tensor
+        made = func(*args, **{**kwargs, "device": "meta"} | ({"generator": None} if "generator" in kwargs else {}))
+        if _has_fractions(made):
+            return func in _MAKING and made.numel() <= MAX_FRACTIONS
+        limit = MAX_ON_HOST if func is aten.empty.memory_format and _are_on_host([]) else limit
+        return made.dtype in INTEGERS and made.numel() <= limit
+    return func is aten.from_file.default and "dtype" in kwargs
+
+
+def _has_fractions(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _are_on_host(tensors: list[Tensor]) -> bool:
+    return torch.cuda.is_available() and not gpu_of(tensors)
+
+
+def is_unknown(tensor: Tensor) -> bool:
+    """Whether a tensor has no data, or wrong data."""
+    return isinstance(tensor, FakeTensor) or hasattr(tensor.untyped_storage(), "is_unknown")
+
+
+def forget_written(written: list[Tensor]) -> None:
+    """Fill tensors with data that an operator has overwritten with values from tensors without data."""
+    for tensor in written:
+        if not is_unknown(tensor):
+            with _disable_current_modes():
+                tensor.fill_(_value_of(tensor))
+            tensor.untyped_storage().is_unknown = True  # type: ignore[attr-defined]

@@ -1,0 +1,61 @@
+"""`record`: the traces of programs, each recorded in its own process."""
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+from rows import Recording
+from torch.distributed import fsdp  # noqa: F401  loaded once, before processes are forked
+
+from collectives.recording.program import record_program
+from ringsim.traces import Device, ProgramTrace, TraceRequest
+
+PROGRAMS = Path(__file__).parent / "programs"
+FOLDER = Path(__file__).parents[2] / "build" / "published_steps"
+RANKS_PER_HOST = 8
+
+
+def record(recordings: Iterable[Recording]) -> dict[Recording, ProgramTrace]:
+    """Return the traces, from files if they were recorded before."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    wanted = list(dict.fromkeys(recordings))
+    missing = [recording for recording in wanted if not _file(recording).exists()]
+    with click.progressbar(missing, label="recording", file=sys.stderr) as bar:
+        for recording in bar:
+            _record(recording)
+    return {recording: ProgramTrace.load(_file(recording)) for recording in wanted}
+
+
+def _file(recording: Recording) -> Path:
+    return FOLDER / f"{recording.file}.json"
+
+
+def _record(recording: Recording) -> None:
+    """Record in a forked process, which writes to a file what the program and errors say."""
+    program, output = PROGRAMS / f"{recording.program}.py", _file(recording)
+    request = TraceRequest(
+        str(program), recording.arguments, False, recording.num_ranks, 0, RANKS_PER_HOST, 1, str(output), True,
+        device=Device.CUDA,
+    )  # fmt: skip
+    log = output.with_suffix(".log")
+    if not (child := os.fork()):
+        code = 1
+        try:
+            with log.open("w") as stream:
+                for descriptor in (1, 2):
+                    os.dup2(stream.fileno(), descriptor)
+                record_program(request, _end).save(output)
+                code = 0
+        except Exception as error:
+            print(error, file=sys.stderr, flush=True)  # noqa: T201
+        finally:
+            os._exit(code)
+    if os.waitpid(child, 0)[1]:
+        raise SystemExit(f"{recording.file}: {log.read_text()[-2000:]}")
+    log.unlink()
+
+
+def _end(message: str) -> None:
+    raise RuntimeError(message)

@@ -1,0 +1,165 @@
+"""The times of a GPU's kernels: their formulas, and its file."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from kernel_times import attentions, errors, products
+from ringsim.gpus import Gpu, gpu_names, load_gpu
+from ringsim.network import Network
+from ringsim.traces import Attention, Operator, Product, TracedStep, TraceEvent, TraceEventKind
+from ringsim.training_step import Computing, StepSimulation, fitted_scale, predict_trace
+from tests.ringsim.traces.made_trace import all_reduce, call, traced
+
+ROUND = """
+name = "round numbers"
+source = "none"
+multiprocessors = 10
+memory = "1GiB"
+bandwidth = "1GB/s"
+peak = {bits16 = "10GFLOP/s"}
+product = {share = 0.5, depth = 0, traffic = 0, start = "0s"}
+attention = {share = 0.5, backward_share = 0.25, width = 0, depth = 0, tail = 0, start = "0s"}
+kernel = {memory_share = 0.5, gap = "0s"}
+cpu = {operator = "0s", kernel = "0s", call = "0s"}
+"""
+
+
+@pytest.fixture
+def gpu(tmp_path: Path) -> Gpu:
+    """The GPU of a file, with round numbers."""
+    (tmp_path / "round.toml").write_text(ROUND)
+    return load_gpu(str(tmp_path / "round.toml"))
+
+
+def mm(m: int, n: int, k: int, count: int = 1, size_bytes: int = 0) -> Operator:
+    """Return a product."""
+    product = Product(m, n, k, count)
+    return Operator("aten.mm", "bfloat16", 2 * count * m * n * k, size_bytes, product=product)
+
+
+@pytest.mark.parametrize(
+    ("operator", "seconds"),
+    [
+        (mm(64, 64, 1000), 2 * 64 * 64 * 1000 / 0.5e9),  # one multiprocessor, of the ten
+        (mm(640, 64, 1000), 2 * 64 * 64 * 1000 / 0.5e9),  # each has a tile
+        (mm(64, 64, 1000, 10), 2 * 64 * 64 * 1000 / 0.5e9),
+        (mm(704, 64, 1000), 2 * 128 * 64 * 1000 / 0.5e9),  # eleven tiles are more than a wave, six larger ones are not
+        (mm(64, 64, 1000, 1, 10**9), 2.0),  # its memory takes longer
+        (replace(mm(64, 64, 1000), flops=4 * 64 * 64 * 1000), 4 * 64 * 64 * 1000 / 0.5e9),  # two gradients
+        (Operator("aten.add", "bfloat16", 0, 10**9), 2.0),
+        (Operator("aten.lstm", "bfloat16", 10**9, 0), 0.2),  # of unknown sizes: at the rate of a product
+    ],
+)
+def test_a_kernel_takes_as_long_as_its_waves_or_its_memory(gpu: Gpu, operator: Operator, seconds: float) -> None:
+    """Worked by hand; 1 GFLOP/s for each multiprocessor, of which half is reached."""
+    assert gpu.kernel_s(operator) == pytest.approx(seconds)
+
+
+def test_attention_reads_the_keys_that_its_mask_leaves(gpu: Gpu) -> None:
+    """Ten blocks of 128 queries, each with 256 keys; a causal mask leaves half, and the longest block has them all."""
+    whole = 4 * 10 * 128 * 256 * 64
+    attention = Attention(1, 10, 128, 256, 64)
+    block_s = 4 * 128 * 256 * 64 / 1e9
+    forward = Operator("aten.attention", "bfloat16", whole, 0, attention=attention)
+    assert gpu.kernel_s(forward) == pytest.approx(block_s / 0.5)
+    backward = replace(forward, name="aten.attention_backward", flops=5 * whole // 2)
+    assert gpu.kernel_s(backward) == pytest.approx(2.5 * block_s / 0.25)
+    wide = replace(forward, flops=100 * whole)  # values wider than queries: never below the peak rate
+    assert gpu.kernel_s(wide) == pytest.approx(100 * whole / 10e9)
+    many = replace(forward, flops=50 * whole, attention=replace(attention, batch=100))  # half of the pairs
+    mean_s = 4 * 128 * (128 + 64) * 64 / 1e9  # a block on the diagonal computes what the mask removes
+    assert gpu.kernel_s(many) == pytest.approx(100 * mean_s / 0.5)
+
+
+def test_calls_take_multiprocessors_and_leave_memory(gpu: Gpu) -> None:
+    """Five of ten occupied: ten tiles are two waves."""
+    event = TraceEvent(
+        TraceEventKind.COMPUTE, operators=(mm(640, 64, 1000), Operator("aten.add", "bfloat16", 0, 10**8))
+    )
+    alone_s, together_s = (gpu.seconds(event, occupied) for occupied in (0, 5))
+    assert alone_s == pytest.approx(2 * 64 * 64 * 1000 / 0.5e9 + 0.2)
+    assert together_s == pytest.approx(2 * 128 * 64 * 1000 / 0.5e9 + 0.2)
+
+
+def test_kernels_and_calls_wait_for_the_cpu(gpu: Gpu) -> None:
+    """It issues one after the other; a step is as long as the slower of the two."""
+    add = Operator("aten.add", "bfloat16", 0, 10**8, count=10)  # 2 s
+    computation = TraceEvent(TraceEventKind.COMPUTE, operators=(add,))
+    compiled = replace(computation, operators=(replace(add, in_graph=True),))
+    for first, operator_s, call_s, expected_s in (
+        (computation, 0.1, 0.0, 4.0), (computation, 0.5, 0.0, 10.0), (computation, 0.5, 7.0, 17.0),
+        (computation, 0.1, 7.0, 9.0), (compiled, 0.5, 7.0, 13.0),
+    ):  # fmt: skip
+        step = TracedStep((first, call(0), computation), (all_reduce(8, is_async=True),))
+        cpu = replace(gpu.cpu, operator_s=operator_s, kernel_s=0.1, call_s=call_s)
+        computing = Computing(on_gpu=True, rates=replace(gpu, cpu=cpu))
+        timeline = predict_trace(
+            traced(step), Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1.0), computing
+        ).timeline
+        assert timeline.computations[-1].end_s == pytest.approx(expected_s)
+        assert timeline.calls[0].begin_s >= 10 * (0.1 if first is compiled else operator_s) + call_s
+
+
+@pytest.mark.parametrize(
+    ("name", "table"), [("a100", "a100-sxm-80gb"), ("h100", "h100-sxm-80gb"), ("h200", "h200-sxm")]
+)
+def test_presets_agree_with_measured_kernels(name: str, table: str) -> None:
+    """Of sizes as in training; the limits are those of a fit with four numbers (scripts/kernel_times.py)."""
+    gpu = load_gpu(name)
+    gpu = replace(gpu, kernel=replace(gpu.kernel, clock=1.0, gap_s=0.0))
+    for timed in [products(table)] + ([attentions(table)] if name != "h200" else []):
+        found = np.abs(errors(gpu, timed[:: len(timed) // 300]))
+        assert np.median(found) < 0.08
+        assert np.percentile(found, 90) < 0.25
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_gpu_is_a_preset_or_a_file(tmp_path: Path) -> None:
+    """Every preset can be read; mistakes name the file, the key, the value and the rule."""
+    for name in gpu_names():
+        preset = load_gpu(name)
+        assert preset.roofline.memory_bytes == preset.memory_bytes
+        assert preset.kernel_s(mm(4096, 4096, 4096)) > preset.roofline.seconds(
+            TraceEvent(TraceEventKind.COMPUTE, operators=(mm(4096, 4096, 4096),))
+        )
+    with pytest.raises(ValueError, match="GPU 'h10': did you mean h100"):
+        load_gpu("h10")
+    for before, after, told in (
+        ("share = 0.5, depth", "share = 1.5, depth", "round.toml: product.share = 1.5: must be a finite number"),
+        ('memory = "1GiB"', "memory = 1", "round.toml: memory = 1: must be text"),
+        ('"10GFLOP/s"', '"fast"', 'round.toml: peak.bits16 = "fast": is not a rate of computing'),
+        ('memory = "1GiB"', 'memory = "0GiB"', "round.toml: memory: must not be empty"),
+        ("bits16", "bf16", "round.toml: peak.bf16: must be one of bits8"),
+        ('bits16 = "10GFLOP/s"', "", "round.toml: peak: must not be empty"),
+        ("share = 0.5, depth", "share = 0, depth", "round.toml: product.share = 0: must be a finite number"),
+        ("multiprocessors = 10", "", "round.toml: multiprocessors is missing"),
+    ):
+        (tmp_path / "round.toml").write_text(ROUND.replace(before, after))
+        with pytest.raises(ValueError, match="round.toml: ") as error:
+            load_gpu(str(tmp_path / "round.toml"))
+        assert told in str(error.value)
+
+
+def test_a_measured_step_is_explained_by_kernels_alone(gpu: Gpu) -> None:
+    """The CPU takes as long as before; with the scale that is found the step is the measured one."""
+    add = Operator("aten.add", "bfloat16", 0, 10**8, count=10)
+    step = TracedStep((TraceEvent(TraceEventKind.COMPUTE, operators=(add,)), call(0)), (all_reduce(8),))
+    network = Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1.0)
+    computing = Computing(on_gpu=True, rates=replace(gpu, cpu=replace(gpu.cpu, operator_s=0.1, call_s=0.5)))
+    simulation = StepSimulation(traced(step), network, computing)
+    for measured_s in (16.0, 20.0):
+        scaled = dataclasses.replace(computing, scale=fitted_scale(simulation, measured_s))
+        assert predict_trace(traced(step), network, scaled).mean.step_s == pytest.approx(measured_s)
+
+
+def test_the_documented_file_is_the_preset(tmp_path: Path) -> None:
+    """But for its source and a rate."""
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "files.md").read_text()
+    text = page.partition("## GPU files")[2].partition("```toml\n")[2].partition("```")[0]
+    (tmp_path / "h100.toml").write_text(text)
+    documented, preset = load_gpu(str(tmp_path / "h100.toml")), load_gpu("h100")
+    assert replace(documented, source="", peak=preset.peak) == replace(preset, source="")
