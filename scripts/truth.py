@@ -12,11 +12,13 @@ kept in build/published_steps until it is removed, also if its program changes.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from statistics import median
 
 import click
 import numpy as np
 
+from accuracy_points import Point, write_points
 from published_steps.predict import Predictor, fit, sample
 from published_steps.record import record
 from published_steps.rows import TABLES, Row, rows_of
@@ -42,8 +44,11 @@ class Truth:
                 shares[row.gpu].append(self._share(row))
         self._shares = {gpu: median(found) for gpu, found in shares.items()}
 
+    def predicted_s(self, row: Row) -> float:
+        return self._predictor.step_s(row)
+
     def error(self, row: Row) -> float:
-        return self._predictor.step_s(row) / row.measured_s - 1
+        return self.predicted_s(row) / row.measured_s - 1
 
     def scaled(self, row: Row) -> float | None:
         """Return the error of a prediction that is scaled to the measured time of the nearest row on one host."""
@@ -91,22 +96,29 @@ class Truth:
         )
 
 
-def errors_of(name: str, rows: Iterable[Row], error: Callable[[Row], float | None]) -> list[str]:
+def errors_of(name: str, rows: Iterable[Row], error: Callable[[Row], float | None], has_intervals: bool) -> list[str]:
     """Return a line of the table of errors."""
-    found = np.array([value for row in rows if (value := error(row)) is not None])
-    if not len(found):
+    pairs = [(row, value) for row in rows if (value := error(row)) is not None]
+    if not pairs:
         return []
+    found = np.array([value for _, value in pairs])
     sizes = np.abs(found)
-    near = np.mean(sizes <= NEAR)
+    inside = [is_inside(row.gpu, value) for row, value in pairs]
     return [
-        name, str(len(found)), f"{np.median(sizes):.1%}", f"{np.percentile(sizes, 90):.1%}", f"{near:.0%}",
-        f"{np.median(found):+.1%}",
+        name, str(len(found)), f"{np.median(sizes):.1%}", f"{np.percentile(sizes, 90):.1%}",
+        f"{np.mean(sizes <= NEAR):.0%}", f"{np.median(found):+.1%}", f"{np.mean(inside):.0%}" if has_intervals else "",
     ]  # fmt: skip
+
+
+def is_inside(gpu: str, error: float) -> bool:
+    """Return whether the measured time lies in the predicted interval of 80 %."""
+    low, high = load_gpu(gpu).within or (1.0, 1.0)
+    return low <= 1 / (1 + error) <= high
 
 
 def table_of_errors(truth: Truth) -> str:
     """Return the errors by table and number of ranks, with those of the null models."""
-    header = ["rows", "number", "median error", "90th percentile", f"within {NEAR:.0%}", "median"]
+    header = ["rows", "number", "median error", "90th percentile", f"within {NEAR:.0%}", "median", "in their 80 %"]
     lines = []
     groups = defaultdict[tuple[str, str], list[Row]](list)
     for row in truth.rows:
@@ -114,13 +126,13 @@ def table_of_errors(truth: Truth) -> str:
         if row.gpu == "a100":
             groups[row.gpu, row.parallelism].append(row)
     for (gpu, kind), rows in groups.items():
-        lines.append(errors_of(f"{gpu}, {kind}{' (fitted)' * rows[0].is_on_one_host}", rows, truth.error))
+        lines.append(errors_of(f"{gpu}, {kind}{' (fitted)' * rows[0].is_fitted}", rows, truth.error, True))
     many = [row for row in truth.rows if not row.is_on_one_host]
     lines += [
-        errors_of("all on several hosts", many, truth.error),
-        errors_of("the same, scaled to one host", many, truth.scaled),
-        errors_of("null model: perfect scaling from one host", many, truth.perfectly_scaled),
-        errors_of("null model: constant share of the peak", many, truth.at_share),
+        errors_of("all on several hosts", many, truth.error, True),
+        errors_of("the same, scaled to one host", many, truth.scaled, False),
+        errors_of("null model: perfect scaling from one host", many, truth.perfectly_scaled, False),
+        errors_of("null model: constant share of the peak", many, truth.at_share, False),
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *lines] if line)
 
@@ -129,8 +141,9 @@ def table_of_errors(truth: Truth) -> str:
 @click.argument("tables", nargs=-1, type=click.Choice(NAMES))
 @click.option("--fit", "to_fit", type=click.Choice(list(GPUS)), help="Fit this GPU's figures to one host's rows.")
 @click.option("--only", default="", help="Take the rows whose names contain this text.")
+@click.option("--points", type=click.Path(path_type=Path), help="Write predicted and measured times to this file.")
 @click.option("--worst", type=int, default=10, help="Number of rows with the largest errors to print.")
-def main(tables: tuple[str, ...], to_fit: str | None, only: str, worst: int) -> None:
+def main(tables: tuple[str, ...], to_fit: str | None, only: str, points: Path | None, worst: int) -> None:
     """Print the errors of predicted steps."""
     rows = [row for table in tables or NAMES for row in rows_of(table) if only in row.name]
     if to_fit:
@@ -146,6 +159,10 @@ def main(tables: tuple[str, ...], to_fit: str | None, only: str, worst: int) -> 
     click.echo(table_of_errors(truth))
     if regrets := truth.regrets():
         click.echo(f"\nRegret: median {np.median(regrets):.1%}, 90th percentile {np.percentile(regrets, 90):.1%}.")
+    if points:
+        pairs = [Point("published step", row.name, truth.predicted_s(row), row.measured_s) for row in rows]
+        write_points(points, pairs)
+    click.echo(f"\nThe {worst} largest errors, with the measured times:\n")
     for row in sorted(rows, key=lambda row: -abs(truth.error(row)))[:worst]:
         click.echo(f"- {truth.error(row):+.1%}: {row.measured_s * 1e3:.0f} ms, {row.name}")
 

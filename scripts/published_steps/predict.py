@@ -12,7 +12,7 @@ from ringsim.network import load_network
 from ringsim.traces import ProgramTrace
 from ringsim.training_step import Computing, predict_trace
 
-NETWORKS = {"a100": "dgx-a100", "a100-40gb": "dgx-a100", "h100": "dgx-h100-cluster"}
+NETWORKS = {"a100": "dgx-a100", "a100-40gb": "dgx-a100", "h100": "p5-efa"}
 FITTED = (("kernel", "clock"), ("kernel", "memory_share"), ("cpu", "operator_s"), ("cpu", "call_s"))
 MOST_PROGRAMS = 18  # of a table, to fit
 
@@ -52,7 +52,7 @@ def errors(predictor: Predictor, rows: Iterable[Row]) -> np.ndarray:
 
 
 def fit(names: Sequence[str], rows: Sequence[Row], traces: Mapping[Recording, ProgramTrace]) -> dict[str, Gpu]:
-    """Return the GPUs with `FITTED`, which all of them share, at the least mean error; each GPU's rows weigh the same."""
+    """Return the GPUs with `FITTED`, which they share, at the least mean error; rows of each GPU weigh the same."""
     gpus = {name: load_gpu(name) for name in names}
 
     def changed(logarithms: np.ndarray) -> dict[str, Gpu]:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import click
-from published_steps.rows import RANKS_PER_HOST, Recording
 from torch.distributed import fsdp  # noqa: F401  loaded once, before processes are forked
 
 from collectives.recording.program import record_program
+from published_steps.rows import RANKS_PER_HOST, Recording
 from ringsim.traces import Device, ProgramTrace, TraceRequest
 
 PROGRAMS = Path(__file__).parent / "programs"

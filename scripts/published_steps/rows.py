@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 RANKS_PER_HOST = 8
+FITTED = "a100", "h100"  # GPUs whose figures come from their rows on one host
 TABLES = Path(__file__).parents[2] / "examples" / "steps"
 
 
@@ -49,6 +50,11 @@ class Row:
     @property
     def is_on_one_host(self) -> bool:
         return self.num_ranks <= RANKS_PER_HOST
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the figures of the GPU's file come from such rows."""
+        return self.is_on_one_host and self.gpu in FITTED
 
     @property
     def tokens_per_rank_s(self) -> float:

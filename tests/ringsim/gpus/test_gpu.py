@@ -11,7 +11,7 @@ from kernel_times import attentions, errors, products, rates_of_attention
 from ringsim.gpus import Gpu, gpu_names, load_gpu
 from ringsim.network import Network
 from ringsim.traces import Attention, Operator, Product, TracedStep, TraceEvent, TraceEventKind
-from ringsim.training_step import Computing, StepSimulation, fitted_scale, predict_trace
+from ringsim.training_step import Computing, StepSimulation, fitted_scale, predict_trace, with_step_interval
 from tests.ringsim.traces.made_trace import all_reduce, call, traced
 
 ROUND = """
@@ -113,6 +113,20 @@ def test_kernels_and_calls_wait_for_the_cpu(gpu: Gpu) -> None:
         ).timeline
         assert timeline.computations[-1].end_s == pytest.approx(expected_s)
         assert timeline.calls[0].begin_s >= 10 * (0.1 if first is compiled else operator_s) + call_s
+
+
+def test_the_interval_is_that_of_published_steps(gpu: Gpu) -> None:
+    """Of the file; none without it, and none of a step that was measured."""
+    step = TracedStep((TraceEvent(TraceEventKind.COMPUTE, operators=(mm(64, 64, 1000),)),), ())
+    for rates, is_fitted, expected in (
+        (replace(gpu, within=(0.9, 1.2)), False, (0.9, 1.2)), (gpu, False, None),
+        (replace(gpu, within=(0.9, 1.2)), True, None),
+    ):  # fmt: skip
+        computing = Computing(on_gpu=True, rates=rates, is_fitted=is_fitted)
+        prediction = predict_trace(traced(step), Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1.0), computing)
+        interval = with_step_interval(prediction).interval
+        found = interval and tuple(end_s / prediction.mean.step_s for end_s in interval.ends)
+        assert found == (expected and pytest.approx(expected))
 
 
 @pytest.mark.parametrize(
