@@ -1,5 +1,6 @@
 """`RecordingGroup`: a process group that sends nothing and records each call; `recording` makes torch use it."""
 
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -92,6 +93,9 @@ class RecordingGroup(dist.ProcessGroup):
             return self._note("barrier", 0, [], [], opts)
         if function.name == "all_gather_coalesced":
             output = zip(*output, strict=True)
+        if function.name == "all_to_all_single" and not any(sizes) and "nccl" in dist.get_backend(self):
+            # NCCL exchanges equal parts, and leaves what remains.
+            output, given = (whole.view(-1)[: whole.numel() // self.size() * self.size()] for whole in (output, given))
         collective, rank, root = function.collective, self.rank(), opts.rootRank if function.root else -1
         outputs, inputs = _listed(output), _listed(output if function.is_in_place else given)
         pairs = [(outputs, inputs)]
@@ -188,14 +192,20 @@ def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]
         for name in str(backend).lower().split(","):
             if (name := name.rpartition(":")[2]) not in dist.Backend.backend_list:
                 raise AssertionError(f"Unknown c10d backend type {name.upper()}")  # as torch says
+        if not ranks and (group_rank, size) != (rank, num_ranks):
+            raise RuntimeError(
+                f"the program makes itself rank {group_rank} of {size}, and is recorded as rank {rank} of {num_ranks}: "
+                f"give --ranks {size} --rank {group_rank}"
+            )
         asked_for.append(str(backend))
         made = make(size, group_rank, ranks, dist.Backend(NAME), *rest, **options)
         if made[1] is not None:
             distributed_c10d._world.pg_map[made[0]] = (dist.Backend(backend), made[1])
         return made
 
-    def meet(*_: object, **__: object) -> Iterator[tuple[Any, int, int]]:
-        yield HashStore(), rank, num_ranks
+    def meet(_: object, own_rank: int = -1, size: int = -1, **__: object) -> Iterator[tuple[Any, int, int]]:
+        own_rank = int(os.environ["RANK"]) if own_rank < 0 else own_rank
+        yield HashStore(), own_rank, int(os.environ["WORLD_SIZE"]) if size < 0 else size
 
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
     with (

@@ -28,6 +28,7 @@ from ringsim.calibration.host_costs import calibrate_host, calibrate_hosts, cali
 from ringsim.calibration.timings import MISFIT, FittedParameter, Timing, cases_of_measurements, cases_of_tables
 from ringsim.calibration.warnings import (
     contradiction_warning,
+    fabric_warning,
     nic_warning,
     one_host_warning,
     settings_warning,

@@ -149,6 +149,13 @@ def nic_warning(cluster: Network, num_senders: int) -> str:
     )  # fmt: skip
 
 
+def fabric_warning(cluster: Network, num_hosts: Iterable[int]) -> str:
+    """Warn of numbers of hosts outside those for which the rate of NICs was measured, if it depends on them."""
+    known = [point.hosts for point in cluster.spec.fabric]
+    others = sorted(number for number in set(num_hosts) - {1} if known and not known[0] <= number <= known[-1])
+    return warning_line("other_hosts", name=cluster.name, known=known, others=others) if others else ""
+
+
 def one_host_warning(cluster: Network, num_ranks: int) -> str:
     """Warn if a prediction has more ranks on one host than the calibration."""
     known = cluster.calibration.num_ranks if cluster.calibration else None

@@ -12,7 +12,7 @@ import click
 from click import option
 from click.core import ParameterSource
 
-from ringsim.calibration import nic_warning, one_host_warning
+from ringsim.calibration import fabric_warning, nic_warning, one_host_warning
 from ringsim.console import PICTURE, RATE, TIME, Choice, IntRange, Name, Quantity, parse_numbers, say, say_wrote
 from ringsim.files import values
 from ringsim.libraries import LIBRARY
@@ -264,10 +264,11 @@ def say_left_out(network: Network) -> None:
 
 
 def say_guesses(network: Network, num_ranks: int) -> None:
-    """Report that a host has, or sends from, more ranks than were measured."""
+    """Report that a host has, or sends from, more ranks than were measured, or that there are more hosts."""
     per_host = network.spec.ranks_per_host
     nics = nic_warning(network, per_host) if per_host and num_ranks > per_host else ""
-    for line in filter(None, [nics, one_host_warning(network, num_ranks)]):
+    num_hosts = len(network.spec.placed_hosts) or -(-num_ranks // (per_host or num_ranks))
+    for line in filter(None, [nics, one_host_warning(network, num_ranks), fabric_warning(network, [num_hosts])]):
         say(line)
 
 

@@ -10,9 +10,9 @@ For each protocol, of bandwidth b = share x B, with W the bytes that a rank send
                        (switch_share b) and, over all NICs of a host, S with two hosts and 2 S with more
 
 B is the bandwidth of the link on one host. Across hosts it is the bandwidth of the NICs that the ranks of a host use
-(one each while there are NICs), but at most that of the link. If hosts have different numbers of ranks, the smallest
-number counts (NCCL has as many channels as every host can have, src/init.cc), and the largest for the chain of a tree
-(in place of n/h).
+(one each while there are NICs; see `nic_share`), but at most that of the link. If hosts have different numbers of
+ranks, the smallest number counts (NCCL has as many channels as every host can have, src/init.cc), and the largest for
+the chain of a tree (in place of n/h).
 
 The forms are those of NCCL's own model (src/graph/tuning.cc). A ring of n ranks on h hosts has (n - 1) hops, h - 1 of
 them across, for all_gather and reduce_scatter, and twice as many for all_reduce. A pipelined chain (broadcast, reduce)
@@ -42,7 +42,7 @@ import numpy as np
 
 from ringsim.libraries.call import Call, CallColumns
 from ringsim.measurements import TESTS
-from ringsim.network import Floats, Network, Protocol, Spec, Tuning
+from ringsim.network import FabricPoint, Floats, Network, Protocol, Spec, Tuning, nic_share
 from ringsim.schedule import Bools
 
 # NCCL's treeCorrectionFactor, the fraction of their bandwidth that trees reach: at 64 B, 128 B, ... 256 MiB.
@@ -61,7 +61,8 @@ _SHARPNESS = 30  # the exponent of a smooth minimum: two equal candidates take 2
 class Rates:
     """The rates of a network in the formulas.
 
-    nic_bytes_per_s: of one NIC, infinite if unknown. num_nics: infinite if each rank has its own.
+    nic_bytes_per_s: of one NIC, infinite if unknown; less on some numbers of hosts, see `nic_share`.
+    num_nics: infinite if each rank has its own.
     """
 
     link_bytes_per_s: float
@@ -69,6 +70,7 @@ class Rates:
     num_nics: float
     protocols: tuple[Protocol, ...]
     library: Tuning
+    fabric: tuple[FabricPoint, ...] = ()
 
 
 def rates_of(spec: Spec) -> Rates:
@@ -82,7 +84,8 @@ def rates_of(spec: Spec) -> Rates:
     )
     protocols = spec.protocols or (plain,)
     num_nics = host.nics.count or math.inf
-    return Rates(host.link.bandwidth_bytes_per_s, host.nics.bandwidth_bytes_per_s, num_nics, protocols, spec.library)
+    bandwidths = host.link.bandwidth_bytes_per_s, host.nics.bandwidth_bytes_per_s
+    return Rates(*bandwidths, num_nics, protocols, spec.library, spec.fabric)
 
 
 def predict(network: Network, calls: Sequence[Call]) -> list[tuple[float, str]]:
@@ -206,7 +209,8 @@ def _bandwidth(rates: Rates, calls: CallColumns) -> Floats:
 
 def _nics_bytes_per_s(rates: Rates, calls: CallColumns) -> Floats:
     """Return a group's bandwidth over a host's NICs in each direction; a rank uses one NIC, as in `ClusterTopology`."""
-    return np.minimum(calls.senders, rates.num_nics) * rates.nic_bytes_per_s / calls.groups
+    nic_bytes_per_s = rates.nic_bytes_per_s * nic_share(rates.fabric, calls.nodes)
+    return np.minimum(calls.senders, rates.num_nics) * nic_bytes_per_s / calls.groups
 
 
 def bytes_s(rates: Rates, calls: CallColumns) -> Floats:

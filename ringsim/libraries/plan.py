@@ -7,6 +7,7 @@ which NCCL's own schedule takes the time of the formula. The pace comes from sou
 of the network lengthen a time as the simulation says.
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ from ringsim.libraries.call import Call
 from ringsim.libraries.nccl_model import algorithm_times
 from ringsim.limits import CHOSEN_TRANSFERS
 from ringsim.measurements import CHAIN_TESTS
-from ringsim.network import Host, Link, Network, Nics, PlacedHost, Protocol, Spec, lay_out
+from ringsim.network import Host, Link, Network, Nics, PlacedHost, Protocol, Spec, lay_out, with_ports
 from ringsim.registry import base_name, build
 from ringsim.schedule import Collective, Schedule, same_transfers
 from ringsim.simulation import RULE, OnProgress, Runtime, ignore_progress, lists_more_than, predict_time
@@ -117,7 +118,7 @@ def _sound(spec: Spec) -> Spec:
         link=Link(link.latency_s, link.bandwidth_bytes_per_s),
         nics=Nics(nics.latency_s, nics.bandwidth_bytes_per_s, count=nics.count),
     )
-    return Spec(host, protocols=spec.protocols, library=spec.library)
+    return Spec(host, fabric=spec.fabric, protocols=spec.protocols, library=spec.library)
 
 
 def _placing(host: Host, call: Call) -> dict[str, Any]:
@@ -171,8 +172,9 @@ class Plan:
         is_straight = (schedule.collective, schedule.algorithm) == (Collective.ALL_TO_ALL, "direct")
         if not (is_sound and is_straight and num_ranks**2 > CHOSEN_TRANSFERS):
             return None
-        layout, host = lay_out(spec, num_ranks), self.network.spec.host
+        layout = lay_out(spec, num_ranks)
         on_host = np.bincount(layout.host_of_rank)
+        host = self.network.on_hosts(len(on_host)).spec.host
         by_nic = np.bincount(layout.nic_of_rank, weights=num_ranks - on_host[layout.host_of_rank]).max()
         share = self.size_bytes / num_ranks
         within_s = host.link.latency_s + (on_host.max() - 1) * share / host.link.bandwidth_bytes_per_s
@@ -294,19 +296,18 @@ def _is_in_switch(schedule: Schedule, network: Network) -> bool:
 
 def _over(schedule: Schedule, protocol: Protocol, network: Network, pace: float) -> Network:
     """Return the network with the latencies and bandwidth share of a protocol, at a pace."""
-    library, host = network.spec.library, network.spec.host
+    library = network.spec.library
     is_tree = base_name(schedule.algorithm) == "nccl_tree"
     link_s = protocol.tree_link_latency_s if is_tree else protocol.link_latency_s
     hop_s = protocol.tree_hop_latency_s if is_tree else protocol.hop_latency_s
     if _is_in_switch(schedule, network) and library.switch_hop_latency_s is not None:
         hop_s = library.switch_hop_latency_s
     share = protocol.share * (library.tree_share or 1.0 if is_tree else 1.0) / pace
-    link = replace(host.link, latency_s=pace * link_s, bandwidth_bytes_per_s=share * host.link.bandwidth_bytes_per_s)
-    nics = replace(host.nics, latency_s=pace * hop_s / 2, bandwidth_bytes_per_s=share * host.nics.bandwidth_bytes_per_s)
-    slow_links = tuple(
-        replace(slow, bandwidth_bytes_per_s=share * slow.bandwidth_bytes_per_s)
-        if slow.bandwidth_bytes_per_s is not None and _IS_PORT.match(slow.link)
-        else slow
-        for slow in network.spec.slow_links
-    )
-    return network.with_spec(host=replace(host, link=link, nics=nics), slow_links=slow_links)
+
+    def paced(host: Host) -> Host:
+        link_rate, nic_rate = (share * link.bandwidth_bytes_per_s for link in (host.link, host.nics))
+        link = replace(host.link, latency_s=pace * link_s, bandwidth_bytes_per_s=link_rate)
+        nics = replace(host.nics, latency_s=pace * hop_s / 2, bandwidth_bytes_per_s=nic_rate)
+        return replace(host, link=link, nics=nics)
+
+    return dataclasses.replace(network, spec=with_ports(network.spec, paced, _IS_PORT, share))

@@ -1,6 +1,6 @@
 """Networks: the costs of messages and reductions, and the resources that they share."""
 
-from ringsim.network.fabric import lay_out
+from ringsim.network.fabric import lay_out, nic_share, with_ports
 from ringsim.network.file_format import network_text, quantities, scaled, value_of
 from ringsim.network.file_reader import load_network, preset_names, read_network
 from ringsim.network.network import (
@@ -13,6 +13,7 @@ from ringsim.network.network import (
     parameter_names,
 )
 from ringsim.network.spec import (
+    FabricPoint,
     Host,
     Link,
     MemoryRate,

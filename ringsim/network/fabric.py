@@ -1,15 +1,20 @@
-"""`RankLayout`: the host and NIC of each rank; `Fabric`: the switches or cables between hosts."""
+"""`RankLayout`: the host and NIC of each rank; `Fabric`: the switches or cables between hosts.
+
+`nic_share` is the rate of NICs by the number of hosts, where nothing is known of switches and cables.
+"""
 
 import json
+import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from msgspec.structs import replace
 
-from ringsim.network.spec import Cable, Failure, Host, Link, SlowLink, Spec, Switch
+from ringsim.network.spec import Cable, FabricPoint, Failure, Host, Link, SlowLink, Spec, Switch
 from ringsim.network.topology import NONE, Floats, Ints, Resources
 
 
@@ -155,6 +160,46 @@ def _with_nics(
     first = np.cumsum(counts) - counts
     nic_of_rank = first[host_of_rank] + place * counts[host_of_rank] // sizes[host_of_rank]
     return RankLayout(names, hosts, host_of_rank, nic_of_rank, np.repeat(np.arange(len(hosts)), counts))
+
+
+def nic_share(fabric: Sequence[FabricPoint], num_hosts: Floats) -> Floats:
+    """Return the fraction of a NIC's bandwidth for collectives among these numbers of hosts, in their shape.
+
+    Linear in the logarithm of the hosts between the points, and constant beyond them.
+    """
+    if not fabric:
+        return np.ones_like(num_hosts)
+    hosts, share = zip(*((point.hosts, point.share) for point in fabric), strict=True)
+    return np.asarray(np.interp(np.log(num_hosts), np.log(hosts), share))
+
+
+_NICS = re.compile(r".+\.nic\d+")
+
+
+def on_hosts(spec: Spec, num_hosts: int) -> Spec:
+    """Return the spec with the bandwidth of NICs for collectives among this many hosts, and without `fabric`."""
+    share = float(nic_share(spec.fabric, np.array(float(num_hosts))))
+
+    def slower(host: Host) -> Host:
+        nics = replace(host.nics, bandwidth_bytes_per_s=share * host.nics.bandwidth_bytes_per_s)
+        return replace(host, nics=nics)
+
+    return replace(with_ports(spec, slower, _NICS, share), fabric=())
+
+
+def with_ports(spec: Spec, change: Callable[[Host], Host], names: re.Pattern[str], share: float) -> Spec:
+    """Return the spec with changed ports and NICs of hosts.
+
+    Slow links with matching names keep `share` of the rate that the file gives them.
+    """
+    slow_links = tuple(
+        replace(slow, bandwidth_bytes_per_s=share * slow.bandwidth_bytes_per_s)
+        if slow.bandwidth_bytes_per_s is not None and names.match(slow.link)
+        else slow
+        for slow in spec.slow_links
+    )
+    placed = tuple(replace(placed, host=change(placed.host)) for placed in spec.placed_hosts)
+    return replace(spec, host=change(spec.host), placed_hosts=placed, slow_links=slow_links)
 
 
 class HostPath(NamedTuple):

@@ -50,6 +50,7 @@ class NetworkFile(spec.Table, frozen=True):
     hosts: tuple[PlacedTable, ...] = ()
     cables: tuple[spec.Cable, ...] = msgspec.field(default=(), name="links")
     switch: spec.Switch | None = None
+    fabric: tuple[spec.FabricPoint, ...] = ()
     processor: spec.Processor = msgspec.field(default=spec.Processor(), name="rank")
     slow_ranks: tuple[spec.SlowRank, ...] = msgspec.field(default=(), name="slow_rank")
     slow_links: tuple[spec.SlowLink, ...] = msgspec.field(default=(), name="slow_link")

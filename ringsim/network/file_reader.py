@@ -70,7 +70,7 @@ def _check_parameters(calibration: Calibration, described: spec.Spec) -> None:
             raise refusal(f"calibration.parameters[{index}]", name, f"{did_you_mean(name, names)}{rule}")
 
 
-_AS_IN_THE_FILE = ("cables", "processor", "slow_ranks", "slow_links", "failures", "jitter", "protocols")
+_AS_IN_THE_FILE = ("cables", "fabric", "processor", "slow_ranks", "slow_links", "failures", "jitter", "protocols")
 
 
 def _spec(network: NetworkFile) -> spec.Spec:
@@ -89,6 +89,7 @@ def _spec(network: NetworkFile) -> spec.Spec:
     _check_ranks(placed)
     _check_cables(network, placed)
     _check_switch(network.switch or spec.Switch(), [one.host for one in placed] or [host])
+    _check_fabric(network, [one.host for one in placed] or [host])
     _check_faults(network)
     return spec.Spec(
         host=host,
@@ -182,6 +183,22 @@ def _check_switch(switch: spec.Switch, hosts: Sequence[spec.Host]) -> None:
             raise ValueError("switch.oversubscription: give this or switch.uplink, not both")
         if any(math.isinf(host.nics.bandwidth_bytes_per_s) for host in hosts):
             raise ValueError("switch.oversubscription: needs a bandwidth of every NIC")
+
+
+def _check_fabric(network: NetworkFile, hosts: Sequence[spec.Host]) -> None:
+    if not network.fabric:
+        return
+    if network.cables or (network.switch and network.switch.hosts_per_leaf):
+        raise ValueError("fabric: must be left out, since [[links]] or switch.hosts describes how hosts share it")
+    if any(math.isinf(host.nics.bandwidth_bytes_per_s) for host in hosts):
+        raise ValueError("fabric: needs a bandwidth of every NIC")
+    fewest, most = 1, 1.0
+    for place, point in enumerate(network.fabric):
+        if point.hosts <= fewest:
+            raise refusal(f"fabric[{place}].hosts", point.hosts, f"must be more than {fewest}, in ascending order")
+        if point.share > most:
+            raise refusal(f"fabric[{place}].share", point.share, f"must be at most {most:g}, that of fewer hosts")
+        fewest, most = point.hosts, point.share
 
 
 def _check_faults(network: NetworkFile) -> None:

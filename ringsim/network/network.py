@@ -11,7 +11,7 @@ import numpy as np
 
 from ringsim.files import Record, finite_or_none, naming_place, values
 from ringsim.network.cluster_topology import ClusterTopology
-from ringsim.network.fabric import lay_out
+from ringsim.network.fabric import lay_out, on_hosts
 from ringsim.network.shared_memory import SharedMemoryTopology
 from ringsim.network.spec import Host, Link, Processor, SharedMemory, Spec, require_number, require_quantities
 from ringsim.network.topology import Topology
@@ -212,15 +212,23 @@ class Network:
     def with_spec(self, **changes: Any) -> Self:
         return replace(self, spec=msgspec.structs.replace(self.spec, **changes))
 
+    def on_hosts(self, num_hosts: int) -> Self:
+        """Return the network as a collective among this many hosts sees it: its NICs have the rate of `fabric`.
+
+        The only place where that rate is decided for simulations; formulas take it from `nic_share` as well.
+        """
+        return replace(self, spec=on_hosts(self.spec, num_hosts)) if self.spec.fabric else self
+
     def topology(self, num_ranks: int) -> Topology:
-        """Return the topology for the engines.
+        """Return the topology for the engines, for collectives among all its ranks; see `on_hosts` for others.
 
         Raises ValueError if there is no room for `num_ranks` ranks, or a slow or failing resource is unknown.
         """
         if self.message_costs:
             return _uniform_topology(self.spec, num_ranks)
         with naming_place(self.place):
-            return ClusterTopology(self.spec, num_ranks)
+            num_hosts = len(np.unique(lay_out(self.spec, num_ranks).host_of_rank)) if self.spec.fabric else 1
+            return ClusterTopology(self.on_hosts(num_hosts).spec, num_ranks)
 
     def memory_topology(
         self, num_ranks: int, published_bytes: int | None = None, touched_bytes: int | None = None

@@ -152,6 +152,13 @@ class Cable(Link, frozen=True, kw_only=True):
     between: values.By[tuple[str, str], _two_names]
 
 
+class FabricPoint(Table, frozen=True):
+    """The fraction of a NIC's bandwidth that a collective among the ranks of `hosts` hosts reaches."""
+
+    hosts: Annotated[int, values.whole(2, values.MAX_COUNT)]
+    share: values.Ratio
+
+
 class Processor(Table, frozen=True):
     """The costs of a rank at the two ends of a message.
 
@@ -269,6 +276,7 @@ class Spec(Table, frozen=True):
     protocols, library: of a collective library; the engines use `switch_share` only.
     placed_hosts: hosts by name; they replace the first three fields.
     cables: between the hosts; they replace `switch`.
+    fabric: by increasing hosts, with shares that do not increase; see `Network.on_hosts`.
     """
 
     host: Host = Host()
@@ -277,6 +285,7 @@ class Spec(Table, frozen=True):
     placed_hosts: tuple[PlacedHost, ...] = msgspec.field(default=(), name="hosts")
     cables: tuple[Cable, ...] = msgspec.field(default=(), name="links")
     switch: Switch = Switch()
+    fabric: tuple[FabricPoint, ...] = ()
     processor: Processor = msgspec.field(default=Processor(), name="rank")
     slow_ranks: tuple[SlowRank, ...] = msgspec.field(default=(), name="slow_rank")
     slow_links: tuple[SlowLink, ...] = msgspec.field(default=(), name="slow_link")

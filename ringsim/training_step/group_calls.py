@@ -15,7 +15,7 @@ from ringsim.algorithms import shift
 from ringsim.estimates import Estimate
 from ringsim.libraries import OURS, Call, Library, Plan, copy_s, given_name, in_even_chunks
 from ringsim.limits import QUEUED_TRANSFERS
-from ringsim.network import Network
+from ringsim.network import Network, lay_out
 from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective, Ints, Schedule, on_groups
 from ringsim.simulation import QueuedCall, has_steady_times, lists_more_than, predict_time
@@ -45,15 +45,20 @@ class GroupCalls:
     """
 
     def __init__(self, network: Network, num_ranks: int, library: Library, ranks: Sequence[int] | None = None) -> None:
-        """`ranks`: of the group, among the `num_ranks` of the job; None: all."""
-        self.network, self.library, self.ranks = network, library, ranks or range(num_ranks)
+        """`ranks`: of the group, among the `num_ranks` of the job; None: all.
+
+        NICs have the rate for the hosts of the group, which a bandwidth by hosts was measured for, not for the job's.
+        """
+        self.library, self.ranks = library, ranks or range(num_ranks)
         self._num_ranks = num_ranks
         self._groups = mirrored_groups(self.ranks, num_ranks)
         self._size = self._groups.shape[1]
+        host_of_rank = lay_out(network.spec, num_ranks).host_of_rank
+        self._hosts: list[int] = np.unique(host_of_rank[self._groups[0]], return_counts=True)[1].tolist()
+        self.network = network.on_hosts(len(self._hosts))
         self._is_steady = has_steady_times(network.topology(num_ranks))
         # So that a wrong name is an error now.
         library.schedule(Collective.ALL_REDUCE, self._size, size_bytes=1)
-        self._hosts = _hosts_of(network, self._groups[0])
         self.why_not = self._why_not_chosen()
         self._chooses = library.chooses and not self.why_not
         self._schedules: dict[tuple[str, str, str, int, int | None], tuple[Schedule, Plan | None]] = {}
@@ -254,9 +259,3 @@ def mirrored_groups(ranks: Sequence[int], num_ranks: int) -> Ints:
     groups = np.arange(num_ranks).reshape(-1, len(own), stride).swapaxes(1, 2).reshape(-1, len(own))
     mine = int(np.flatnonzero(groups[:, 0] == own[0])[0])
     return np.roll(groups, -mine, axis=0)
-
-
-def _hosts_of(network: Network, group: Ints) -> list[int]:
-    """Return the group's ranks per host."""
-    counts: list[int] = np.unique(group // (network.spec.ranks_per_host or len(group)), return_counts=True)[1].tolist()
-    return counts if network.spec.ranks_per_host else [len(group)]

@@ -87,6 +87,7 @@ def _say_guesses(comparison: calibration.Comparison, cluster: Network) -> None:
     predicted = [compared.case.call for compared in comparison.cases if compared.predicted_s is not None]
     lines = [calibration.nic_warning(cluster, senders) for senders in sorted(senders_per_host(predicted))]
     most = list(filter(None, lines))[-1:]  # only the line with the most senders
+    most.append(calibration.fabric_warning(cluster, [call.num_nodes for call in predicted]))
     for line in filter(None, [*most, calibration.settings_warning(cluster, predicted)]):
         click.echo(line, err=True)
 

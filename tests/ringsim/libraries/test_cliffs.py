@@ -34,7 +34,8 @@ def explained(network: Network, num_ranks: int, more_ranks: int) -> float:
     rates = []
     for count in (num_ranks, more_ranks):
         hosts = fill_hosts(count, network.spec.ranks_per_host or count)
-        link, nics = network.spec.host.link, network.spec.host.nics
+        host = network.on_hosts(len(hosts)).spec.host
+        link, nics = host.link, host.nics
         across = min(*hosts, nics.count or min(hosts)) * nics.bandwidth_bytes_per_s
         rates.append(min(link.bandwidth_bytes_per_s, across) if len(hosts) > 1 else link.bandwidth_bytes_per_s)
     return max(rates[0] / rates[1], 1.0)
