@@ -19,14 +19,14 @@ SEGMENT_GRAIN = 2 * MIB
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class MemoryBlock:
     """A part of a segment. before, after: its neighbours there. pool: the free blocks that it may be one of."""
 
     address: int
     size_bytes: int
-    pool: "list[tuple[int, int, Block]]"
-    before: Optional["Block"] = None
-    after: Optional["Block"] = None
+    pool: "list[tuple[int, int, MemoryBlock]]"
+    before: Optional["MemoryBlock"] = None
+    after: Optional["MemoryBlock"] = None
     is_free: bool = False
 
     def release(self) -> None:
@@ -37,18 +37,18 @@ class Block:
         self.is_free = False
         del self.pool[bisect_left(self.pool, (self.size_bytes, self.address))]
 
-    def split(self, size_bytes: int) -> "Block":
+    def split(self, size_bytes: int) -> "MemoryBlock":
         """Keep the first bytes, and return the rest."""
-        rest = Block(self.address + size_bytes, self.size_bytes - size_bytes, self.pool, self, self.after)
+        rest = MemoryBlock(self.address + size_bytes, self.size_bytes - size_bytes, self.pool, self, self.after)
         self.size_bytes = size_bytes
         self._link(rest, rest.after)
         return rest
 
-    def join(self, after: "Block") -> None:
+    def join(self, after: "MemoryBlock") -> None:
         self.size_bytes += after.size_bytes
         self._link(after.after)
 
-    def _link(self, *following: Optional["Block"]) -> None:
+    def _link(self, *following: Optional["MemoryBlock"]) -> None:
         block = self
         for block.after in following:
             if block.after:
@@ -60,9 +60,9 @@ class CachingAllocator:
 
     def __init__(self) -> None:
         self.reserved_bytes = 0
-        self._pools: defaultdict[tuple[Hashable, bool], list[tuple[int, int, Block]]] = defaultdict(list)
+        self._pools: defaultdict[tuple[Hashable, bool], list[tuple[int, int, MemoryBlock]]] = defaultdict(list)
 
-    def allocate(self, size_bytes: int, stream: Hashable = None) -> Block:
+    def allocate(self, size_bytes: int, stream: Hashable = None) -> MemoryBlock:
         """Return the smallest free block that is large enough, or a part of it; streams share no blocks."""
         size_bytes = max(GRAIN, _rounded(size_bytes, GRAIN))
         is_small = size_bytes <= SMALL
@@ -75,13 +75,13 @@ class CachingAllocator:
             block.split(size_bytes).release()
         return block
 
-    def _new_segment(self, size_bytes: int, pool: list[tuple[int, int, Block]]) -> Block:
+    def _new_segment(self, size_bytes: int, pool: list[tuple[int, int, MemoryBlock]]) -> MemoryBlock:
         own_bytes = LARGE_SEGMENT if size_bytes < OWN_SEGMENT else _rounded(size_bytes, SEGMENT_GRAIN)
-        segment = Block(self.reserved_bytes, SMALL_SEGMENT if size_bytes <= SMALL else own_bytes, pool)
+        segment = MemoryBlock(self.reserved_bytes, SMALL_SEGMENT if size_bytes <= SMALL else own_bytes, pool)
         self.reserved_bytes += segment.size_bytes
         return segment
 
-    def free(self, block: Block) -> None:
+    def free(self, block: MemoryBlock) -> None:
         """Make a block free, as one with free neighbours."""
         if block.after and block.after.is_free:
             block.after.take()

@@ -21,7 +21,7 @@ from torch.distributed._tools.common_utils import get_untyped_storages
 from torch.optim.optimizer import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from collectives.recording.allocator import MIB, Block, CachingAllocator
+from collectives.recording.allocator import MIB, MemoryBlock, CachingAllocator
 from collectives.recording.placement import device_of, tensors_in
 from collectives.recording.recorder import Recorder
 from ringsim.traces import HeldBytes, StepMemory
@@ -220,9 +220,9 @@ def _reserved_bytes(changes: list[_Change]) -> int:
     The memory of a storage that is lent to another stream can be used again when the GPU has done what had been issued.
     """
     allocator = CachingAllocator()
-    blocks: dict[_Storage, Block] = {}
+    blocks: dict[_Storage, MemoryBlock] = {}
     sizes: Counter[_Storage] = Counter()
-    lent: deque[tuple[int, Block]] = deque()
+    lent: deque[tuple[int, MemoryBlock]] = deque()
     for size_bytes in _WORKSPACES:
         allocator.allocate(size_bytes)
     for storage, size_bytes, issued, over in changes:
