@@ -21,7 +21,7 @@ from torch.distributed._tools.common_utils import get_untyped_storages
 from torch.optim.optimizer import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from collectives.recording.allocator import MIB, MemoryBlock, CachingAllocator
+from collectives.recording.allocator import MIB, CachingAllocator, MemoryBlock
 from collectives.recording.placement import device_of, tensors_in
 from collectives.recording.recorder import Recorder
 from ringsim.traces import HeldBytes, StepMemory
