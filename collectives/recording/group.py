@@ -42,7 +42,8 @@ class RecordingGroup(dist.ProcessGroup):
 
     def __init__(self, store: Any, rank: int, size: int, recorded: RecordedGroup) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
-        self._store, self._recorded, self._latest = store, recorded, Work.over([])
+        self._store, self._recorded = store, recorded
+        self._latest: Work | None = None  # since coalescing began, as it keeps its result
         fake = FakeProcessGroup._create_internal(rank, size)
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
         for device in DEVICES:
@@ -71,14 +72,20 @@ class RecordingGroup(dist.ProcessGroup):
         if name in ("send", "recv"):
             counterpart = replace(call, collective="recv" if name == "send" else "send", peer=(2 * rank - peer) % size)
             distance = (peer - rank if name == "send" else rank - peer) % size
-            self._latest = recorder.sendrecv(counterpart, distance, tensors) or recorder.call(call, tensors)
+            work = recorder.sendrecv(counterpart, distance, tensors) or recorder.call(call, tensors)
         else:
-            self._latest = recorder.call(call, tensors)
-        return self._latest
+            work = recorder.call(call, tensors)
+        if self._latest is not None:
+            self._latest = work
+        return work
+
+    def _start_coalescing(self, _: torch.device) -> None:
+        self._latest = Work.over([])
 
     def _end_coalescing(self, _: torch.device) -> Work:
         """Return the work of the last call, since a group's calls end in order."""
-        return self._latest
+        work, self._latest = self._latest, None
+        return work or Work.over([])
 
     def carry_out(
         self, function: Function, opts: Any, output: Any = (), given: Any = (), *sizes: list[int]

@@ -73,8 +73,19 @@ def watched_streams(recorder: Recorder, device: Any) -> Iterator[None]:
     def wait_stream(stream: Any, other: Any) -> None:
         stream.wait_event(other.record_event())
 
+    def synchronize(of: Any = None, *_: Any, **__: Any) -> None:
+        if isinstance(of, device.Event):
+            if of in marks:
+                recorder.synchronize(marks[of])
+        else:
+            recorder.synchronize()
+
     of_streams: dict[str, Any] = {"record_event": record_event, "wait_event": wait_event, "wait_stream": wait_stream}
-    with patch.multiple(device.Event, record=record_on, wait=wait_on), patch.multiple(device.Stream, **of_streams):
+    with (
+        patch.multiple(device.Event, record=record_on, wait=wait_on, synchronize=synchronize),
+        patch.multiple(device.Stream, create=True, synchronize=synchronize, **of_streams),
+        patch.object(device, "synchronize", synchronize),
+    ):
         yield
 
 
