@@ -6,7 +6,7 @@ that describe the job and not the model, are real.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, partial, wraps
 from importlib.util import find_spec
@@ -29,17 +29,22 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributions import Distribution
 from torch.library import Library
+from torch.optim import optimizer
+from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from collectives.recording.placement import device_of, with_data
-from collectives.recording.replacements import Replacement, fixing, replaced, returning, within
+from collectives.recording.placement import device_of, place, with_data
+from collectives.recording.replacements import Replacement, replaced, returning, within
 from collectives.recording.without_values import INTEGERS, TORCH, CachingFakeMode, WithoutValues
 
 _DEEPCOPY, _ADDRESS, _ASARRAY = Tensor.__deepcopy__, UntypedStorage.data_ptr, torch.asarray
 _SWAP, _PARAMETER, _FAKE_TENSOR = torch.utils.swap_tensors, nn.Parameter.__new__, FakeTensor.__new__
 _SAVE, _LOAD, _REDUCE = torch.save, torch.load, Tensor.__reduce_ex__
+_SET, _BEGIN_LOADING = DataLoader.__setattr__, _BaseDataLoaderIter.__init__
+_NO_WORKERS = {"num_workers": 0, "timeout": 0, "persistent_workers": False, "multiprocessing_context": None}
 _SAVED: dict[str, bytes] = {}  # by path, instead of files
 _LARGEST = 2**43  # bytes of a storage, and of the places at which storages begin
 _MAP_NORESERVE = 0x4000  # Linux's; Python has it from 3.13 on
@@ -60,10 +65,10 @@ for _name in ("batch_norm_elemt", "batch_norm_backward_elemt"):
 
 
 @contextmanager
-def without_data(is_balanced: bool = False) -> Iterator[None]:
+def without_data(in_worker: Callable[[], Any], is_balanced: bool = False) -> Iterator[None]:
     """Let tensors have shapes, dtypes and storages, but no data, within the block.
 
-    is_balanced: let experts get equally many tokens.
+    in_worker: context of what other processes of the program would load. is_balanced: experts get equally many tokens.
     """
     mode = CachingFakeMode()
     without_values = WithoutValues(mode, is_balanced)
@@ -72,7 +77,7 @@ def without_data(is_balanced: bool = False) -> Iterator[None]:
         (FakeTensor, "__format__", _formatted),
     ]
     with (
-        replaced([*_with_real_tensors(), *_without_saving(), *of_values]),
+        replaced([*_with_real_tensors(in_worker), *_without_saving(), *of_values]),
         patch("safetensors.torch.save_file", returning(None)) if find_spec("safetensors") else nullcontext(),
         mode,
         without_values,
@@ -81,7 +86,7 @@ def without_data(is_balanced: bool = False) -> Iterator[None]:
         yield
 
 
-def _with_real_tensors() -> Iterator[Replacement]:
+def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
     """Yield replacements for functions of torch whose tensors need data or memory."""
     make_mesh = device_mesh.init_device_mesh
     # DistributedDataParallel compares shapes with all ranks in C++.
@@ -114,8 +119,10 @@ def _with_real_tensors() -> Iterator[Replacement]:
     yield GradScaler, "_maybe_opt_step", lambda _, optimizer, __, *args, **options: optimizer.step(*args, **options)
     yield Distribution, "_validate_args", False  # it compares values
     # A data loader loads in the program's process: other processes cannot send tensors without data.
-    of_workers = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0}
-    yield fixing(DataLoader, "__init__", multiprocessing_context=None, **of_workers)
+    yield DataLoader, "__setattr__", _load_here
+    yield _BaseDataLoaderIter, "__init__", lambda iterator, loader: _begin_loading(iterator, loader, in_worker)
+    for module in (optimizer, _foreach_utils):  # which update many tensors of these classes at once
+        yield module, "_foreach_supported_types", [*module._foreach_supported_types, FakeTensor]
     yield torch.optim.LBFGS, "step", _refuse_search
     yield nn.init, "_no_grad_trunc_normal_", _drawn_once
 
@@ -128,6 +135,19 @@ def _without_saving() -> Iterator[Replacement]:
     yield from ((torch._C.ScriptModule, name, lambda *_, **__: b"") for name in ("save", "save_to_buffer"))
     yield state_dict_saver, "_save_state_dict", lambda *_, **__: Metadata({})
     yield StateDictStager, "stage", lambda _, state_dict, **__: state_dict  # of async_save
+
+
+def _load_here(loader: Any, name: str, value: Any) -> None:
+    """Set an attribute of a data loader, also of a subclass that makes itself, as if it had no workers."""
+    if name == "num_workers":
+        vars(loader)["has_workers"] = value > 0
+    _SET(loader, name, _NO_WORKERS.get(name, value))
+
+
+def _begin_loading(iterator: Any, loader: Any, in_worker: Callable[[], Any]) -> None:
+    _BEGIN_LOADING(iterator, loader)
+    if loader.has_workers:
+        iterator._next_data = within(in_worker, iterator._next_data)
 
 
 def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Any:
@@ -146,7 +166,9 @@ def _parameter(kind: Any, data: Tensor | None = None, requires_grad: bool = True
     """Make a parameter without data, also of numbers that have data, as it will be trained."""
     if type(data) is Tensor and data.is_floating_point():
         data = torch.empty_strided(data.shape, data.stride(), dtype=data.dtype, device=device_of(data))
-    return _PARAMETER(kind, data, requires_grad)
+    parameter = _PARAMETER(kind, data, requires_grad)
+    place(parameter, parameter.device if data is None else device_of(data))
+    return parameter
 
 
 def _fake_tensor(kind: Any, *args: Any, **options: Any) -> Any:
@@ -157,7 +179,7 @@ def _fake_tensor(kind: Any, *args: Any, **options: Any) -> Any:
 
 def _swap(tensor: Tensor, other: Tensor) -> None:
     """Move a parameter as `module.to()` does with one that has data, also where a graph holds it for a weight norm."""
-    if isinstance(tensor, FakeTensor) and isinstance(other, FakeTensor):
+    if isinstance(tensor, FakeTensor) and isinstance(other, FakeTensor) and tensor.is_meta == other.is_meta:
         tensor.data = other
     else:
         _SWAP(tensor, other)  # type: ignore[no-untyped-call]
@@ -226,8 +248,9 @@ def _address(storage: Any) -> Any:
         frame = frame.f_back
     if storage.device.type != "meta":
         return _ADDRESS(storage)
-    if frame.f_code.co_filename.startswith(str(TORCH)):
-        return 0  # as torch expects
+    caller = frame.f_code.co_filename
+    if not storage.nbytes() or (caller.startswith(str(TORCH)) and not caller.startswith(str(TORCH / "distributed"))):
+        return 0  # as torch expects, but for FSDP, which compares storages
     return _memory().ctypes.data + storage._cdata % _LARGEST
 
 
