@@ -77,6 +77,7 @@ _SINGLE_RANKS = (
     "the program sends to single ranks, as pipelines do: ringsim step will refuse this trace, since the recording of "
     "one rank does not tell what the others do"
 )
+BALANCED = traces.AssumedValues.BALANCED
 _FIND_SHAPES = "_propagate_tensor_meta_non_cached"
 _WITHOUT_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _OF_BOTH = (traces.TraceEventKind.CALL, traces.TraceEventKind.WAIT)
@@ -107,7 +108,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         patch.object(
             ShardingPropagator, _FIND_SHAPES, within(recorder.stopped, vars(ShardingPropagator)[_FIND_SHAPES])
         ),
-        without_data(request.assume is traces.AssumedValues.BALANCED) if request.is_fake else nullcontext(),
+        without_data(request.assume is BALANCED, recorder.stopped) if request.is_fake else nullcontext(),
         replaced(kernels_of_triton(recorder, forget_written) if request.is_fake else ()),
         pretended_cuda(request.ranks_here, request.is_fake) if request.device is traces.Device.CUDA else hidden_cuda(),
         watched_streams(recorder, torch.cpu),
