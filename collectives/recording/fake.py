@@ -40,6 +40,7 @@ from collectives.recording.without_values import INTEGERS, TORCH, CachingFakeMod
 
 _DEEPCOPY, _ADDRESS, _ASARRAY = Tensor.__deepcopy__, UntypedStorage.data_ptr, torch.asarray
 _SWAP, _PARAMETER, _FAKE_TENSOR = torch.utils.swap_tensors, nn.Parameter.__new__, FakeTensor.__new__
+_PART: Any = UntypedStorage.__getitem__
 _SAVE, _LOAD, _REDUCE = torch.save, torch.load, Tensor.__reduce_ex__
 _DATA: Any = Tensor.data
 _SAVED: dict[str, bytes] = {}  # by path, instead of files
@@ -114,6 +115,7 @@ def _with_real_tensors() -> Iterator[Replacement]:
     yield UntypedStorage, "share_memory_", lambda storage: share(storage) if storage.device.type == "cpu" else storage
     for name in ("copy_", "fill_"):
         yield UntypedStorage, name, within(_disable_current_modes, getattr(UntypedStorage, name))
+    yield UntypedStorage, "__getitem__", _part_of_storage
     yield torch, "asarray", _asarray
     yield FakeTensor, "data_ptr", _address_of_tensor
     yield UntypedStorage, "data_ptr", _address
@@ -233,8 +235,14 @@ def _asarray(source: Any, *, dtype: torch.dtype | None = None, **options: Any) -
     """Return a tensor without data for a storage with data, such as a file's."""
     if isinstance(source, UntypedStorage):
         dtype = dtype or torch.get_default_dtype()
-        return torch.empty(source.nbytes() // dtype.itemsize, dtype=dtype)
+        return torch.zeros(source.nbytes() // dtype.itemsize, dtype=dtype)
     return _ASARRAY(source, dtype=dtype, **options)
+
+
+def _part_of_storage(storage: Any, part: Any) -> Any:
+    if storage.device.type == "meta":
+        raise RuntimeError("with --fake a storage has no parts: take parts of its tensor, or record without --fake")
+    return _PART(storage, part)
 
 
 def _address(storage: Any) -> Any:

@@ -1,11 +1,12 @@
 """`ringsim trace --fake`: values, memory and files of programs whose tensors have no data."""
 
+import warnings
 from pathlib import Path
 
 import pytest
 
-from ringsim.traces import Device
-from tests.collectives.recording.recorded import HEAD, LINE, recorded, trace_of
+from ringsim.traces import Device, TraceRequest
+from tests.collectives.recording.recorded import HEAD, LINE, record, recorded, trace_of
 from tests.forked import ROOT
 
 DATA = """
@@ -30,6 +31,8 @@ ones, others = torch.ones(2), torch.ones(2)
 assert ones.data_ptr() == ones.view(2, 1).data_ptr() != others.data_ptr()
 assert len(ctypes.string_at(ctypes.memset(ones.data_ptr(), 1, 8), 8)) == 8
 file = torch.UntypedStorage.from_file(__file__, shared=False, nbytes=8)
+try: torch.ones(4).untyped_storage()[4:8]
+except RuntimeError as error: assert "take parts of its tensor" in str(error)
 assert isinstance(torch.asarray(file[0:8], dtype=torch.float32), torch._subclasses.FakeTensor)
 tokens = torch.randint(0, 8, (64,))
 assert [round(rate.item(), 1) for rate in torch.linspace(0, 0.3, 4)] == [0.0, 0.1, 0.2, 0.3]
@@ -223,6 +226,29 @@ def test_a_program_may_have_its_own_parameters(tmp_path: Path, device: Device) -
         HEAD + OWN_CLASSES.replace("DEVICE", repr("cuda:0" if device is Device.CUDA else "cpu"))
     )
     trace_of(program, is_fake=True, device=device)
+
+
+EPOCHS = """
+for step in range(9):
+    if step % 4 == 3: dist.barrier()
+    train(1)
+"""
+
+
+def test_steps_that_differ_are_told(tmp_path: Path) -> None:
+    """The recorded one may contain what follows an epoch, which a user would take for a part of each step."""
+    (program := tmp_path / "train.py").write_text(HEAD + EPOCHS)
+    warned: list[str] = recorded(program, is_fake=True, call=_warnings)
+    assert [text for text in warned if "steps" in text] == [
+        "the last 2 steps have 0 to 0 TFLOP and 0 to 1 calls; an evaluation or a checkpoint may be among them, as "
+        "after each epoch of few data: record more --steps"
+    ]
+
+
+def _warnings(request: TraceRequest) -> list[str]:
+    with warnings.catch_warnings(record=True) as warned:
+        record(request)
+    return [str(warning.message) for warning in warned]
 
 
 LOADING = """
