@@ -296,10 +296,15 @@ class HeldBytes(Record, frozen=True):
 
 
 class StepMemory(Record, frozen=True):
-    """The memory of a step. peak: at the maximum. end: after the optimizer's step."""
+    """The memory of a step.
+
+    peak: at the maximum. end: after the optimizer's step.
+    reserved: bytes that torch's allocator holds for the step on a GPU; 0 if not known.
+    """
 
     peak: HeldBytes
     end: HeldBytes
+    reserved: values.Whole = 0
 
 
 class ProgramTrace(JsonFile, frozen=True):

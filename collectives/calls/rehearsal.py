@@ -136,7 +136,7 @@ def imitate(
         return
     given = inputs[0]
     if collective in SCATTERING:
-        given = inputs[rank] if len(inputs) > 1 else given.reshape(num_ranks, -1)[rank]
+        given = inputs[rank] if len(inputs) > 1 else given.reshape(num_ranks, given.numel() // num_ranks)[rank]
     result = given if op is None else _reduced(given, op, num_ranks)
     for output in outputs:
         if output is result:  # of a broadcast, which leaves a copy a copy

@@ -29,13 +29,16 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributions import Distribution
 from torch.library import Library
+from torch.optim import optimizer
+from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from collectives.recording.placement import device_of, make_with_keys_of_cpu, with_data
-from collectives.recording.replacements import Replacement, fixing, replaced, returning, within
+from collectives.recording.placement import device_of, make_with_keys_of_cpu, place, with_data
+from collectives.recording.replacements import Replacement, replaced, returning, within
 from collectives.recording.without_values import INTEGERS, TORCH, CachingFakeMode, WithoutValues, set_data
 
 _DEEPCOPY, _ADDRESS, _ASARRAY = Tensor.__deepcopy__, UntypedStorage.data_ptr, torch.asarray
@@ -43,6 +46,8 @@ _SWAP, _PARAMETER, _FAKE_TENSOR = torch.utils.swap_tensors, nn.Parameter.__new__
 _PART: Any = UntypedStorage.__getitem__
 _SAVE, _LOAD, _REDUCE = torch.save, torch.load, Tensor.__reduce_ex__
 _DATA: Any = Tensor.data
+_SET, _BEGIN_LOADING = DataLoader.__setattr__, _BaseDataLoaderIter.__init__
+_NO_WORKERS = {"num_workers": 0, "timeout": 0, "persistent_workers": False, "multiprocessing_context": None}
 _SAVED: dict[str, bytes] = {}  # by path, instead of files
 _FETCHERS = _MapDatasetFetcher, _IterableDatasetFetcher
 _LARGEST = 2**43  # bytes of a storage, and of the places at which storages begin
@@ -64,20 +69,20 @@ for _name in ("batch_norm_elemt", "batch_norm_backward_elemt"):
 
 
 @contextmanager
-def without_data(is_balanced: bool = False, loading: Callable[[], Any] = nullcontext) -> Iterator[None]:
+def without_data(in_worker: Callable[[], Any], is_balanced: bool = False) -> Iterator[None]:
     """Let tensors have shapes, dtypes and storages, but no data, within the block.
 
-    is_balanced: let experts get equally many tokens. loading: makes the context in which data loaders load.
+    in_worker: context of what other processes of the program would load. is_balanced: experts get equally many tokens.
     """
     mode = CachingFakeMode()
     without_values = WithoutValues(mode, is_balanced)
     of_values = [
         (FakeTensor, "numpy", lambda tensor, **_: without_values.array_of(tensor)),
         (FakeTensor, "__format__", _formatted),
-        *((kind, "fetch", within(loading, without_values.loading(kind.fetch))) for kind in _FETCHERS),
+        *((kind, "fetch", without_values.loading(kind.fetch)) for kind in _FETCHERS),
     ]
     with (
-        replaced([*_with_real_tensors(), *_without_saving(), *of_values], [FakeTensor]),
+        replaced([*_with_real_tensors(in_worker), *_without_saving(), *of_values], [FakeTensor]),
         patch("safetensors.torch.save_file", returning(None)) if find_spec("safetensors") else nullcontext(),
         mode,
         without_values,
@@ -86,7 +91,7 @@ def without_data(is_balanced: bool = False, loading: Callable[[], Any] = nullcon
         yield
 
 
-def _with_real_tensors() -> Iterator[Replacement]:
+def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
     """Yield replacements for functions of torch whose tensors need data or memory."""
     make_mesh = device_mesh.init_device_mesh
     # DistributedDataParallel compares shapes with all ranks in C++.
@@ -123,8 +128,10 @@ def _with_real_tensors() -> Iterator[Replacement]:
     yield GradScaler, "_maybe_opt_step", lambda _, optimizer, __, *args, **options: optimizer.step(*args, **options)
     yield Distribution, "_validate_args", False  # it compares values
     # A data loader loads in the program's process: other processes cannot send tensors without data.
-    of_workers = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0}
-    yield fixing(DataLoader, "__init__", multiprocessing_context=None, **of_workers)
+    yield DataLoader, "__setattr__", _load_here
+    yield _BaseDataLoaderIter, "__init__", lambda iterator, loader: _begin_loading(iterator, loader, in_worker)
+    for module in (optimizer, _foreach_utils):  # which update many tensors of these classes at once
+        yield module, "_foreach_supported_types", [*module._foreach_supported_types, FakeTensor]
     yield torch.optim.LBFGS, "step", _refuse_search
     yield nn.init, "_no_grad_trunc_normal_", _drawn_once
 
@@ -137,6 +144,19 @@ def _without_saving() -> Iterator[Replacement]:
     yield from ((torch._C.ScriptModule, name, lambda *_, **__: b"") for name in ("save", "save_to_buffer"))
     yield state_dict_saver, "_save_state_dict", lambda *_, **__: Metadata({})
     yield StateDictStager, "stage", lambda _, state_dict, **__: state_dict  # of async_save
+
+
+def _load_here(loader: Any, name: str, value: Any) -> None:
+    """Set an attribute of a data loader, also of a subclass that makes itself, as if it had no workers."""
+    if name == "num_workers":
+        vars(loader)["has_workers"] = value > 0
+    _SET(loader, name, _NO_WORKERS.get(name, value))
+
+
+def _begin_loading(iterator: Any, loader: Any, in_worker: Callable[[], Any]) -> None:
+    _BEGIN_LOADING(iterator, loader)
+    if loader.has_workers:
+        iterator._next_data = within(in_worker, iterator._next_data)
 
 
 def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Any:
@@ -163,6 +183,7 @@ def _parameter(kind: Any, data: Tensor | None = None, requires_grad: bool = True
         if not issubclass(kind, FakeTensor):
             kind.__bases__ = FakeTensor, *kind.__bases__
         made.__class__ = kind
+    place(made, made.device if data is None else device_of(data))
     return made
 
 
@@ -180,7 +201,7 @@ def _fake_tensor(kind: Any, *args: Any, **options: Any) -> Any:
 
 def _swap(tensor: Tensor, other: Tensor) -> None:
     """Move a parameter as `module.to()` does with one that has data, also where a graph holds it for a weight norm."""
-    if isinstance(tensor, FakeTensor) and isinstance(other, FakeTensor):
+    if isinstance(tensor, FakeTensor) and isinstance(other, FakeTensor) and tensor.is_meta == other.is_meta:
         tensor.data = other
     else:
         _SWAP(tensor, other)  # type: ignore[no-untyped-call]
@@ -255,8 +276,9 @@ def _address(storage: Any) -> Any:
         frame = frame.f_back
     if storage.device.type != "meta":
         return _ADDRESS(storage)
-    if frame.f_code.co_filename.startswith(str(TORCH)):
-        return 0  # as torch expects
+    caller = frame.f_code.co_filename
+    if not storage.nbytes() or (caller.startswith(str(TORCH)) and not caller.startswith(str(TORCH / "distributed"))):
+        return 0  # as torch expects, but for FSDP, which compares storages
     return _memory().ctypes.data + storage._cdata % _LARGEST
 
 

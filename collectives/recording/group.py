@@ -1,8 +1,10 @@
 """`RecordingGroup`: a process group that sends nothing and records each call; `recording` makes torch use it."""
 
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -40,7 +42,8 @@ class RecordingGroup(dist.ProcessGroup):
 
     def __init__(self, store: Any, rank: int, size: int, recorded: RecordedGroup) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
-        self._store, self._recorded, self._latest = store, recorded, Work.over([])
+        self._store, self._recorded = store, recorded
+        self._latest: Work | None = None  # since coalescing began, as it keeps its result
         fake = FakeProcessGroup._create_internal(rank, size)
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
         for device in DEVICES:
@@ -69,14 +72,20 @@ class RecordingGroup(dist.ProcessGroup):
         if name in ("send", "recv"):
             counterpart = replace(call, collective="recv" if name == "send" else "send", peer=(2 * rank - peer) % size)
             distance = (peer - rank if name == "send" else rank - peer) % size
-            self._latest = recorder.sendrecv(counterpart, distance, tensors) or recorder.call(call, tensors)
+            work = recorder.sendrecv(counterpart, distance, tensors) or recorder.call(call, tensors)
         else:
-            self._latest = recorder.call(call, tensors)
-        return self._latest
+            work = recorder.call(call, tensors)
+        if self._latest is not None:
+            self._latest = work
+        return work
+
+    def _start_coalescing(self, _: torch.device) -> None:
+        self._latest = Work.over([])
 
     def _end_coalescing(self, _: torch.device) -> Work:
         """Return the work of the last call, since a group's calls end in order."""
-        return self._latest
+        work, self._latest = self._latest, None
+        return work or Work.over([])
 
     def carry_out(
         self, function: Function, opts: Any, output: Any = (), given: Any = (), *sizes: list[int]
@@ -85,6 +94,9 @@ class RecordingGroup(dist.ProcessGroup):
             return self._note("barrier", 0, [], [], opts)
         if function.name == "all_gather_coalesced":
             output = zip(*output, strict=True)
+        if function.name == "all_to_all_single" and not any(sizes) and "nccl" in dist.get_backend(self):
+            # NCCL exchanges equal parts, and leaves what remains.
+            output, given = (whole.view(-1)[: whole.numel() // self.size() * self.size()] for whole in (output, given))
         collective, rank, root = function.collective, self.rank(), opts.rootRank if function.root else -1
         outputs, inputs = _listed(output), _listed(output if function.is_in_place else given)
         pairs = [(outputs, inputs)]
@@ -153,6 +165,17 @@ class RecordingRingGroup(RingGroup, RecordingGroup):
         return RecordingGroup.carry_out(self, FUNCTIONS["all_reduce"], opts, tensors)
 
 
+class RecordingStore(HashStore):
+    """A store, also in place of a TCPStore, in which nobody else writes, so that waiting for others soon fails."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        super().__init__()
+        super().set_timeout(timedelta(seconds=1))
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Leave the time limit as it is."""
+
+
 def _listed(operand: Any) -> list[Any]:
     return [operand] if isinstance(operand, Tensor) else list(operand)
 
@@ -181,21 +204,28 @@ def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]
         for name in str(backend).lower().split(","):
             if (name := name.rpartition(":")[2]) not in dist.Backend.backend_list:
                 raise AssertionError(f"Unknown c10d backend type {name.upper()}")  # as torch says
+        size, group_rank = (num_ranks, rank) if size < 0 else (size, group_rank)  # which MPI would know
+        if not ranks and (group_rank, size) != (rank, num_ranks):
+            raise RuntimeError(
+                f"the program makes itself rank {group_rank} of {size}, and is recorded as rank {rank} of {num_ranks}: "
+                f"give --ranks {size} --rank {group_rank}"
+            )
         asked_for.append(str(backend))
         made = make(size, group_rank, ranks, dist.Backend(NAME), *rest, **options)
         if made[1] is not None:
             distributed_c10d._world.pg_map[made[0]] = (dist.Backend(backend), made[1])
         return made
 
-    def meet(*_: object, **__: object) -> Iterator[tuple[Any, int, int]]:
-        yield HashStore(), rank, num_ranks
+    def meet(_: object, own_rank: int = -1, size: int = -1, **__: object) -> Iterator[tuple[Any, int, int]]:
+        own_rank = int(os.environ["RANK"]) if own_rank < 0 else own_rank
+        yield RecordingStore(), own_rank, int(os.environ["WORLD_SIZE"]) if size < 0 else size
 
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
     with (
         patch.multiple(distributed_c10d, _new_process_group_helper=make_recording, rendezvous=meet, **_WITHOUT_PEERS),
         # In the store, ranks would wait for others to join a group.
         patch.object(distributed_c10d, "_store_based_barrier", lambda *_: None),
-        patch.multiple(dist, **_WITHOUT_PEERS),
+        patch.multiple(dist, TCPStore=RecordingStore, **_WITHOUT_PEERS),
         patch.object(torch.futures, "collect_all", recorder.collect_all),
         patch.object(torch.futures, "wait_all", lambda futures: [future.wait() for future in futures]),
     ):

@@ -6,12 +6,12 @@ of the recording.
 
 import gc
 import weakref
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -21,23 +21,39 @@ from torch.distributed._tools.common_utils import get_untyped_storages
 from torch.optim.optimizer import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from collectives.recording.allocator import MIB, CachingAllocator, MemoryBlock
 from collectives.recording.placement import device_of, tensors_in
+from collectives.recording.recorder import Recorder
 from ringsim.traces import HeldBytes, StepMemory
 
 _KINDS = ("parameters", "gradients", "optimizer")
 _REST = "rest"
+# In torch's allocator: cuBLAS on an H100 has one for the thread of the program and one for that of backward passes.
+_WORKSPACES = [32 * MIB] * 2
 
 
 @dataclass(slots=True, eq=False)
 class _Storage:
-    """A storage in use. reference: its callback notes the end of the storage."""
+    """A storage in use.
+
+    stream: on which it is made. reference: its callback notes the end of the storage.
+    is_lent: whether another stream uses it (`Tensor.record_stream`).
+    """
 
     device: str
     size_bytes: int
+    stream: Hashable
     reference: "weakref.ref[UntypedStorage]"
+    is_lent: bool = False
 
 
-_Change = tuple[_Storage, int]  # the bytes by which it grows
+class _Change(NamedTuple):
+    """The bytes by which a storage grows. issued, over: commands of the GPU by then."""
+
+    storage: _Storage
+    size_bytes: int
+    issued: int = 0
+    over: int = 0
 
 
 class MemoryWatch:
@@ -49,22 +65,27 @@ class MemoryWatch:
     memory: of the watched step; None until it ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
         self.memory: StepMemory | None = None
         self._known: dict[int, _Storage] = {}  # by address
         self._at_start: list[_Change] = []
         self._changes: list[_Change] = []  # is only appended to, since a storage may end in any thread
-        self._resizing = patch.object(UntypedStorage, "resize_", self._noting(UntypedStorage.resize_))
+        self._patches = (
+            patch.object(UntypedStorage, "resize_", self._noting(UntypedStorage.resize_)),
+            patch.object(Tensor, "record_stream", lambda tensor, *_: self._lend(tensor)),
+        )
         self.is_watching = False
 
     @property
     def is_on_gpu(self) -> bool:
         """Whether a tensor of the step has been on a GPU so far."""
-        return any(storage.device == "cuda" for storage, _ in [*self._at_start, *self._changes])
+        return any(change.storage.device == "cuda" for change in (*self._at_start, *self._changes))
 
     def start(self) -> None:
         self.is_watching = True
-        self._resizing.start()
+        for replacement in self._patches:
+            replacement.start()
         gradients = (parameter.grad for parameter in _parameters() if parameter.grad is not None)
         tensors = (tensor for tensor in (*_all(Tensor), *gradients) if _has_own_storage(tensor))
         mode = active_fake_mode()  # then tensors of none are constants, and those of others a compiler's
@@ -75,14 +96,15 @@ class MemoryWatch:
         if not self.is_watching:
             return
         self.is_watching = False
-        self._resizing.stop()
+        for replacement in self._patches:
+            replacement.stop()
         kinds, changes = self._kinds(), [*self._at_start, *self._changes]
         # A computation on a GPU needs the GPU's memory; tensors on the CPU then need the host's.
-        device = next((storage.device for storage, _ in changes if storage.device != "cpu"), "cpu")
-        changes = [change for change in changes if change[0].device == device]
-        totals = list(accumulate((size_bytes for _, size_bytes in changes), initial=0))
+        device = next((change.storage.device for change in changes if change.storage.device != "cpu"), "cpu")
+        changes = [change for change in changes if change.storage.device == device]
+        totals = list(accumulate((change.size_bytes for change in changes), initial=0))
         until_peak = changes[: totals.index(max(totals))]
-        self.memory = StepMemory(peak=_held(until_peak, kinds), end=_held(changes, kinds))
+        self.memory = StepMemory(_held(until_peak, kinds), _held(changes, kinds), _reserved_bytes(changes))
         self._known.clear()
 
     def read(self, tensors: Iterable[Tensor]) -> None:
@@ -96,18 +118,28 @@ class MemoryWatch:
             storage, device = tensor.untyped_storage(), device_of(tensor).type
             if (known := self._note_size(storage)) is None:
                 if self.is_watching and tensor.device.type != "meta":
-                    changes.append((self._new(storage, device), storage.nbytes()))
+                    self._append(self._new(storage, device), storage.nbytes(), changes)
             elif device == "cuda":  # C++ makes DDP's buckets on the CPU
                 known.device = device
+
+    def _append(self, storage: _Storage, size_bytes: int, changes: list[_Change] | None = None) -> None:
+        of_step = self._changes if changes is None else changes
+        of_step.append(_Change(storage, size_bytes, self._recorder.issued, self._recorder.over))
+
+    def _lend(self, tensor: Tensor) -> None:
+        if (known := self._known.get(tensor.untyped_storage()._cdata)) is not None:
+            known.is_lent = True
 
     def _new(self, storage: UntypedStorage, device: str) -> _Storage:
         address = storage._cdata
 
         def ended(_: object) -> None:
             if (known := self._known.pop(address, None)) is not None:  # else the step is over
-                self._changes.append((known, -known.size_bytes))
+                self._recorder.issued += known.is_lent  # an event on the other stream
+                self._append(known, -known.size_bytes)
 
-        self._known[address] = _Storage(device, storage.nbytes(), weakref.ref(storage, ended))
+        stream = self._recorder.current_stream
+        self._known[address] = _Storage(device, storage.nbytes(), stream, weakref.ref(storage, ended))
         return self._known[address]
 
     def _note_size(self, storage: UntypedStorage) -> _Storage | None:
@@ -115,7 +147,7 @@ class MemoryWatch:
         known = self._known.get(storage._cdata)
         if known is not None and (grown := storage.nbytes() - known.size_bytes):
             known.size_bytes += grown
-            self._changes.append((known, grown))
+            self._append(known, grown)
         return known
 
     def _noting(self, resize: Any) -> Any:
@@ -177,6 +209,31 @@ def _has_own_storage(tensor: Tensor) -> bool:
 
 def _held(changes: list[_Change], kinds: dict[_Storage, str]) -> HeldBytes:
     held: Counter[str] = Counter()
-    for storage, size_bytes in changes:
-        held[kinds.get(storage, _REST)] += size_bytes
+    for change in changes:
+        held[kinds.get(change.storage, _REST)] += change.size_bytes
     return HeldBytes(*(held[kind] for kind in (*_KINDS, _REST)))
+
+
+def _reserved_bytes(changes: list[_Change]) -> int:
+    """Return the memory that torch's allocator has reserved after the step, if it begins with full segments only.
+
+    The memory of a storage that is lent to another stream can be used again when the GPU has done what had been issued.
+    """
+    allocator = CachingAllocator()
+    blocks: dict[_Storage, MemoryBlock] = {}
+    sizes: Counter[_Storage] = Counter()
+    lent: deque[tuple[int, MemoryBlock]] = deque()
+    for size_bytes in _WORKSPACES:
+        allocator.allocate(size_bytes)
+    for storage, size_bytes, issued, over in changes:
+        while lent and lent[0][0] <= over:
+            allocator.free(lent.popleft()[1])
+        block = blocks.pop(storage, None)
+        if block and storage.is_lent:
+            lent.append((issued, block))
+        elif block:
+            allocator.free(block)
+        sizes[storage] += size_bytes
+        if sizes[storage]:
+            blocks[storage] = allocator.allocate(sizes[storage], storage.stream)
+    return allocator.reserved_bytes

@@ -30,6 +30,7 @@ from ringsim.traces import Operator
 
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
+_READING = aten._local_scalar_dense.default  # by `item`
 
 # Operators that write their first argument without reading it.
 _OVERWRITING = {"aten.copy_", "aten._foreach_copy_", "aten.fill_", "aten.zero_", "aten._foreach_zero_"}
@@ -126,11 +127,11 @@ class OperatorWatch(OnPlainTensors):
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
         self.is_watching = False
-        self.memory = MemoryWatch()
+        self.memory = MemoryWatch(recorder)
 
     def start(self) -> None:
         self.is_watching = True
-        self.memory = MemoryWatch()
+        self.memory = MemoryWatch(self._recorder)
         self.memory.start()
         self.__enter__()  # type: ignore[no-untyped-call]
 
@@ -140,6 +141,8 @@ class OperatorWatch(OnPlainTensors):
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        if func is _READING:
+            self._recorder.synchronize()
         if func is _DEVICE or self._recorder.is_stopped:
             return func(*args, **kwargs)
         if func.namespace == "_c10d_functional":

@@ -3,6 +3,7 @@
 torch's C++ sees tensors of the CPU, since a build for CPUs has neither streams nor an autograd engine for CUDA.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
@@ -16,6 +17,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch._dynamo import utils as dynamo
 from torch._dynamo.utils import get_torch_function_mode_stack, set_torch_function_mode_stack
 from torch._functorch import config
+from torch._guards import active_fake_mode
 from torch._ops import OpOverload
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -41,6 +43,7 @@ _ASK_CPP: Any = Tensor.device.__get__
 _MAKE_SUBCLASS, _DISPATCH = Tensor._make_subclass, FakeTensor.__torch_dispatch__
 _RUN_IN_MODE = FakeTensorMode.dispatch
 _SAVE = saved_tensors_hooks.__init__
+_BEGIN_THREAD = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 _PAD = torch._C._nn.pad_sequence
 _RUN = fake_tensor.run_fallback_kernel
 _DEVICE = torch.ops.prim.device.default
@@ -133,6 +136,20 @@ class OnCuda(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+class WithDataOnCuda(OnCuda):
+    """Runs functions on tensors with data, such as those of another thread, and places what they make on CUDA."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None) -> Any:
+        kwargs = dict(kwargs or {})
+        device = gpu_of(args)
+        if func not in (_PARSE_TO, _parse) and kwargs.get("device") is not None:
+            device = with_index(kwargs["device"])
+            kwargs["device"] = CPU if Device(device).type == "cuda" else device
+        outcome = super().__torch_function__(func, types, args, kwargs)
+        place_made(outcome, device)
+        return outcome
+
+
 def _joined(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
     """Return `torch.tensor(data)` of lists of tensors, whose numbers C++ would read."""
     if isinstance(data, list | tuple):
@@ -173,6 +190,8 @@ def _moved(tensor: Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> Any
     options = {"non_blocking": non_blocking, "memory_format": memory_format or torch.preserve_format}
     if device is None or device == device_of(tensor):
         return _TO(tensor, dtype=dtype or tensor.dtype, copy=copy, **options)
+    if active_fake_mode() is None:
+        return with_data(device, _TO, tensor, dtype=dtype or tensor.dtype, copy=True, **options)
     device = FROM_PYTHON if device == CPU else device
     return torch.ops.aten._to_copy(tensor, dtype=dtype, device=device, **options)
 
@@ -298,6 +317,7 @@ def placed_on_cuda() -> Iterator[None]:
 
 
 def _replacements() -> Iterator[Replacement]:
+    yield threading.Thread, "_bootstrap_inner", within(WithDataOnCuda, _BEGIN_THREAD)
     yield FakeTensor, "__torch_dispatch__", classmethod(_dispatched)
     yield FakeTensorMode, "dispatch", _made_in_place
     yield FakeTensor, "_normalize_fake_device", staticmethod(lambda at: CPU if at == FROM_PYTHON else with_index(at))

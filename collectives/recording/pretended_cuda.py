@@ -104,9 +104,6 @@ def _without_gpu() -> Iterator[Replacement]:
     yield torch, "get_autocast_gpu_dtype", partial(torch.get_autocast_dtype, "cpu")
     yield torch, "set_autocast_gpu_dtype", partial(torch.set_autocast_dtype, "cpu")
     yield autocast_mode.autocast, "__init__", _autocast
-    begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
-    # Also with --fake, since tensors of other threads have data.
-    yield threading.Thread, "_bootstrap_inner", within(CpuForCuda, begin)
     yield fixing(nn.parallel.DistributedDataParallel, "__init__", device_ids=None, output_device=None)
     yield _changed(torch, "is_autocast_enabled", lambda args, kwargs: _all_on_cpu(args or ("cuda",), kwargs))
     yield _changed(torch, "set_autocast_enabled", lambda args, kwargs: _all_on_cpu(("cuda", *args)[-2:], kwargs))
@@ -127,6 +124,8 @@ def _autocast(
 
 def _on_the_cpu() -> Iterator[Replacement]:
     """Yield the replacements for methods and classes that take a device without a function of a tensor."""
+    begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+    yield threading.Thread, "_bootstrap_inner", within(CpuForCuda, begin)
     yield Tensor, "cuda", lambda itself, *_, **__: itself
     yield sys.modules[nn.DataParallel.__module__], "_get_available_device_type", returning(None)  # it calls its module
     # A GPU has kernels of attention that a CPU lacks.

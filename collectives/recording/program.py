@@ -9,14 +9,18 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import accumulate
+from multiprocessing.context import ForkProcess, ForkServerProcess, SpawnProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
 import torch
 from msgspec.structs import replace
+from torch import distributed as dist
 from torch import multiprocessing
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.distributed import rpc
@@ -28,11 +32,12 @@ from collectives.recording.group import recording
 from collectives.recording.operators import kernels_of_triton
 from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
 from collectives.recording.recorder import Recorder, StreamMoment
-from collectives.recording.replacements import replaced, within
+from collectives.recording.replacements import replaced, returning, within
 from collectives.recording.step_counter import EnoughError, StepCounter
 from collectives.recording.without_values import forget_written
 from ringsim import traces
 from ringsim.measurements import provenance
+from ringsim.units import plural
 
 
 @contextmanager
@@ -68,8 +73,19 @@ def watched_streams(recorder: Recorder, device: Any) -> Iterator[None]:
     def wait_stream(stream: Any, other: Any) -> None:
         stream.wait_event(other.record_event())
 
+    def synchronize(of: Any = None, *_: Any, **__: Any) -> None:
+        if isinstance(of, device.Event):
+            if of in marks:
+                recorder.synchronize(marks[of])
+        else:
+            recorder.synchronize()
+
     of_streams: dict[str, Any] = {"record_event": record_event, "wait_event": wait_event, "wait_stream": wait_stream}
-    with patch.multiple(device.Event, record=record_on, wait=wait_on), patch.multiple(device.Stream, **of_streams):
+    with (
+        patch.multiple(device.Event, record=record_on, wait=wait_on, synchronize=synchronize),
+        patch.multiple(device.Stream, create=True, synchronize=synchronize, **of_streams),
+        patch.object(device, "synchronize", synchronize),
+    ):
         yield
 
 
@@ -77,7 +93,6 @@ _SINGLE_RANKS = (
     "the program sends to single ranks, as pipelines do: ringsim step will refuse this trace, since the recording of "
     "one rank does not tell what the others do"
 )
-BALANCED = traces.AssumedValues.BALANCED
 _FIND_SHAPES = "_propagate_tensor_meta_non_cached"
 UNLIKE = 1.5  # times the operations of another step
 _WITHOUT_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
@@ -109,7 +124,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         patch.object(
             ShardingPropagator, _FIND_SHAPES, within(recorder.stopped, vars(ShardingPropagator)[_FIND_SHAPES])
         ),
-        without_data(request.assume is BALANCED, recorder.stopped) if request.is_fake else nullcontext(),
+        without_data(recorder.stopped, request.assume is not None) if request.is_fake else nullcontext(),
         replaced(kernels_of_triton(recorder, forget_written) if request.is_fake else ()),
         pretended_cuda(request.ranks_here, request.is_fake) if request.device is traces.Device.CUDA else hidden_cuda(),
         watched_streams(recorder, torch.cpu),
@@ -162,7 +177,7 @@ def _require_steps(counter: StepCounter, request: traces.TraceRequest) -> None:
     if counter.recorded:
         return
     if counter.processes.have_trained:
-        _refuse_processes()
+        raise ProgramError("the program starts its ranks itself, by multiprocessing.Process: let torchrun start them")
     asks = "" if request.device is traces.Device.CUDA else "; if it asks for GPUs first, give --device cuda"
     raise ProgramError(
         f"{request.program}: it ended after {counter}, and at least one more is recorded: let it make more{asks}"
@@ -181,7 +196,8 @@ def _run(request: traces.TraceRequest) -> None:
                 thread.join()
     except SystemExit as ended:
         if ended.code not in (None, 0):
-            raise ProgramError(f"{request.program}: it ended with exit code {ended.code}") from None
+            cause = f" after {_told(ended.__context__, request)}" if ended.__context__ else ""
+            raise ProgramError(f"{request.program}: it ended with exit code {ended.code}{cause}") from None
     except Exception as error:
         raise _told(error, request) from error
 
@@ -208,6 +224,8 @@ def _told(error: BaseException, request: traces.TraceRequest) -> ProgramError:
         advice = "; a program that was written for GPUs needs --device cuda"
     elif isinstance(error, NotImplementedError) and not request.is_fake:
         advice = "; a CPU has no such kernel: record with --fake, where nothing is computed"
+    elif isinstance(error, dist.DistStoreError):
+        advice = "; a recorded rank has no peers that write into its store: leave it out there"
     text = str(error).partition(" This could be because ")[0]  # torch then lists all of its kernels
     return ProgramError(f"{place}: {type(error).__name__}: {text.rstrip('.') if advice else text}{advice}")
 
@@ -231,18 +249,25 @@ def _as_started_by_torchrun(request: traces.TraceRequest) -> Iterator[None]:
         "TORCHELASTIC_RESTART_COUNT": 0,
         "TORCHELASTIC_MAX_RESTARTS": 0,
     }
+    spawn = partial(_run_own, request)
     folder = os.getcwd() if request.is_module else str(Path(request.program).resolve().parent)
     with (
         patch.dict(os.environ, {name: str(value) for name, value in environment.items()}),
         patch.multiple(sys, argv=[request.program, *request.arguments], path=[folder, *sys.path]),
-        patch.multiple(multiprocessing, spawn=_refuse_processes, start_processes=_refuse_processes),
+        patch.multiple(multiprocessing, spawn=spawn, start_processes=spawn),
+        # A fork knows that it must not train.
+        replaced((kind, "_Popen", staticmethod(ForkProcess._Popen)) for kind in (SpawnProcess, ForkServerProcess)),
         patch.object(rpc, "init_rpc", _refuse_rpc),
     ):
         yield
 
 
-def _refuse_processes(*_: object, **__: object) -> NoReturn:
-    raise ProgramError("the program starts its ranks itself, by torch.multiprocessing: record one that torchrun starts")
+def _run_own(request: traces.TraceRequest, fn: Any, args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> Any:
+    """Run the function of torch.multiprocessing.spawn for the recorded rank only, in this process."""
+    if nprocs not in (request.ranks_here, request.num_ranks):
+        raise ProgramError(f"the program starts {plural(nprocs, 'rank')} itself: give --ranks {nprocs}")
+    fn(request.rank % nprocs, *args)
+    return SimpleNamespace(join=returning(True), processes=[])
 
 
 def _refuse_rpc(*_: object, **__: object) -> NoReturn:

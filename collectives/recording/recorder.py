@@ -25,6 +25,9 @@ from ringsim.traces import SENDRECV, Operator, TraceCall, TracedStep, TraceEvent
 BEFORE_THE_STEP = -1
 MAIN = "main"  # the stream of the computations, whatever the program calls it
 COMPUTATIONS = -1  # in a Position
+# Commands that a GPU has accepted and not begun before CUDA lets the CPU wait; nobody documents the number.
+COMMAND_QUEUE = 1024
+COMMANDS_OF_CALL = 5  # for streams to wait for each other and for the kernel
 _BETWEEN = TraceEventKind.CALL, TraceEventKind.COMPUTE
 _ALIKE = "collective", "size_bytes", "dtype", "group", "peer"
 
@@ -34,10 +37,11 @@ Position = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class StreamMoment:
-    """A moment of a stream in a step, and the work that is over by then."""
+    """A moment of a stream in a step, and the work that is over by then. issued: the commands issued before."""
 
     step: int
     position: Position
+    issued: int
 
 
 class StreamOrder:
@@ -82,6 +86,7 @@ class Recorder:
     work.
 
     clock: returns seconds; must stand still if nothing is computed.
+    issued: commands that the program has given to the GPU.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -92,6 +97,7 @@ class Recorder:
         self._awaited_in_callback: list[RecordedWork] | None = None  # None unless what is chained to a future runs
         self._main_stream = torch.cpu.current_stream()
         self.in_graph = False  # whether compiled code launches the kernels
+        self.issued = self._over = 0
         self._begin_step()
 
     def _begin_step(self) -> None:
@@ -105,6 +111,19 @@ class Recorder:
         self._step_computed_s = 0.0
         # The moments when computing resumed, and the seconds of this step computed by then.
         self._resumed: list[tuple[float, float]] = [(self._since_s, 0.0)]
+
+    @property
+    def over(self) -> int:
+        """The commands that are over by now, if the GPU is slower than the CPU, as with large tensors."""
+        return max(self._over, self.issued - COMMAND_QUEUE)
+
+    def synchronize(self, mark: StreamMoment | None = None) -> None:
+        """Note that the CPU waits for the GPU, up to a mark or for all that it has issued."""
+        self._over = max(self._over, mark.issued if mark else self.issued)
+
+    @property
+    def current_stream(self) -> Hashable:
+        return self._streams.current()
 
     @property
     def is_stopped(self) -> bool:
@@ -153,6 +172,7 @@ class Recorder:
         On a side stream a copy before a call, or work on the result before another stream waits for it, is part of the
         call. Arithmetic needs the same multiprocessors on any stream.
         """
+        self.issued += 1
         if operator.flops or not operator.is_counted or self._streams.current() == MAIN:
             self._operators[replace(operator, in_graph=True) if self.in_graph else operator] += 1
 
@@ -161,7 +181,7 @@ class Recorder:
             name = self._streams.name(stream)
             if name == MAIN:
                 self._end_computation()
-            return StreamMoment(len(self.steps), self._streams.position(name))
+            return StreamMoment(len(self.steps), self._streams.position(name), self.issued)
 
     def wait_for(self, mark: StreamMoment, stream: Any) -> None:
         with self.stopped():
@@ -175,6 +195,7 @@ class Recorder:
 
     def call(self, call: TraceCall, result: list[torch.Tensor]) -> "RecordedWork":
         with self.stopped():
+            self.issued += COMMANDS_OF_CALL
             index, stream = len(self._calls), self._streams.current()
             self._append(TraceEventKind.CALL, index)
             if stream != MAIN:

@@ -12,6 +12,7 @@ from ringsim.gpus import Roofline
 from ringsim.report.run_summary import expected_rows
 from ringsim.report.table import DataTable, TableCell, TableColumn, share_cell, size_cell
 from ringsim.text_table import align_columns, wrap_text
+from ringsim.traces import StepMemory
 from ringsim.training_step import LOWER_BOUND, BucketCaps, DdpStep, StepProfile, TracePrediction, TraceScaling
 from ringsim.units import format_size, format_time, plural
 
@@ -108,7 +109,7 @@ def step_facts(prediction: TracePrediction) -> list[tuple[str, str]]:
     rows.append(("exposed", f"{_time(mean.exposed_s)} of {_time(mean.communication_s)} of communication"))
     rows += _steps(prediction)
     if prediction.trace.memory:
-        rows.append(("memory", _memory(prediction.trace.memory.peak.total, prediction)))
+        rows.append(("memory", _memory(prediction.trace.memory, prediction)))
     return rows
 
 
@@ -157,14 +158,19 @@ def _steps(prediction: TracePrediction) -> list[tuple[str, str]]:
     return [("steps", text + (left_out if missing else ""))]
 
 
-def _memory(peak: int, prediction: TracePrediction) -> str:
-    rates, verdict = prediction.computing.rates, ""
+def _memory(memory: StepMemory, prediction: TracePrediction) -> str:
+    rates, verdict, peak = prediction.computing.rates, "", memory.peak.total
     if prediction.trace.is_compiled:
         verdict = " in eager mode"
     elif rates and rates.memory_bytes:
         room = format_size(rates.memory_bytes)
         verdict = f": MORE THAN THE {room} of the GPU" if peak > rates.memory_bytes else f", of {room}"
-    return f"{format_size(peak)} at the peak{verdict} (memory of tensors, without allocator and workspaces)"
+        if peak <= rates.memory_bytes < memory.reserved:
+            verdict = f"; in {room} the allocator often has to give memory back, or fails"
+    if not (memory.reserved and prediction.computing.on_gpu):
+        return f"{format_size(peak)} at the peak{verdict} (memory of tensors, without allocator and workspaces)"
+    held = f"{format_size(peak)} of tensors at the peak, {format_size(memory.reserved)} reserved by torch's allocator"
+    return f"{held}{verdict} (without CUDA's context and NCCL's buffers)"
 
 
 def calls_table(prediction: TracePrediction) -> DataTable:

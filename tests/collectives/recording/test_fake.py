@@ -163,8 +163,15 @@ mesh = init_device_mesh("cuda", (8,))
 assert tensor.randn(8, 2, device_mesh=mesh, placements=[tensor.Shard(0)]).to_local().shape == (1, 2)
 check(norm, model.weight, model.weight.grad, model.weight.to_local())
 total = []
-(thread := threading.Thread(target=lambda: total.append(ones.sum().item()))).start()
-assert thread.join() or total == [1.0]
+def load():  # in a thread, as loaders of checkpoints do
+    total.append(ones.sum().item())
+    part = torch.ones(2).to(device=3, dtype=torch.float32)
+    check(part, part + 1, part[1:], nn.Parameter(part), torch.zeros(2, device="cuda"), nn.Linear(2, 2).cuda().weight)
+    check(part.cpu(), device=torch.device("cpu"))
+    total.append(part)
+(thread := threading.Thread(target=load)).start()
+assert thread.join() or total[0] == 1.0
+check(nn.Parameter(total[1]), total[1] * 2)
 assert norm.item() == float(norm) == 1 and torch.isfinite(norm) and not norm > 10
 train()
 """

@@ -112,3 +112,46 @@ def test_gradients_may_be_sparse(tmp_path: Path, is_fake: bool) -> None:
     memory = trace_of(program, is_fake=is_fake).memory
     assert memory is not None
     assert (memory.end.parameters, memory.end.gradients) == (99 * 4 * 4, 0 if is_fake else 16 * (8 + 4 * 4))
+
+
+BLOCK = 16 * 2**20  # bytes
+LENDING = f"""{IMPORTS}
+dist.init_process_group("nccl")
+torch.set_default_device("cuda")
+WAY = sys.argv[1]
+weight, stream = nn.Parameter(torch.ones(1)), torch.cuda.Stream()
+optimizer = torch.optim.SGD([weight])
+while True:
+    for _ in range(3):
+        block = torch.empty({BLOCK}, dtype=torch.uint8)
+        if WAY == "gathers":
+            dist.all_gather_into_tensor(block, block[: {BLOCK // NUM_RANKS}].clone())
+        elif WAY != "keeps":
+            block.record_stream(stream)
+        del block
+        if WAY == "synchronizes":
+            torch.cuda.synchronize()
+        if WAY == "waits":
+            stream.record_event().synchronize()
+        if WAY == "reads":
+            weight.sum().item()
+        for _ in range(1025 if WAY == "is busy" else 0):
+            weight.detach().add_(1)
+    weight.sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "num_blocks"),
+    [("keeps", 1), ("lends", 3), ("synchronizes", 1), ("waits", 1), ("reads", 1), ("is busy", 1), ("gathers", 2.25)],
+)
+def test_memory_is_used_again(tmp_path: Path, way: str, num_blocks: float, is_fake: bool) -> None:
+    """That of a stream to which it is lent, when the GPU must have done with it; a call's result is kept by nobody.
+
+    The allocator also has 64 MiB of cuBLAS, a segment of small blocks, and one of 20 MiB for what is gathered.
+    """
+    (program := tmp_path / "train.py").write_text(LENDING)
+    memory = memory_of(program, way, 0, is_fake, Device.CUDA)
+    assert memory.reserved == num_blocks * BLOCK + 66 * 2**20
+    assert memory.end.total < 100

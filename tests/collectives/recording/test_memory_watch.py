@@ -4,6 +4,7 @@ import sys
 import threading
 
 from collectives.recording.memory import MemoryWatch
+from collectives.recording.recorder import Recorder
 
 
 def test_other_threads_go_on() -> None:
@@ -23,7 +24,7 @@ def test_other_threads_go_on() -> None:
     try:
         thread.start()
         for _ in range(4):
-            watch = MemoryWatch()
+            watch = MemoryWatch(Recorder())
             watch.start()
             watch.stop()
     finally:

@@ -12,7 +12,7 @@ from tests.collectives.recording.recorded import HEAD, IMPORTS, LINE, recorded, 
 PROGRAM = f"""{IMPORTS}
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, ShardingStrategy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.data import DataLoader, Dataset
 WAY = sys.argv[1]
@@ -55,7 +55,7 @@ def ask():
     assert len(ones) == 17 and all(one.shape == (2,) for one in ones)
     is_fake = isinstance(ones[0], torch._subclasses.FakeTensor)
     on_cuda = [one for one in ones if one.device == device and one.is_cuda and one.get_device() == local_rank]
-    assert len(on_cuda) == (14 if is_fake else 0)  # not: pinned, of another thread, and on device 0
+    assert len(on_cuda) == (15 if is_fake else 0)  # not: pinned, and on device 0
     torch.randperm(4, generator=torch.Generator(device="cuda").manual_seed(1), device="cuda")
     assert isinstance(torch.default_generator, torch.Generator)
     weights = os.path.join(os.path.dirname(__file__), "weights.pt")
@@ -96,7 +96,11 @@ def main():
             fully_shard(layer, mesh=mesh, mp_policy=policy)
         model.to_empty(device="cuda")
     elif WAY == "fsdp1":
-        model = FullyShardedDataParallel(model, device_id=torch.cuda.current_device())
+        with torch.device("meta"):
+            model = layers()
+        options = {{"sharding_strategy": ShardingStrategy.SHARD_GRAD_OP, "use_orig_params": True}}
+        options["param_init_fn"] = lambda layer: layer.to_empty(device=device, recurse=False)
+        model = FullyShardedDataParallel(model, device_id=torch.cuda.current_device(), **options)
     elif WAY == "tensor":
         mesh = init_device_mesh("cuda", (size // 2, 2), mesh_dim_names=("data", "tensor"))
         for layer in model:
@@ -191,6 +195,30 @@ def test_programs_are_told_what_they_lack(program: Path, tmp_path: Path) -> None
     told = recorded(chooses, is_fake=True)
     assert told.startswith(f"{chooses}:{LINE}: aten.")
     assert told.endswith("give --assume balanced if a router of experts causes it, or record without --fake")
+
+
+LOADED = """
+class Noisy(torch.utils.data.Dataset):
+    def __len__(self): return 100
+    def __getitem__(self, index): return torch.full((4,), 0.5).sigmoid()
+layer = nn.Linear(4, 4, device="cuda")
+optimizer = torch.optim.AdamW(layer.parameters())
+for batch in torch.utils.data.DataLoader(Noisy(), 2, num_workers=int(sys.argv[1])):
+    layer(batch.cuda()).sum().backward()
+    nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_operators_are_those_of_a_gpu(tmp_path: Path, num_workers: int) -> None:
+    """An optimizer updates many parameters at once; what workers of a data loader compute is not the program's."""
+    (program := tmp_path / "train.py").write_text(HEAD + LOADED)
+    (step,) = trace_of(program, str(num_workers), is_fake=True, device=Device.CUDA).steps
+    names = [operator.name for event in step.events for operator in event.operators for _ in range(operator.count)]
+    assert names.count("aten.sigmoid") == (0 if num_workers else 2)
+    assert {"aten._foreach_norm", "aten._foreach_lerp_"} < set(names)
+    assert "aten.lerp_" not in names
 
 
 AUTOCAST = """

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from ringsim.traces import ProgramTrace, TraceEventKind, TraceRequest
-from tests.collectives.recording.recorded import BACKEND, HEAD, LINE, record, recorded, trace_of
+from tests.collectives.recording.recorded import BACKEND, HEAD, IMPORTS, LINE, record, recorded, trace_of
 
 CALL, WAIT = TraceEventKind.CALL, TraceEventKind.WAIT
 DDP = """
@@ -225,16 +225,61 @@ def test_exchanges_are_recorded_alike_whoever_does_them(tmp_path: Path, rank: in
     assert algorithms[1] == algorithms[2]
 
 
-STARTS_RANKS = "the program starts its ranks itself, by torch.multiprocessing"
+SPAWNS = f"""{IMPORTS}
+def main(local_rank, node, size):
+    dist.init_process_group("gloo", "tcp://localhost:29500", rank=8 * node + local_rank, world_size=size)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters())
+    while True:
+        model(torch.ones(2, 2)).sum().backward()
+        optimizer.step()
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(main, (int(sys.argv[1]), int(sys.argv[2])), 8, join=False).join()
+"""
+
+
+def test_ranks_that_the_program_spawns_are_recorded(tmp_path: Path) -> None:
+    """The process of the recorded rank only, on one host and on one of two; else the job has other ranks."""
+    (program := tmp_path / "train.py").write_text(SPAWNS)
+    for node in (0, 1):
+        size = 8 * (node + 1)
+        (step,) = trace_of(program, str(node), str(size), num_ranks=size, rank=size - 1).steps
+        assert [(call.collective, call.size_bytes) for call in step.calls] == [("all_reduce", 24)]
+    told = "the program makes itself rank 3 of 16, and is recorded as rank 3 of 8: give --ranks 16 --rank 3"
+    assert told in str(recorded(program, "0", "16", rank=3))
+
+
+@pytest.mark.parametrize(("num_ranks", "size_bytes"), [(4, 32), (16, 0)])
+def test_nccl_exchanges_equal_parts_and_leaves_what_remains(tmp_path: Path, num_ranks: int, size_bytes: int) -> None:
+    """As ncclAllToAll does of a count that is not a multiple of the ranks."""
+    exchange = "dist.all_to_all_single(torch.empty(10), torch.ones(10))"
+    (program := tmp_path / "train.py").write_text(f"{HEAD}while True: {exchange}; train(1)\n")
+    (step,) = trace_of(program, num_ranks=num_ranks).steps
+    assert [(call.collective, call.size_bytes) for call in step.calls] == [("all_to_all", size_bytes)]
+
+
+@pytest.mark.parametrize("asked", ['"mpi"', '"gloo", store=dist.TCPStore("host", 1, 8), rank=0, world_size=8'])
+def test_groups_meet_by_themselves(tmp_path: Path, asked: str) -> None:
+    """MPI would know the rank, and a TCPStore would wait for all ranks."""
+    (program := tmp_path / "train.py").write_text(HEAD.replace(f'"{BACKEND}"', asked) + "train()")
+    assert len(trace_of(program).groups[0].ranks) == 8
+
+
+STARTS_RANKS = "the program starts its ranks itself, by multiprocessing.Process"
+PROCESSES = (
+    "ranks = [multiprocessing.Process(target=train) for _ in 'ab']; [each.start() for each in ranks]; "
+    "[each.join() for each in ranks]"
+)
 REFUSALS = {
     **{f"train({n})": f"it ended after {n} steps of a torch.optim.Optimizer; 3 warm up" for n in (3, 0)},
-    "ranks = [multiprocessing.Process(target=train) for _ in 'ab']; [each.start() for each in ranks]; "
-    "[each.join() for each in ranks]": STARTS_RANKS,
-    "torch.multiprocessing.spawn(print, (), 2)": STARTS_RANKS,
+    **{f"multiprocessing.set_start_method({way!r}); {PROCESSES}": STARTS_RANKS for way in ("fork", "spawn")},
+    "torch.multiprocessing.spawn(print, (), 2)": "the program starts 2 ranks itself: give --ranks 2",
+    "dist.TCPStore('host', 1, 8).get('key')": "a recorded rank has no peers that write into its store: leave it out",
     "dist.recv(torch.ones(1))": "the program must name the one that it receives from",
     "torch.distributed.rpc.init_rpc('worker')": f"train.py:{LINE}: the program calls other ranks by torch.distributed",
     "raise KeyError('data')": f"train.py:{LINE}: KeyError: 'data'",
     "sys.exit(7)": "it ended with exit code 7",
+    "try: [][1]\nexcept IndexError: sys.exit(7)": "it ended with exit code 7 after /",
     "def f(:": f"train.py: SyntaxError: invalid syntax (train.py, line {LINE})",
     "'nosuch'": "train.py:5: AssertionError: Unknown c10d backend type NOSUCH",
     "'cpu:gloo,cuda:nosuch'": "train.py:5: AssertionError: Unknown c10d backend type NOSUCH",

@@ -27,10 +27,10 @@ def plain() -> ProgramTrace:
     return traced(step, groups=(ALL, Group((0, 2), "gloo")))
 
 
-def holding(gib: int) -> ProgramTrace:
-    """The step, and the memory that it needs at its peak."""
+def holding(gib: int, reserved_gib: int = 0) -> ProgramTrace:
+    """The step, the memory that it needs at its peak, and what the allocator makes of it."""
     held = HeldBytes(2**30, 2**30, 2**30, (gib - 3) * 2**30)
-    return replace(plain(), memory=StepMemory(held, held))
+    return replace(plain(), memory=StepMemory(held, held, reserved_gib * 2**30))
 
 
 def compiled() -> ProgramTrace:
@@ -73,6 +73,9 @@ TRACES = {
     "plain": plain(),
     "80 GiB": holding(80),
     "81 GiB": holding(81),
+    "70 of 80 GiB": holding(70, 80),
+    "80 of 90 GiB": holding(80, 90),
+    "81 of 90 GiB": holding(81, 90),
     "compiled": compiled(),
     "uncounted": uncounted(),
     "awaiting 0": awaiting(0),
@@ -92,6 +95,7 @@ ASKED = [
     ("compiled", (*H100, "--measured-step", "2ms")),
     *((name, (*ON_GPUS, "--flops", "100TFLOP/s", "--memory-bandwidth", "1TB/s")) for name in ("plain", "81 GiB")),
     *((name, H100) for name in ("80 GiB", "81 GiB", "compiled", "uncounted", "8 steps", "1 step")),
+    *((f"{needed} of {reserved} GiB", H100) for needed, reserved in ((70, 80), (80, 90), (81, 90))),
     *((name, KERNELS) for name in ("81 GiB", "compiled")),
     ("plain", (*KERNELS, "--measured-step", "5ms")),
     *((name, ON_GPUS) for name in ("uncounted", "awaiting 0", "awaiting 1")),

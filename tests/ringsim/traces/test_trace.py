@@ -21,7 +21,7 @@ TRACE = replace(traced(STEP), rank=1, request=REQUEST)
 def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
     """All of it; older ones have no memory, and say neither how they were recorded nor which calls come before."""
     peak, end = HeldBytes(1, 2, 3, 4), HeldBytes(5, 6, 7, 8)
-    trace = replace(TRACE, memory=StepMemory(peak, end))
+    trace = replace(TRACE, memory=StepMemory(peak, end, 9))
     trace.save(tmp_path / "step.trace.json")
     assert ProgramTrace.load(tmp_path / "step.trace.json") == trace
     assert (STEP.compute_s, STEP.size_bytes) == (0.25, 64)
