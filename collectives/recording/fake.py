@@ -34,16 +34,17 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from collectives.recording.placement import device_of, place, with_data
-from collectives.recording.replacements import Replacement, by_names, replaced, returning, within
+from collectives.recording.replacements import Replacement, replaced, returning, within
 from collectives.recording.without_values import INTEGERS, TORCH, CachingFakeMode, WithoutValues
 
 _DEEPCOPY, _ADDRESS, _ASARRAY = Tensor.__deepcopy__, UntypedStorage.data_ptr, torch.asarray
 _SWAP, _PARAMETER, _FAKE_TENSOR = torch.utils.swap_tensors, nn.Parameter.__new__, FakeTensor.__new__
 _SAVE, _LOAD, _REDUCE = torch.save, torch.load, Tensor.__reduce_ex__
-_MAKE_LOADER, _GET_ITERATOR = DataLoader.__init__, DataLoader._get_iterator
-_NO_WORKERS = {"num_workers": 0, **dict.fromkeys(("prefetch_factor", "multiprocessing_context")), "timeout": 0}
+_SET, _BEGIN_LOADING = DataLoader.__setattr__, _BaseDataLoaderIter.__init__
+_NO_WORKERS = {"num_workers": 0, "timeout": 0, "persistent_workers": False, "multiprocessing_context": None}
 _SAVED: dict[str, bytes] = {}  # by path, instead of files
 _LARGEST = 2**43  # bytes of a storage, and of the places at which storages begin
 _MAP_NORESERVE = 0x4000  # Linux's; Python has it from 3.13 on
@@ -118,8 +119,8 @@ def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
     yield GradScaler, "_maybe_opt_step", lambda _, optimizer, __, *args, **options: optimizer.step(*args, **options)
     yield Distribution, "_validate_args", False  # it compares values
     # A data loader loads in the program's process: other processes cannot send tensors without data.
-    yield DataLoader, "__init__", by_names(DataLoader.__init__, _load_here)
-    yield DataLoader, "_get_iterator", lambda loader: _iterator_of(loader, in_worker)
+    yield DataLoader, "__setattr__", _load_here
+    yield _BaseDataLoaderIter, "__init__", lambda iterator, loader: _begin_loading(iterator, loader, in_worker)
     for module in (optimizer, _foreach_utils):  # which update many tensors of these classes at once
         yield module, "_foreach_supported_types", [*module._foreach_supported_types, FakeTensor]
     yield torch.optim.LBFGS, "step", _refuse_search
@@ -136,16 +137,17 @@ def _without_saving() -> Iterator[Replacement]:
     yield StateDictStager, "stage", lambda _, state_dict, **__: state_dict  # of async_save
 
 
-def _load_here(given: dict[str, Any]) -> None:
-    given["self"].has_workers = given["num_workers"] > 0
-    _MAKE_LOADER(**{**given, **_NO_WORKERS, "persistent_workers": False})
+def _load_here(loader: Any, name: str, value: Any) -> None:
+    """Set an attribute of a data loader, also of a subclass that makes itself, as if it had no workers."""
+    if name == "num_workers":
+        vars(loader)["has_workers"] = value > 0
+    _SET(loader, name, _NO_WORKERS.get(name, value))
 
 
-def _iterator_of(loader: Any, in_worker: Callable[[], Any]) -> Any:
-    iterator: Any = _GET_ITERATOR(loader)
-    if getattr(loader, "has_workers", False):  # a subclass may make itself
+def _begin_loading(iterator: Any, loader: Any, in_worker: Callable[[], Any]) -> None:
+    _BEGIN_LOADING(iterator, loader)
+    if loader.has_workers:
         iterator._next_data = within(in_worker, iterator._next_data)
-    return iterator
 
 
 def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Any:

@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -164,6 +165,17 @@ class RecordingRingGroup(RingGroup, RecordingGroup):
         return RecordingGroup.carry_out(self, FUNCTIONS["all_reduce"], opts, tensors)
 
 
+class RecordingStore(HashStore):
+    """A store, also in place of a TCPStore, in which nobody else writes, so that waiting for others soon fails."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        super().__init__()
+        super().set_timeout(timedelta(seconds=1))
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Leave the time limit as it is."""
+
+
 def _listed(operand: Any) -> list[Any]:
     return [operand] if isinstance(operand, Tensor) else list(operand)
 
@@ -192,6 +204,7 @@ def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]
         for name in str(backend).lower().split(","):
             if (name := name.rpartition(":")[2]) not in dist.Backend.backend_list:
                 raise AssertionError(f"Unknown c10d backend type {name.upper()}")  # as torch says
+        size, group_rank = (num_ranks, rank) if size < 0 else (size, group_rank)  # which MPI would know
         if not ranks and (group_rank, size) != (rank, num_ranks):
             raise RuntimeError(
                 f"the program makes itself rank {group_rank} of {size}, and is recorded as rank {rank} of {num_ranks}: "
@@ -205,14 +218,14 @@ def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]
 
     def meet(_: object, own_rank: int = -1, size: int = -1, **__: object) -> Iterator[tuple[Any, int, int]]:
         own_rank = int(os.environ["RANK"]) if own_rank < 0 else own_rank
-        yield HashStore(), own_rank, int(os.environ["WORLD_SIZE"]) if size < 0 else size
+        yield RecordingStore(), own_rank, int(os.environ["WORLD_SIZE"]) if size < 0 else size
 
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
     with (
         patch.multiple(distributed_c10d, _new_process_group_helper=make_recording, rendezvous=meet, **_WITHOUT_PEERS),
         # In the store, ranks would wait for others to join a group.
         patch.object(distributed_c10d, "_store_based_barrier", lambda *_: None),
-        patch.multiple(dist, **_WITHOUT_PEERS),
+        patch.multiple(dist, TCPStore=RecordingStore, **_WITHOUT_PEERS),
         patch.object(torch.futures, "collect_all", recorder.collect_all),
         patch.object(torch.futures, "wait_all", lambda futures: [future.wait() for future in futures]),
     ):

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from msgspec.structs import replace
+from torch import distributed as dist
 from torch import multiprocessing
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.distributed import rpc
@@ -209,6 +210,8 @@ def _told(error: BaseException, request: traces.TraceRequest) -> ProgramError:
         advice = "; a program that was written for GPUs needs --device cuda"
     elif isinstance(error, NotImplementedError) and not request.is_fake:
         advice = "; a CPU has no such kernel: record with --fake, where nothing is computed"
+    elif isinstance(error, dist.DistStoreError):
+        advice = "; a recorded rank has no peers that write into its store: leave it out there"
     text = str(error).partition(" This could be because ")[0]  # torch then lists all of its kernels
     return ProgramError(f"{place}: {type(error).__name__}: {text.rstrip('.') if advice else text}{advice}")
 

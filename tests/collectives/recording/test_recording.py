@@ -258,6 +258,13 @@ def test_nccl_exchanges_equal_parts_and_leaves_what_remains(tmp_path: Path, num_
     assert [(call.collective, call.size_bytes) for call in step.calls] == [("all_to_all", size_bytes)]
 
 
+@pytest.mark.parametrize("asked", ['"mpi"', '"gloo", store=dist.TCPStore("host", 1, 8), rank=0, world_size=8'])
+def test_groups_meet_by_themselves(tmp_path: Path, asked: str) -> None:
+    """MPI would know the rank, and a TCPStore would wait for all ranks."""
+    (program := tmp_path / "train.py").write_text(HEAD.replace(f'"{BACKEND}"', asked) + "train()")
+    assert len(trace_of(program).groups[0].ranks) == 8
+
+
 STARTS_RANKS = "the program starts its ranks itself, by multiprocessing.Process"
 PROCESSES = (
     "ranks = [multiprocessing.Process(target=train) for _ in 'ab']; [each.start() for each in ranks]; "
@@ -267,6 +274,7 @@ REFUSALS = {
     **{f"train({n})": f"it ended after {n} steps of a torch.optim.Optimizer; 3 warm up" for n in (3, 0)},
     **{f"multiprocessing.set_start_method({way!r}); {PROCESSES}": STARTS_RANKS for way in ("fork", "spawn")},
     "torch.multiprocessing.spawn(print, (), 2)": "the program starts 2 ranks itself: give --ranks 2",
+    "dist.TCPStore('host', 1, 8).get('key')": "a recorded rank has no peers that write into its store: leave it out",
     "dist.recv(torch.ones(1))": "the program must name the one that it receives from",
     "torch.distributed.rpc.init_rpc('worker')": f"train.py:{LINE}: the program calls other ranks by torch.distributed",
     "raise KeyError('data')": f"train.py:{LINE}: KeyError: 'data'",
