@@ -122,6 +122,8 @@ class OnCuda(TorchFunctionMode):
         return with_index(device)
 
     def __torch_function__(self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None) -> Any:
+        if not kwargs and func is not Device and func is not torch.tensor:  # most calls
+            return func(*args)
         kwargs = kwargs or {}
         if func is Device:
             return Device("cuda", *args) if args and type(args[0]) is int else Device(*args, **kwargs)

@@ -94,7 +94,8 @@ class CachingFakeMode(FakeTensorMode):
     def key(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """Return what determines the outcome of an operator; None if a tensor has data."""
         state = torch.get_default_dtype(), torch.is_inference_mode_enabled()
-        key = (func, _key_of(args), _key_of(kwargs), state)
+        with torch._C.DisableTorchFunction():  # else a mode would run for each attribute that is read
+            key = (func, _key_of(args), _key_of(kwargs), state)
         return None if None in key else key
 
     def note(self, key: Any, func: OpOverload, args: Any, kwargs: Any) -> None:
