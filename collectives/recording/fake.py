@@ -262,7 +262,7 @@ def _asarray(source: Any, *, dtype: torch.dtype | None = None, **options: Any) -
 
 def _part_of_storage(storage: Any, part: Any) -> Any:
     if storage.device.type == "meta":
-        raise RuntimeError("with --fake a storage has no parts: take parts of its tensor, or record without --fake")
+        raise RuntimeError("with --fake a storage cannot be sliced: slice its tensor, or record without --fake")
     return _PART(storage, part)
 
 
