@@ -11,7 +11,17 @@ from ringsim.calibration import ComparedCase, Timing
 from ringsim.files import Record, atomic_file, decode, naming_place, read_text, values
 
 HKBU = "GPU cluster hkbu"  # as many times as all other clusters together, of one repository
-PLACES = ("GPU cluster", HKBU, "CPU cluster", "testbed", "loopback", "shared memory", "training step", "whole program")
+PLACES = (
+    "GPU cluster",
+    HKBU,
+    "CPU cluster",
+    "testbed",
+    "loopback",
+    "shared memory",
+    "training step",
+    "whole program",
+    "published step",
+)
 _Seconds = Annotated[float, values.number(sys.float_info.min, unit="seconds")]  # both axes are logarithmic
 
 

@@ -35,7 +35,7 @@ def draw_accuracy(points: list[Point], date: str) -> Figure:
     _set_axes(axes, np.array([(point.predicted_s, point.measured_s) for point in points]))
     colours = palette()
     warm, cold = (colours.vermillion, colours.grey, colours.peach), (colours.blue, colours.sky)
-    hues = dict(zip(PLACES, (*warm, *cold, colours.orange, "#009E73", colours.ink), strict=True))
+    hues = dict(zip(PLACES, (*warm, *cold, colours.orange, "#009E73", colours.ink, "#CC79A7"), strict=True))
     for place in sorted(PLACES, key=lambda place: place != HKBU):  # the grey ones below the others
         chosen = [point for point in points if point.place == place]
         if chosen:

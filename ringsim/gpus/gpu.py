@@ -119,6 +119,8 @@ class Gpu(_Table, frozen=True):
     """A GPU, and the CPU that issues its work.
 
     peak: FLOP/s of dense arithmetic by the key of `bits_of`. memory_bytes, bandwidth_bytes_per_s: of its memory.
+    attention: of FlashAttention-2, torch's default. cudnn_attention: of cuDNN; None: no other.
+    within: measured over predicted times of published steps; 80 % of them lie between these two.
     """
 
     name: values.Name
@@ -131,6 +133,8 @@ class Gpu(_Table, frozen=True):
     attention: Attentions
     kernel: KernelCosts
     cpu: Cpu
+    cudnn_attention: Attentions | None = None
+    within: tuple[values.Ratio, values.Ratio] | None = None
 
     def __post_init__(self) -> None:
         if unknown := sorted(self.peak.keys() - set(_DTYPES)):
@@ -171,8 +175,9 @@ class Gpu(_Table, frozen=True):
         peaks = self.roofline.peak(operator.dtype), self.roofline.peak("bfloat16")
         flops_per_s, half_flops_per_s = (peak / self.multiprocessors for peak in peaks)
         if operator.attention:
+            kernels = self.cudnn_attention if self.cudnn_attention and "cudnn" in operator.name else self.attention
             rates = flops_per_s, half_flops_per_s
-            return self.attention.seconds(operator, operator.attention, rates, multiprocessors), self.attention.start_s
+            return kernels.seconds(operator, operator.attention, rates, multiprocessors), kernels.start_s
         if operator.product:
             product = operator.product
             num_products = operator.flops / (2 * product.count * product.m * product.n * product.k)

@@ -1,7 +1,8 @@
 """The interval of a predicted step, and changes that would make it shorter, by further simulations.
 
 If all calls take f times their predicted time, a step takes f times the step with computations of 1/f of their time.
-The interval therefore needs no other network. Times of computations are taken as exact.
+The interval therefore needs no other network. Recorded times of computations are taken as exact. The file of a GPU says
+how far steps that others have published are from their predictions; its interval includes that of the calls.
 """
 
 import math
@@ -11,6 +12,7 @@ from dataclasses import replace
 
 from ringsim.analysis import better_networks
 from ringsim.estimates import Estimate
+from ringsim.gpus import Gpu
 from ringsim.libraries import SimulatedDraws
 from ringsim.limits import TRIED_TRANSFERS
 from ringsim.network import Network
@@ -67,16 +69,19 @@ def fitted_scale(simulation: StepSimulation, measured_s: float) -> float:
 def with_step_interval(prediction: TracePrediction) -> TracePrediction:
     """Return the prediction with the interval of its mean step, of probability `INSIDE`.
 
-    There is no interval if the computations were fitted to a measured step, the network has no known uncertainty, a
-    call has no bounded interval, or the network has jitter or failures; also, on a network from probes, if the calls
-    have too many transfers.
+    With kernel times it is that of the GPU's file, unless a range of a compiled program is known instead. Otherwise there is no interval if the computations were fitted to a
+    measured step, the network has no known uncertainty, a call has no bounded interval, or the network has jitter or
+    failures; also, on a network from probes, if the calls have too many transfers.
     """
-    simulation = prediction.simulation
+    simulation, rates, step_s = prediction.simulation, prediction.computing.rates, prediction.mean.step_s
+    if isinstance(rates, Gpu) and not prediction.computing.is_fitted:
+        ends = [factor * step_s for factor in rates.within or () if prediction.fused_s is None]
+        return replace(prediction, interval=Estimate(step_s, *ends)) if ends else prediction
     within = _communication_within(simulation)
     if prediction.computing.is_fitted or within is None or not within.is_bounded:
         return prediction
     ends_s = (factor * simulation.mean(1 / factor).step_s for factor in within.ends)
-    return replace(prediction, interval=Estimate(prediction.mean.step_s, *ends_s))
+    return replace(prediction, interval=Estimate(step_s, *ends_s))
 
 
 def _communication_within(simulation: StepSimulation) -> Estimate | None:

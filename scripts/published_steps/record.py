@@ -6,15 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import click
-from rows import Recording
 from torch.distributed import fsdp  # noqa: F401  loaded once, before processes are forked
 
 from collectives.recording.program import record_program
+from published_steps.rows import RANKS_PER_HOST, Recording
 from ringsim.traces import Device, ProgramTrace, TraceRequest
 
 PROGRAMS = Path(__file__).parent / "programs"
 FOLDER = Path(__file__).parents[2] / "build" / "published_steps"
-RANKS_PER_HOST = 8
 
 
 def record(recordings: Iterable[Recording]) -> dict[Recording, ProgramTrace]:

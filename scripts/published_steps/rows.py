@@ -12,6 +12,8 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+RANKS_PER_HOST = 8
+FITTED = "a100", "h100"  # GPUs whose figures come from their rows on one host
 TABLES = Path(__file__).parents[2] / "examples" / "steps"
 
 
@@ -31,14 +33,32 @@ class Recording(NamedTuple):
 class Row:
     """A published step.
 
-    measured_s: seconds of a step. parts: recordings, each with its weight in the step.
+    program: all that one host and several have in common. parallelism: for tables of errors.
+    tokens: of a step, over all ranks. measured_s: seconds of a step.
+    parts: recordings, each with its weight in the step.
     """
 
     name: str
+    program: str
+    parallelism: str
     gpu: str
     num_ranks: int
+    tokens: int
     measured_s: float
     parts: tuple[tuple[Recording, float], ...]
+
+    @property
+    def is_on_one_host(self) -> bool:
+        return self.num_ranks <= RANKS_PER_HOST
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the figures of the GPU's file come from such rows."""
+        return self.is_on_one_host and self.gpu in FITTED
+
+    @property
+    def tokens_per_rank_s(self) -> float:
+        return self.tokens / self.num_ranks / self.measured_s
 
 
 def _combined(
@@ -66,8 +86,9 @@ def _mpt(row: dict[str, str]) -> Row:
     checkpoint = row["activation_checkpointing"] == "True"
     parts = _combined("mpt", num_ranks, {**fixed, "checkpoint": checkpoint}, {"accumulation": accumulation})
     tokens = int(row["global_batch"]) * int(row["sequence"])
-    name = f"MPT-{row['model']}, {row['sequence']}, {num_ranks} GPUs"
-    return Row(name, "a100-40gb", num_ranks, tokens / float(row["tokens_per_s"]), parts)
+    program = f"MPT-{row['model']}, {row['sequence']}"
+    name = f"{program}, {num_ranks} GPUs"
+    return Row(name, program, "FSDP", "a100-40gb", num_ranks, tokens, tokens / float(row["tokens_per_s"]), parts)
 
 
 def _megatron(row: dict[str, str]) -> Row:
@@ -78,7 +99,8 @@ def _megatron(row: dict[str, str]) -> Row:
     repeated = {"layers": layers, "accumulation": batch // data // micro}
     parts = _combined("megatron", num_ranks, fixed, repeated)
     name = f"GPT {width} x {layers}, TP {tensor}, DP {data}, micro-batch {micro}, batch {batch}"
-    return Row(name, "a100", num_ranks, float(row["iteration time (ms)"]) / 1e3, parts)
+    seconds = float(row["iteration time (ms)"]) / 1e3
+    return Row(name, name, f"TP {tensor}", "a100", num_ranks, batch * sequence, seconds, parts)
 
 
 def _playbook(row: dict[str, str]) -> Row | None:
@@ -87,8 +109,10 @@ def _playbook(row: dict[str, str]) -> Row | None:
     num_ranks, batch = 8 * int(row["Nodes"]), int(row["GBS"])
     fixed = {"micro": row["MBS"], "parts": row["TP"], "zero": row["ZeRO"]}
     parts = _combined("nanotron", num_ranks, fixed, {"accumulation": int(row["GradAcc"])})
-    name = f"Llama 1.34B, {num_ranks} GPUs, TP {row['TP']}, ZeRO-{row['ZeRO']}, micro-batch {row['MBS']}"
-    return Row(name, "h100", num_ranks, batch * 4096 / float(row["tok/s"]), parts)
+    kind = f"TP {row['TP']}, ZeRO-{row['ZeRO']}"
+    name = f"Llama 1.34B, {num_ranks} GPUs, {kind}, micro-batch {row['MBS']}"
+    tokens = batch * 4096
+    return Row(name, "Llama 1.34B", kind, "h100", num_ranks, tokens, tokens / float(row["tok/s"]), parts)
 
 
 _READERS: dict[str, Callable[[dict[str, str]], Row | None]] = {

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from published_steps.rows import rows_of
+from published_steps.predict import Predictor
+from published_steps.rows import Recording, Row, rows_of
 from ringsim.traces import Device
 from tests.collectives.recording.recorded import trace_of
+from truth import Truth
 
 FOLDER = Path(__file__).parents[2] / "scripts" / "published_steps"
 
@@ -41,7 +43,8 @@ def causal(width: int, length: int, batch: int) -> int:
             8,
             (6 * (16 * (4 * 2048**2 + 3 * 2048 * 8192) + 131_072 * 2048) * 4096 + 16 * causal(2048, 4096, 1)) // 2,
             # All gather before the products of two halves of a layer, and scatter after them; backward the reverse.
-            {"all_gather": 16 * 4 + 2 + 1, "reduce_scatter": 16 * 4 + 2 + 1, "all_reduce": 4},
+            # Buckets from 25 MiB on: two a layer. ZeRO gathers each of six tensors a layer, two others.
+            {"all_gather": 16 * 4 + 2 + 16 * 6 + 2, "reduce_scatter": 16 * 4 + 2, "all_reduce": 32 + 3 + 1},
         ),
     ],
 )
@@ -79,3 +82,36 @@ def test_rows_are_read(table: str, number: int, name: str, measured_s: float, we
     assert (rows[0].name, rows[0].measured_s) == (name, pytest.approx(measured_s))
     assert [weight for _, weight in rows[0].parts] == weights
     assert all(sum(weight for _, weight in row.parts) == 1 for row in rows)
+
+
+def made_row(num_ranks: int, measured_s: float, tokens: int = 8000, parallelism: str = "DP") -> Row:
+    """Return a row whose prediction is 1 s for 8 ranks, and 1.2 s for more."""
+    part = Recording("made", (parallelism,), num_ranks)
+    return Row(f"{num_ranks} {parallelism}", "made", parallelism, "a100", num_ranks, tokens, measured_s, ((part, 1.0),))
+
+
+class Made(Predictor):
+    """Predicts without recordings."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def step_s(self, row: Row) -> float:
+        return 1.0 if row.is_on_one_host else 1.2
+
+    def flops(self, row: Row) -> float:
+        return 1e12 * row.tokens / row.num_ranks
+
+
+def test_null_models_and_regret() -> None:
+    """Worked by hand: 8 ranks measured at 1.25 s, so a prediction of 0.8 of it; 16 ranks have twice the tokens."""
+    alone, other = made_row(8, 1.25), made_row(8, 1.0, parallelism="TP")
+    many, slower = made_row(16, 1.25, 16_000), made_row(16, 1.5, 16_000, "TP")
+    truth = Truth([alone, other, many, slower], Made())
+    assert truth.error(alone) == pytest.approx(-0.2)
+    assert truth.scaled(many) == pytest.approx(0.2)  # 0.96 / 0.8 - 1: the nearest row has the same parallelism
+    assert truth.scaled(alone) is None
+    assert truth.perfectly_scaled(many) == pytest.approx(0.0)
+    assert truth.perfectly_scaled(slower) == pytest.approx(1.0 / 1.5 - 1)
+    assert truth.at_share(many) == pytest.approx((1 / 1.25) / ((1 / 1.25 + 1) / 2) - 1)
+    assert truth.regrets() == pytest.approx([0.25, 0.0])  # both predictions are equal: the first row is taken

@@ -111,29 +111,36 @@ with torch.device("cuda"):
     buffer = torch.zeros(sum(sizes))  # gradients are added up in float32
     shards = [torch.zeros(-(-size // num_shards), requires_grad=True) for size in sizes]
 optimizer = torch.optim.AdamW(shards, fused=True)
-for parameter, accumulated in zip(parameters, buffer.split(sizes), strict=True):
+accumulated, waiting, is_last = buffer.split(sizes), [], False
+BUCKET_BYTES = 25 * 2**20  # of the parameters' dtype, as DistributedDataParallel has buckets
 
-    def accumulate(parameter: Tensor, accumulated: Tensor = accumulated) -> None:
-        accumulated.view_as(parameter).add_(parameter.grad)
-        parameter.grad = None
 
-    parameter.register_post_accumulate_grad_hook(accumulate)
+def accumulate(index: int, bucket: slice | None) -> None:
+    """Add up a gradient; in the last micro-step send the bucket that it completes."""
+    accumulated[index].view_as(parameters[index]).add_(parameters[index].grad)
+    parameters[index].grad = None
+    if is_last and bucket and data_group.size() > 1:
+        waiting.append(dist.all_reduce(buffer[bucket].div_(data_group.size()), group=data_group, async_op=True))
+
+
+start = end = len(buffer)
+for index in reversed(range(len(parameters))):
+    start -= sizes[index]
+    is_full = (end - start) * parameters[0].itemsize >= BUCKET_BYTES or index == 0
+    bucket = slice(start, end) if is_full else None
+    end = start if is_full else end
+    parameters[index].register_post_accumulate_grad_hook(
+        lambda _, index=index, bucket=bucket: accumulate(index, bucket)
+    )
 while True:
     buffer.zero_()
-    for _ in range(options.accumulation):
+    for number in range(options.accumulation):
+        is_last = number == options.accumulation - 1
         ids = torch.zeros((options.micro, SEQUENCE), dtype=torch.long, device="cuda")
         (model(ids) / options.accumulation).backward()
-    gradients = buffer.split(sizes)
-    if data_group.size() > 1:
-        buffer.div_(data_group.size())
-        if options.zero:
-            part = buffer.new_empty(-(-buffer.numel() // num_shards))
-            dist.reduce_scatter_tensor(
-                part, F.pad(buffer, (0, part.numel() * num_shards - buffer.numel())), group=data_group
-            )
-            gradients = [part[: shard.numel()] for shard in shards]
-        else:
-            dist.all_reduce(buffer, group=data_group)
+    while waiting:
+        waiting.pop().wait()
+    gradients = [part[: shard.numel()] for part, shard in zip(accumulated, shards, strict=True)]
     total = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     dist.all_reduce(total)
     torch._foreach_mul_(gradients, 1.0)
@@ -142,7 +149,10 @@ while True:
     optimizer.step()
     updated = [shard.detach().bfloat16() for shard in shards]
     if num_shards > 1:
-        whole = torch.empty(sum(map(torch.numel, updated)) * num_shards, dtype=torch.bfloat16, device="cuda")
-        dist.all_gather_into_tensor(whole, torch.cat(updated), group=data_group)
-        updated = [p.detach() for p in parameters]
-    torch._foreach_copy_([p.detach().flatten() for p in parameters], [new.flatten() for new in updated])
+        wholes = [new.new_empty(new.numel() * num_shards) for new in updated]
+        for whole, new in zip(wholes, updated, strict=True):
+            waiting.append(dist.all_gather_into_tensor(whole, new, group=data_group, async_op=True))
+        while waiting:
+            waiting.pop().wait()
+        updated = [whole[:size] for whole, size in zip(wholes, sizes, strict=True)]
+    torch._foreach_copy_([p.detach().flatten() for p in parameters], updated)

@@ -1,0 +1,79 @@
+"""`Predictor`: the steps of published rows by the kernels of a GPU and a network; `fit`: figures of a GPU from rows."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+from scipy.optimize import minimize
+
+from published_steps.rows import Recording, Row
+from ringsim.gpus import Gpu, load_gpu
+from ringsim.network import load_network
+from ringsim.traces import ProgramTrace
+from ringsim.training_step import Computing, predict_trace
+
+NETWORKS = {"a100": "dgx-a100", "a100-40gb": "dgx-a100", "h100": "p5-efa"}
+FITTED = (("kernel", "clock"), ("kernel", "memory_share"), ("cpu", "operator_s"), ("cpu", "call_s"))
+MOST_PROGRAMS = 18  # of a table, to fit
+
+
+class Predictor:
+    """Predicts rows; a recording that several rows need is predicted once.
+
+    gpus: in place of the presets of these names.
+    """
+
+    def __init__(self, traces: Mapping[Recording, ProgramTrace], gpus: Mapping[str, Gpu] | None = None) -> None:
+        self._traces, self._gpus = traces, dict(gpus or {})
+        self._steps_s: dict[tuple[Recording, str], float] = {}
+
+    def step_s(self, row: Row) -> float:
+        return sum(weight * self._recorded_s(recording, row.gpu) for recording, weight in row.parts)
+
+    def flops(self, row: Row) -> float:
+        """Return the operations of a rank in a step."""
+        return sum(
+            weight * operator.count * operator.flops
+            for recording, weight in row.parts
+            for operator in self._traces[recording].steps[-1].operators
+        )
+
+    def _recorded_s(self, recording: Recording, name: str) -> float:
+        if (recording, name) not in self._steps_s:
+            computing = Computing(on_gpu=True, rates=self._gpus.get(name) or load_gpu(name))
+            prediction = predict_trace(self._traces[recording], load_network(NETWORKS[name]), computing)
+            self._steps_s[recording, name] = prediction.mean.step_s
+        return self._steps_s[recording, name]
+
+
+def errors(predictor: Predictor, rows: Iterable[Row]) -> np.ndarray:
+    """Return predicted over measured times, minus 1."""
+    return np.array([predictor.step_s(row) / row.measured_s - 1 for row in rows])
+
+
+def fit(names: Sequence[str], rows: Sequence[Row], traces: Mapping[Recording, ProgramTrace]) -> dict[str, Gpu]:
+    """Return the GPUs with `FITTED`, which they share, at the least mean error; rows of each GPU weigh the same."""
+    gpus = {name: load_gpu(name) for name in names}
+
+    def changed(logarithms: np.ndarray) -> dict[str, Gpu]:
+        figures: dict[str, dict[str, float]] = {}
+        for (table, name), value in zip(FITTED, np.exp(logarithms).tolist(), strict=True):
+            figures.setdefault(table, {})[name] = value if name.endswith("_s") else min(value, 1.0)
+        return {
+            name: replace(gpu, **{table: replace(getattr(gpu, table), **values) for table, values in figures.items()})
+            for name, gpu in gpus.items()
+        }
+
+    def cost(logarithms: np.ndarray) -> float:
+        predictor = Predictor(traces, changed(logarithms))
+        tables = [[row for row in rows if row.gpu == name] for name in names]
+        return sum(float(np.abs(errors(predictor, table)).mean()) for table in tables)
+
+    start = np.log([getattr(getattr(gpus[names[0]], table), name) for table, name in FITTED])
+    return changed(minimize(cost, start, method="Nelder-Mead", options={"maxfev": 100, "xatol": 0.02}).x)
+
+
+def sample(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of some programs, as each takes time to simulate."""
+    programs = sorted({row.parts[0][0] for row in rows})
+    return [row for row in rows if row.parts[0][0] in programs[:: max(1, len(programs) // MOST_PROGRAMS)]]
