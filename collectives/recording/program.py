@@ -94,7 +94,6 @@ _SINGLE_RANKS = (
     "one rank does not tell what the others do"
 )
 _FIND_SHAPES = "_propagate_tensor_meta_non_cached"
-UNLIKE = 1.5  # times the operations of another step
 _WITHOUT_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _OF_BOTH = (traces.TraceEventKind.CALL, traces.TraceEventKind.WAIT)
 
@@ -153,24 +152,11 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
     steps = counter.recorded
     if any(call.collective in ("send", "recv") for step in steps for call in step.calls):
         warnings.warn(_SINGLE_RANKS, stacklevel=1)
-    if request.is_fake:
-        _warn_of_others([*counter.watched, *steps])
-    else:
+    if not request.is_fake:
         steps = tuple(with_times_of(step, *counter.watched) for step in steps)
     place = request.num_ranks, request.rank, request.ranks_here, tuple(groups)
     origin = {**provenance(), "torch": torch.__version__}
     return traces.ProgramTrace(*place, steps, origin, request, counter.memory, is_compiled=bool(in_eager_mode))
-
-
-def _warn_of_others(steps: list[traces.TracedStep]) -> None:
-    """Warn if steps are unlike, as where an evaluation follows each epoch of few data."""
-    flops, calls = (
-        sorted(of_steps) for of_steps in zip(*((step.flops, len(step.calls)) for step in steps), strict=True)
-    )
-    if flops[-1] > UNLIKE * flops[0] or calls[-1] > calls[0]:
-        several = f"{flops[0] / 1e12:.4g} to {flops[-1] / 1e12:.4g} TFLOP and {calls[0]} to {calls[-1]} calls"
-        advice = "an evaluation or a checkpoint may be among them, as after each epoch of few data: record more --steps"
-        warnings.warn(f"the last {len(steps)} steps have {several}; {advice}", stacklevel=1)
 
 
 def _require_steps(counter: StepCounter, request: traces.TraceRequest) -> None:
