@@ -48,7 +48,7 @@ def watched_streams(recorder: Recorder, device: Any) -> Iterator[None]:
     streams are implemented by methods of events, as in torch.cuda.
     """
     marks: WeakKeyDictionary[Any, StreamMoment] = WeakKeyDictionary()
-    record, wait = device.Event.record, device.Event.wait
+    record, wait, finish = device.Event.record, device.Event.wait, device.synchronize
 
     def record_on(event: Any, stream: Any = None) -> None:
         stream = device.current_stream() if stream is None else stream
@@ -73,18 +73,19 @@ def watched_streams(recorder: Recorder, device: Any) -> Iterator[None]:
     def wait_stream(stream: Any, other: Any) -> None:
         stream.wait_event(other.record_event())
 
-    def synchronize(of: Any = None, *_: Any, **__: Any) -> None:
-        if isinstance(of, device.Event):
-            if of in marks:
-                recorder.synchronize(marks[of])
-        else:
-            recorder.synchronize()
+    def synchronize(event: Any) -> None:
+        if event in marks:
+            recorder.synchronize(marks[event])
+
+    def synchronize_all(*given: Any, **options: Any) -> None:
+        recorder.synchronize()
+        finish(*given, **options)  # which refuses a program that has no GPU
 
     of_streams: dict[str, Any] = {"record_event": record_event, "wait_event": wait_event, "wait_stream": wait_stream}
     with (
         patch.multiple(device.Event, record=record_on, wait=wait_on, synchronize=synchronize),
-        patch.multiple(device.Stream, create=True, synchronize=synchronize, **of_streams),
-        patch.object(device, "synchronize", synchronize),
+        patch.multiple(device.Stream, create=True, synchronize=lambda _: recorder.synchronize(), **of_streams),
+        patch.object(device, "synchronize", synchronize_all),
     ):
         yield
 
