@@ -45,7 +45,7 @@ _SWAP, _PARAMETER, _FAKE_TENSOR = torch.utils.swap_tensors, nn.Parameter.__new__
 _SAVE, _LOAD, _REDUCE = torch.save, torch.load, Tensor.__reduce_ex__
 _SET, _BEGIN_LOADING = DataLoader.__setattr__, _BaseDataLoaderIter.__init__
 _NO_WORKERS = {"num_workers": 0, "timeout": 0, "persistent_workers": False, "multiprocessing_context": None}
-_SAVED: dict[str, bytes] = {}  # by path, instead of files
+SAVED: dict[str, bytes] = {}  # by path, instead of files
 _LARGEST = 2**43  # bytes of a storage, and of the places at which storages begin
 _MAP_NORESERVE = 0x4000  # Linux's; Python has it from 3.13 on
 
@@ -192,12 +192,12 @@ def _save(thing: Any, file: Any, *args: Any, **options: Any) -> None:
     elif path := _path_of(file):
         with suppress(Exception):  # then it cannot be loaded again
             _SAVE(thing, saved := BytesIO(), *args, **options)
-            _SAVED[path] = saved.getvalue()
+            SAVED[path] = saved.getvalue()
 
 
 def _load(file: Any, map_location: Any = None, **options: Any) -> Any:
     """Load, and map what was saved in memory, which has no storages that torch could map."""
-    if (saved := _SAVED.get(_path_of(file))) is not None:
+    if (saved := SAVED.get(_path_of(file))) is not None:
         file, options = BytesIO(saved), {**options, "mmap": None}
     loaded = _LOAD(file, map_location, **options)
     if isinstance(file, BytesIO) and isinstance(map_location, str | torch.device):

@@ -44,7 +44,6 @@ _MAKE_SUBCLASS, _DISPATCH = Tensor._make_subclass, FakeTensor.__torch_dispatch__
 _RUN_IN_MODE = FakeTensorMode.dispatch
 _DATA: Any = Tensor.data
 _SAVE = saved_tensors_hooks.__init__
-_BEGIN_THREAD = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 _PAD = torch._C._nn.pad_sequence
 _RUN = fake_tensor.run_fallback_kernel
 _DEVICE = torch.ops.prim.device.default
@@ -322,7 +321,7 @@ def placed_on_cuda() -> Iterator[None]:
 
 
 def _replacements() -> Iterator[Replacement]:
-    yield threading.Thread, "_bootstrap_inner", within(WithDataOnCuda, _BEGIN_THREAD)
+    yield threading.Thread, "_bootstrap_inner", within(WithDataOnCuda, vars(threading.Thread)["_bootstrap_inner"])
     yield Tensor, "_make_subclass", staticmethod(_with_keys_of_cpu)
     yield FakeTensor, "__torch_dispatch__", classmethod(_dispatched)
     yield FakeTensorMode, "dispatch", _made_in_place
