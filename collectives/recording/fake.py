@@ -34,22 +34,22 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from collectives.recording.placement import device_of, place, with_data
+from collectives.recording.placement import device_of, make_with_keys_of_cpu, place, with_data
 from collectives.recording.replacements import Replacement, replaced, returning, within
-from collectives.recording.without_values import INTEGERS, TORCH, CachingFakeMode, WithoutValues
+from collectives.recording.without_values import INTEGERS, TORCH, CachingFakeMode, WithoutValues, set_data
 
 _DEEPCOPY, _ADDRESS, _ASARRAY = Tensor.__deepcopy__, UntypedStorage.data_ptr, torch.asarray
 _SWAP, _PARAMETER, _FAKE_TENSOR = torch.utils.swap_tensors, nn.Parameter.__new__, FakeTensor.__new__
+_PART: Any = UntypedStorage.__getitem__
 _SAVE, _LOAD, _REDUCE = torch.save, torch.load, Tensor.__reduce_ex__
+_DATA: Any = Tensor.data
 _SET, _BEGIN_LOADING = DataLoader.__setattr__, _BaseDataLoaderIter.__init__
-_NO_WORKERS = {
-    "timeout": 0,
-    "persistent_workers": False,
-    **dict.fromkeys(("prefetch_factor", "multiprocessing_context")),
-}
+_NO_WORKERS = {"timeout": 0, "persistent_workers": False, "prefetch_factor": None, "multiprocessing_context": None}
 SAVED: dict[str, bytes] = {}  # by path, instead of files
+_FETCHERS = _MapDatasetFetcher, _IterableDatasetFetcher
 _LARGEST = 2**43  # bytes of a storage, and of the places at which storages begin
 _MAP_NORESERVE = 0x4000  # Linux's; Python has it from 3.13 on
 
@@ -79,9 +79,10 @@ def without_data(in_worker: Callable[[], Any], is_balanced: bool = False) -> Ite
     of_values = [
         (FakeTensor, "numpy", lambda tensor, **_: without_values.array_of(tensor)),
         (FakeTensor, "__format__", _formatted),
+        *((kind, "fetch", without_values.loading(kind.fetch)) for kind in _FETCHERS),
     ]
     with (
-        replaced([*_with_real_tensors(in_worker), *_without_saving(), *of_values]),
+        replaced([*_with_real_tensors(in_worker), *_without_saving(), *of_values], [FakeTensor]),
         patch("safetensors.torch.save_file", returning(None)) if find_spec("safetensors") else nullcontext(),
         mode,
         without_values,
@@ -104,6 +105,9 @@ def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
     # `module.to()` swaps a tensor with another one only without weak references; the mode has one to each tensor.
     yield torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda _: [])
     yield torch.utils, "swap_tensors", _swap
+    yield Tensor, "data", property(_DATA.__get__, set_data)
+    yield FakeTensor, "as_subclass", lambda tensor, _: tensor  # it has a class already
+    yield Tensor, "_make_subclass", staticmethod(_subclass)
     yield nn.Parameter, "__new__", staticmethod(_parameter)
     yield FakeTensor, "__new__", staticmethod(_fake_tensor)
     # Objects travel as tensors of bytes.
@@ -116,6 +120,7 @@ def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
     yield UntypedStorage, "share_memory_", lambda storage: share(storage) if storage.device.type == "cpu" else storage
     for name in ("copy_", "fill_"):
         yield UntypedStorage, name, within(_disable_current_modes, getattr(UntypedStorage, name))
+    yield UntypedStorage, "__getitem__", _part_of_storage
     yield torch, "asarray", _asarray
     yield FakeTensor, "data_ptr", _address_of_tensor
     yield UntypedStorage, "data_ptr", _address
@@ -170,18 +175,31 @@ def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Any:
 
 
 def _parameter(kind: Any, data: Tensor | None = None, requires_grad: bool = True) -> Any:
-    """Make a parameter without data, also of numbers that have data, as it will be trained."""
+    """Make a parameter without data, also of numbers that have data, as it will be trained.
+
+    kind: the class; a program's own class becomes one of tensors without data, as an object has one class only.
+    """
     if type(data) is Tensor and data.is_floating_point():
         data = torch.empty_strided(data.shape, data.stride(), dtype=data.dtype, device=device_of(data))
-    parameter = _PARAMETER(kind, data, requires_grad)
-    place(parameter, parameter.device if data is None else device_of(data))
-    return parameter
+    made = _PARAMETER(kind, data.detach() if isinstance(data, FakeTensor) else data, requires_grad)
+    if isinstance(made, FakeTensor) and kind is not nn.Parameter:
+        if not issubclass(kind, FakeTensor):
+            kind.__bases__ = FakeTensor, *kind.__bases__
+        made.__class__ = kind
+    place(made, made.device if data is None else device_of(data))
+    return made
+
+
+def _subclass(kind: Any, data: Tensor, *args: Any, **options: Any) -> Any:
+    is_parameter = isinstance(data, FakeTensor) and issubclass(kind, nn.Parameter)
+    return (_parameter if is_parameter else make_with_keys_of_cpu)(kind, data, *args, **options)
 
 
 def _fake_tensor(kind: Any, *args: Any, **options: Any) -> Any:
     """Make a tensor without data, or a parameter as `type(parameter)(data)` does in loaders of checkpoints."""
-    is_typed = isinstance(args[0], Tensor) and options.keys() <= {"requires_grad"}
-    return nn.Parameter(*args, **options) if is_typed else _FAKE_TENSOR(kind, *args, **options)
+    if isinstance(args[0], Tensor) and options.keys() <= {"requires_grad"}:
+        return _parameter(kind if issubclass(kind, nn.Parameter) else nn.Parameter, *args, **options)
+    return _FAKE_TENSOR(kind, *args, **options)
 
 
 def _swap(tensor: Tensor, other: Tensor) -> None:
@@ -241,8 +259,14 @@ def _asarray(source: Any, *, dtype: torch.dtype | None = None, **options: Any) -
     """Return a tensor without data for a storage with data, such as a file's."""
     if isinstance(source, UntypedStorage):
         dtype = dtype or torch.get_default_dtype()
-        return torch.empty(source.nbytes() // dtype.itemsize, dtype=dtype)
+        return torch.zeros(source.nbytes() // dtype.itemsize, dtype=dtype)
     return _ASARRAY(source, dtype=dtype, **options)
+
+
+def _part_of_storage(storage: Any, part: Any) -> Any:
+    if storage.device.type == "meta":
+        raise RuntimeError("with --fake a storage cannot be sliced: slice its tensor, or record without --fake")
+    return _PART(storage, part)
 
 
 def _address(storage: Any) -> Any:

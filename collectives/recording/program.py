@@ -129,7 +129,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         patch.object(threading, "excepthook", failures.append),
     ):
         try:
-            _run(request)
+            _run(request, recorder)
         except EnoughError:
             pass
         except ProgramError:
@@ -142,7 +142,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
             counter.processes.end_if_forked(sys.exc_info()[1])
             counter.processes.end_children()
             if failures and not counter.recorded:  # perhaps the reason why this thread has failed or hung
-                raise _told(failures[0].exc_value, request)
+                raise _told(failures[0].exc_value, request, recorder)
     for failure in failures:
         threading.__excepthook__(failure)
     _require_steps(counter, request)
@@ -167,7 +167,7 @@ def _require_steps(counter: StepCounter, request: traces.TraceRequest) -> None:
     )
 
 
-def _run(request: traces.TraceRequest) -> None:
+def _run(request: traces.TraceRequest, recorder: Recorder) -> None:
     """Run the program, and join its threads as Python does."""
     try:
         if request.is_module:
@@ -179,13 +179,13 @@ def _run(request: traces.TraceRequest) -> None:
                 thread.join()
     except SystemExit as ended:
         if ended.code not in (None, 0):
-            cause = f" after {_told(ended.__context__, request)}" if ended.__context__ else ""
+            cause = f" after {_told(ended.__context__, request, recorder)}" if ended.__context__ else ""
             raise ProgramError(f"{request.program}: it ended with exit code {ended.code}{cause}") from None
     except Exception as error:
-        raise _told(error, request) from error
+        raise _told(error, request, recorder) from error
 
 
-def _told(error: BaseException, request: traces.TraceRequest) -> ProgramError:
+def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder) -> ProgramError:
     """Return the error as one line, or the lack of values that it may have followed from."""
     chain = [error]
     while chain[-1].__context__ is not None:
@@ -201,7 +201,8 @@ def _told(error: BaseException, request: traces.TraceRequest) -> ProgramError:
             "give --assume balanced if a router of experts causes it, or record without --fake"
         )
     advice = ""
-    if any("pipelining" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__)):
+    in_pipeline = any("pipelining" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__))
+    if in_pipeline or recorder.has_received:
         advice = "; a recorded rank has no peers, and so pipelines, whose ranks do different things, cannot be recorded"
     elif request.device is traces.Device.CPU and any(word in str(error).lower() for word in ("cuda", "accelerator")):
         advice = "; a program that was written for GPUs needs --device cuda"

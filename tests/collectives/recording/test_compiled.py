@@ -307,6 +307,12 @@ def test_numbers_on_the_cpu_are_known(program: Path) -> None:
     assert not trace.is_compiled
 
 
+def test_rows_that_are_chosen_get_gradients(program: Path) -> None:
+    """Into zeros that torch's C++ makes on the CPU while the backward pass is captured."""
+    setup = "part, w = torch.compile(lambda w: w[labels] + w.index_select(0, labels)), nn.Parameter(x.clone())"
+    assert not recorded(program, setup, "part(w).sum().backward(); assert w.grad.is_cuda").is_compiled
+
+
 def test_what_cannot_be_captured_is_a_range(program: Path) -> None:
     """Its operators are recorded one by one, and the trace says so; the program continues."""
     broken = "from collectives.recording import compiled; compiled.plan = lambda graph: graph.nothing;;"
