@@ -39,13 +39,12 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from collectives.recording.placement import device_of, make_with_keys_of_cpu, place, with_data
 from collectives.recording.replacements import Replacement, replaced, returning, within
-from collectives.recording.without_values import INTEGERS, TORCH, CachingFakeMode, WithoutValues, set_data
+from collectives.recording.without_values import DATA, INTEGERS, TORCH, CachingFakeMode, WithoutValues, set_data
 
 _DEEPCOPY, _ADDRESS, _ASARRAY = Tensor.__deepcopy__, UntypedStorage.data_ptr, torch.asarray
 _SWAP, _PARAMETER, _FAKE_TENSOR = torch.utils.swap_tensors, nn.Parameter.__new__, FakeTensor.__new__
 _PART: Any = UntypedStorage.__getitem__
 _SAVE, _LOAD, _REDUCE = torch.save, torch.load, Tensor.__reduce_ex__
-_DATA: Any = Tensor.data
 _SET, _BEGIN_LOADING = DataLoader.__setattr__, _BaseDataLoaderIter.__init__
 _NO_WORKERS = {"timeout": 0, "persistent_workers": False, "prefetch_factor": None, "multiprocessing_context": None}
 SAVED: dict[str, bytes] = {}  # by path, instead of files
@@ -105,7 +104,7 @@ def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
     # `module.to()` swaps a tensor with another one only without weak references; the mode has one to each tensor.
     yield torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda _: [])
     yield torch.utils, "swap_tensors", _swap
-    yield Tensor, "data", property(_DATA.__get__, set_data)
+    yield Tensor, "data", property(DATA.__get__, set_data)
     yield FakeTensor, "as_subclass", lambda tensor, _: tensor  # it has a class already
     yield Tensor, "_make_subclass", staticmethod(_subclass)
     yield nn.Parameter, "__new__", staticmethod(_parameter)
