@@ -46,8 +46,8 @@ _SWAP, _PARAMETER, _FAKE_TENSOR = torch.utils.swap_tensors, nn.Parameter.__new__
 _PART: Any = UntypedStorage.__getitem__
 _SAVE, _LOAD, _REDUCE = torch.save, torch.load, Tensor.__reduce_ex__
 _SET, _BEGIN_LOADING = DataLoader.__setattr__, _BaseDataLoaderIter.__init__
-_NO_WORKERS = {"num_workers": 0, "timeout": 0, "persistent_workers": False, "multiprocessing_context": None}
-_SAVED: dict[str, bytes] = {}  # by path, instead of files
+_NO_WORKERS = {"timeout": 0, "persistent_workers": False, "prefetch_factor": None, "multiprocessing_context": None}
+SAVED: dict[str, bytes] = {}  # by path, instead of files
 _FETCHERS = _MapDatasetFetcher, _IterableDatasetFetcher
 _LARGEST = 2**43  # bytes of a storage, and of the places at which storages begin
 _MAP_NORESERVE = 0x4000  # Linux's; Python has it from 3.13 on
@@ -145,16 +145,19 @@ def _without_saving() -> Iterator[Replacement]:
     yield StateDictStager, "stage", lambda _, state_dict, **__: state_dict  # of async_save
 
 
+class _Elsewhere(int):
+    """No workers, where the program has asked for some, or for as many as another loader has."""
+
+
 def _load_here(loader: Any, name: str, value: Any) -> None:
     """Set an attribute of a data loader, also of a subclass that makes itself, as if it had no workers."""
-    if name == "num_workers":
-        vars(loader)["has_workers"] = value > 0
-    _SET(loader, name, _NO_WORKERS.get(name, value))
+    is_elsewhere = name == "num_workers" and (value > 0 or isinstance(value, _Elsewhere))
+    _SET(loader, name, _Elsewhere() if is_elsewhere else _NO_WORKERS.get(name, value))
 
 
 def _begin_loading(iterator: Any, loader: Any, in_worker: Callable[[], Any]) -> None:
     _BEGIN_LOADING(iterator, loader)
-    if loader.has_workers:
+    if isinstance(loader.num_workers, _Elsewhere):
         iterator._next_data = within(in_worker, iterator._next_data)
 
 
@@ -213,12 +216,12 @@ def _save(thing: Any, file: Any, *args: Any, **options: Any) -> None:
     elif path := _path_of(file):
         with suppress(Exception):  # then it cannot be loaded again
             _SAVE(thing, saved := BytesIO(), *args, **options)
-            _SAVED[path] = saved.getvalue()
+            SAVED[path] = saved.getvalue()
 
 
 def _load(file: Any, map_location: Any = None, **options: Any) -> Any:
     """Load, and map what was saved in memory, which has no storages that torch could map."""
-    if (saved := _SAVED.get(_path_of(file))) is not None:
+    if (saved := SAVED.get(_path_of(file))) is not None:
         file, options = BytesIO(saved), {**options, "mmap": None}
     loaded = _LOAD(file, map_location, **options)
     if isinstance(file, BytesIO) and isinstance(map_location, str | torch.device):

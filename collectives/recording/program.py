@@ -20,14 +20,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 from msgspec.structs import replace
-from torch import distributed as dist
-from torch import multiprocessing
+from torch import distributed, multiprocessing
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.distributed import rpc
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
 from collectives.recording.compiled import compiling, not_compiling, noting_scripts
-from collectives.recording.fake import without_data
+from collectives.recording.fake import SAVED, without_data
 from collectives.recording.group import recording
 from collectives.recording.operators import kernels_of_triton
 from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
@@ -94,7 +93,7 @@ _SINGLE_RANKS = (
     "the program sends to single ranks, as pipelines do: ringsim step will refuse this trace, since the recording of "
     "one rank does not tell what the others do"
 )
-_FIND_SHAPES = "_propagate_tensor_meta_non_cached"
+_FIND = vars(ShardingPropagator)[_FIND_SHAPES := "_propagate_tensor_meta_non_cached"]
 _WITHOUT_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _OF_BOTH = (traces.TraceEventKind.CALL, traces.TraceEventKind.WAIT)
 
@@ -121,9 +120,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         noting_scripts(in_eager_mode),
         compiling(recorder, in_eager_mode) if request.is_fake else not_compiling(in_eager_mode),
         # DTensor finds the shapes of results by operators on tensors of the whole shape.
-        patch.object(
-            ShardingPropagator, _FIND_SHAPES, within(recorder.stopped, vars(ShardingPropagator)[_FIND_SHAPES])
-        ),
+        patch.object(ShardingPropagator, _FIND_SHAPES, within(recorder.stopped, _FIND)),
         without_data(recorder.stopped, request.assume is not None) if request.is_fake else nullcontext(),
         replaced(kernels_of_triton(recorder, forget_written) if request.is_fake else ()),
         pretended_cuda(request.ranks_here, request.is_fake) if request.device is traces.Device.CUDA else hidden_cuda(),
@@ -212,7 +209,11 @@ def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder
         advice = "; a program that was written for GPUs needs --device cuda"
     elif isinstance(error, NotImplementedError) and not request.is_fake:
         advice = "; a CPU has no such kernel: record with --fake, where nothing is computed"
-    elif isinstance(error, dist.DistStoreError):
+    elif request.is_fake and isinstance(error, AssertionError):
+        advice = "; if it asserts values, which nobody knows with --fake, record without --fake"
+    elif isinstance(error, FileNotFoundError) and any(os.path.basename(path) in str(error) for path in SAVED):
+        advice = "; with --fake nothing is saved: let it not ask for that file"
+    elif isinstance(error, distributed.DistStoreError):
         advice = "; a recorded rank has no peers that write into its store: leave it out there"
     text = str(error).partition(" This could be because ")[0]  # torch then lists all of its kernels
     return ProgramError(f"{place}: {type(error).__name__}: {text.rstrip('.') if advice else text}{advice}")

@@ -193,6 +193,19 @@ def test_a_loop_that_waits_for_other_numbers_ends(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("body", "advice"),
+    [
+        ("assert torch.randn(9**6).sum() > 5", "record without --fake"),
+        ("torch.save(weights, file := 'saved.pt'); open(os.path.abspath(file))", "with --fake nothing is saved"),
+    ],
+)
+def test_an_error_that_a_real_run_has_not_is_told_with_the_reason(tmp_path: Path, body: str, advice: str) -> None:
+    """A program may check its values, and read its files."""
+    (program := tmp_path / "train.py").write_text(f"{HEAD}{body}\n")
+    assert advice in str(recorded(program, is_fake=True))
+
+
 OWN_CLASSES = """
 empty, fake = torch.empty, torch._subclasses.FakeTensor
 torch.empty = lambda *sizes, **options: empty(*sizes, **{**options, "device": DEVICE})  # as nanotron and DeepSpeed do
