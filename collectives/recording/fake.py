@@ -39,16 +39,15 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from collectives.recording.placement import device_of, make_with_keys_of_cpu, place, with_data
 from collectives.recording.replacements import Replacement, replaced, returning, within
-from collectives.recording.without_values import INTEGERS, TORCH, CachingFakeMode, WithoutValues, set_data
+from collectives.recording.without_values import DATA, INTEGERS, TORCH, CachingFakeMode, WithoutValues, set_data
 
 _DEEPCOPY, _ADDRESS, _ASARRAY = Tensor.__deepcopy__, UntypedStorage.data_ptr, torch.asarray
 _SWAP, _PARAMETER, _FAKE_TENSOR = torch.utils.swap_tensors, nn.Parameter.__new__, FakeTensor.__new__
 _PART: Any = UntypedStorage.__getitem__
 _SAVE, _LOAD, _REDUCE = torch.save, torch.load, Tensor.__reduce_ex__
-_DATA: Any = Tensor.data
 _SET, _BEGIN_LOADING = DataLoader.__setattr__, _BaseDataLoaderIter.__init__
-_NO_WORKERS = {"num_workers": 0, "timeout": 0, "persistent_workers": False, "multiprocessing_context": None}
-_SAVED: dict[str, bytes] = {}  # by path, instead of files
+_NO_WORKERS = {"timeout": 0, "persistent_workers": False, "prefetch_factor": None, "multiprocessing_context": None}
+SAVED: dict[str, bytes] = {}  # by path, instead of files
 _FETCHERS = _MapDatasetFetcher, _IterableDatasetFetcher
 _LARGEST = 2**43  # bytes of a storage, and of the places at which storages begin
 _MAP_NORESERVE = 0x4000  # Linux's; Python has it from 3.13 on
@@ -105,7 +104,7 @@ def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
     # `module.to()` swaps a tensor with another one only without weak references; the mode has one to each tensor.
     yield torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda _: [])
     yield torch.utils, "swap_tensors", _swap
-    yield Tensor, "data", property(_DATA.__get__, set_data)
+    yield Tensor, "data", property(DATA.__get__, set_data)
     yield FakeTensor, "as_subclass", lambda tensor, _: tensor  # it has a class already
     yield Tensor, "_make_subclass", staticmethod(_subclass)
     yield nn.Parameter, "__new__", staticmethod(_parameter)
@@ -146,16 +145,19 @@ def _without_saving() -> Iterator[Replacement]:
     yield StateDictStager, "stage", lambda _, state_dict, **__: state_dict  # of async_save
 
 
+class _Elsewhere(int):
+    """No workers, where the program has asked for some, or for as many as another loader has."""
+
+
 def _load_here(loader: Any, name: str, value: Any) -> None:
     """Set an attribute of a data loader, also of a subclass that makes itself, as if it had no workers."""
-    if name == "num_workers":
-        vars(loader)["has_workers"] = value > 0
-    _SET(loader, name, _NO_WORKERS.get(name, value))
+    is_elsewhere = name == "num_workers" and (value > 0 or isinstance(value, _Elsewhere))
+    _SET(loader, name, _Elsewhere() if is_elsewhere else _NO_WORKERS.get(name, value))
 
 
 def _begin_loading(iterator: Any, loader: Any, in_worker: Callable[[], Any]) -> None:
     _BEGIN_LOADING(iterator, loader)
-    if loader.has_workers:
+    if isinstance(loader.num_workers, _Elsewhere):
         iterator._next_data = within(in_worker, iterator._next_data)
 
 
@@ -214,12 +216,12 @@ def _save(thing: Any, file: Any, *args: Any, **options: Any) -> None:
     elif path := _path_of(file):
         with suppress(Exception):  # then it cannot be loaded again
             _SAVE(thing, saved := BytesIO(), *args, **options)
-            _SAVED[path] = saved.getvalue()
+            SAVED[path] = saved.getvalue()
 
 
 def _load(file: Any, map_location: Any = None, **options: Any) -> Any:
     """Load, and map what was saved in memory, which has no storages that torch could map."""
-    if (saved := _SAVED.get(_path_of(file))) is not None:
+    if (saved := SAVED.get(_path_of(file))) is not None:
         file, options = BytesIO(saved), {**options, "mmap": None}
     loaded = _LOAD(file, map_location, **options)
     if isinstance(file, BytesIO) and isinstance(map_location, str | torch.device):

@@ -43,7 +43,6 @@ _ASK_CPP: Any = Tensor.device.__get__
 _MAKE_SUBCLASS, _DISPATCH = Tensor._make_subclass, FakeTensor.__torch_dispatch__
 _RUN_IN_MODE = FakeTensorMode.dispatch
 _SAVE = saved_tensors_hooks.__init__
-_BEGIN_THREAD = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 _PAD = torch._C._nn.pad_sequence
 _RUN = fake_tensor.run_fallback_kernel
 _DEVICE = torch.ops.prim.device.default
@@ -319,7 +318,7 @@ def placed_on_cuda() -> Iterator[None]:
 
 
 def _replacements() -> Iterator[Replacement]:
-    yield threading.Thread, "_bootstrap_inner", within(WithDataOnCuda, _BEGIN_THREAD)
+    yield threading.Thread, "_bootstrap_inner", within(WithDataOnCuda, vars(threading.Thread)["_bootstrap_inner"])
     yield FakeTensor, "__torch_dispatch__", classmethod(_dispatched)
     yield FakeTensorMode, "dispatch", _made_in_place
     yield FakeTensor, "_normalize_fake_device", staticmethod(lambda at: CPU if at == FROM_PYTHON else with_index(at))

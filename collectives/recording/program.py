@@ -20,14 +20,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 from msgspec.structs import replace
-from torch import distributed as dist
-from torch import multiprocessing
+from torch import distributed, multiprocessing
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.distributed import rpc
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
 from collectives.recording.compiled import compiling, not_compiling, noting_scripts
-from collectives.recording.fake import without_data
+from collectives.recording.fake import SAVED, without_data
 from collectives.recording.group import recording
 from collectives.recording.operators import kernels_of_triton
 from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
@@ -48,7 +47,7 @@ def watched_streams(recorder: Recorder, device: Any) -> Iterator[None]:
     streams are implemented by methods of events, as in torch.cuda.
     """
     marks: WeakKeyDictionary[Any, StreamMoment] = WeakKeyDictionary()
-    record, wait = device.Event.record, device.Event.wait
+    record, wait, finish = device.Event.record, device.Event.wait, device.synchronize
 
     def record_on(event: Any, stream: Any = None) -> None:
         stream = device.current_stream() if stream is None else stream
@@ -73,18 +72,19 @@ def watched_streams(recorder: Recorder, device: Any) -> Iterator[None]:
     def wait_stream(stream: Any, other: Any) -> None:
         stream.wait_event(other.record_event())
 
-    def synchronize(of: Any = None, *_: Any, **__: Any) -> None:
-        if isinstance(of, device.Event):
-            if of in marks:
-                recorder.synchronize(marks[of])
-        else:
-            recorder.synchronize()
+    def synchronize(event: Any) -> None:
+        if event in marks:
+            recorder.synchronize(marks[event])
+
+    def synchronize_all(*given: Any, **options: Any) -> None:
+        recorder.synchronize()
+        finish(*given, **options)  # which refuses a program that has no GPU
 
     of_streams: dict[str, Any] = {"record_event": record_event, "wait_event": wait_event, "wait_stream": wait_stream}
     with (
         patch.multiple(device.Event, record=record_on, wait=wait_on, synchronize=synchronize),
-        patch.multiple(device.Stream, create=True, synchronize=synchronize, **of_streams),
-        patch.object(device, "synchronize", synchronize),
+        patch.multiple(device.Stream, create=True, synchronize=lambda _: recorder.synchronize(), **of_streams),
+        patch.object(device, "synchronize", synchronize_all),
     ):
         yield
 
@@ -93,8 +93,7 @@ _SINGLE_RANKS = (
     "the program sends to single ranks, as pipelines do: ringsim step will refuse this trace, since the recording of "
     "one rank does not tell what the others do"
 )
-_FIND_SHAPES = "_propagate_tensor_meta_non_cached"
-UNLIKE = 1.5  # times the operations of another step
+_FIND = vars(ShardingPropagator)[_FIND_SHAPES := "_propagate_tensor_meta_non_cached"]
 _WITHOUT_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _OF_BOTH = (traces.TraceEventKind.CALL, traces.TraceEventKind.WAIT)
 
@@ -121,9 +120,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         noting_scripts(in_eager_mode),
         compiling(recorder, in_eager_mode) if request.is_fake else not_compiling(in_eager_mode),
         # DTensor finds the shapes of results by operators on tensors of the whole shape.
-        patch.object(
-            ShardingPropagator, _FIND_SHAPES, within(recorder.stopped, vars(ShardingPropagator)[_FIND_SHAPES])
-        ),
+        patch.object(ShardingPropagator, _FIND_SHAPES, within(recorder.stopped, _FIND)),
         without_data(recorder.stopped, request.assume is not None) if request.is_fake else nullcontext(),
         replaced(kernels_of_triton(recorder, forget_written) if request.is_fake else ()),
         pretended_cuda(request.ranks_here, request.is_fake) if request.device is traces.Device.CUDA else hidden_cuda(),
@@ -133,7 +130,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         patch.object(threading, "excepthook", failures.append),
     ):
         try:
-            _run(request)
+            _run(request, recorder)
         except EnoughError:
             pass
         except ProgramError:
@@ -146,31 +143,18 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
             counter.processes.end_if_forked(sys.exc_info()[1])
             counter.processes.end_children()
             if failures and not counter.recorded:  # perhaps the reason why this thread has failed or hung
-                raise _told(failures[0].exc_value, request)
+                raise _told(failures[0].exc_value, request, recorder)
     for failure in failures:
         threading.__excepthook__(failure)
     _require_steps(counter, request)
     steps = counter.recorded
     if any(call.collective in ("send", "recv") for step in steps for call in step.calls):
         warnings.warn(_SINGLE_RANKS, stacklevel=1)
-    if request.is_fake:
-        _warn_of_others([*counter.watched, *steps])
-    else:
+    if not request.is_fake:
         steps = tuple(with_times_of(step, *counter.watched) for step in steps)
     place = request.num_ranks, request.rank, request.ranks_here, tuple(groups)
     origin = {**provenance(), "torch": torch.__version__}
     return traces.ProgramTrace(*place, steps, origin, request, counter.memory, is_compiled=bool(in_eager_mode))
-
-
-def _warn_of_others(steps: list[traces.TracedStep]) -> None:
-    """Warn if steps are unlike, as where an evaluation follows each epoch of few data."""
-    flops, calls = (
-        sorted(of_steps) for of_steps in zip(*((step.flops, len(step.calls)) for step in steps), strict=True)
-    )
-    if flops[-1] > UNLIKE * flops[0] or calls[-1] > calls[0]:
-        several = f"{flops[0] / 1e12:.4g} to {flops[-1] / 1e12:.4g} TFLOP and {calls[0]} to {calls[-1]} calls"
-        advice = "an evaluation or a checkpoint may be among them, as after each epoch of few data: record more --steps"
-        warnings.warn(f"the last {len(steps)} steps have {several}; {advice}", stacklevel=1)
 
 
 def _require_steps(counter: StepCounter, request: traces.TraceRequest) -> None:
@@ -184,7 +168,7 @@ def _require_steps(counter: StepCounter, request: traces.TraceRequest) -> None:
     )
 
 
-def _run(request: traces.TraceRequest) -> None:
+def _run(request: traces.TraceRequest, recorder: Recorder) -> None:
     """Run the program, and join its threads as Python does."""
     try:
         if request.is_module:
@@ -196,13 +180,13 @@ def _run(request: traces.TraceRequest) -> None:
                 thread.join()
     except SystemExit as ended:
         if ended.code not in (None, 0):
-            cause = f" after {_told(ended.__context__, request)}" if ended.__context__ else ""
+            cause = f" after {_told(ended.__context__, request, recorder)}" if ended.__context__ else ""
             raise ProgramError(f"{request.program}: it ended with exit code {ended.code}{cause}") from None
     except Exception as error:
-        raise _told(error, request) from error
+        raise _told(error, request, recorder) from error
 
 
-def _told(error: BaseException, request: traces.TraceRequest) -> ProgramError:
+def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder) -> ProgramError:
     """Return the error as one line, or the lack of values that it may have followed from."""
     chain = [error]
     while chain[-1].__context__ is not None:
@@ -218,13 +202,18 @@ def _told(error: BaseException, request: traces.TraceRequest) -> ProgramError:
             "give --assume balanced if a router of experts causes it, or record without --fake"
         )
     advice = ""
-    if any("pipelining" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__)):
+    in_pipeline = any("pipelining" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__))
+    if in_pipeline or recorder.has_received:
         advice = "; a recorded rank has no peers, and so pipelines, whose ranks do different things, cannot be recorded"
     elif request.device is traces.Device.CPU and any(word in str(error).lower() for word in ("cuda", "accelerator")):
         advice = "; a program that was written for GPUs needs --device cuda"
     elif isinstance(error, NotImplementedError) and not request.is_fake:
         advice = "; a CPU has no such kernel: record with --fake, where nothing is computed"
-    elif isinstance(error, dist.DistStoreError):
+    elif request.is_fake and isinstance(error, AssertionError):
+        advice = "; if it asserts values, which nobody knows with --fake, record without --fake"
+    elif isinstance(error, FileNotFoundError) and any(os.path.basename(path) in str(error) for path in SAVED):
+        advice = "; with --fake nothing is saved: let it not ask for that file"
+    elif isinstance(error, distributed.DistStoreError):
         advice = "; a recorded rank has no peers that write into its store: leave it out there"
     text = str(error).partition(" This could be because ")[0]  # torch then lists all of its kernels
     return ProgramError(f"{place}: {type(error).__name__}: {text.rstrip('.') if advice else text}{advice}")

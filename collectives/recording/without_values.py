@@ -26,19 +26,9 @@ from torch._subclasses.fake_tensor import (  # type: ignore[attr-defined]
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from collectives.recording import balanced
+from collectives.recording import balanced, placement
 from collectives.recording.operands import OnPlainTensors, named, written
-from collectives.recording.placement import (
-    CPU,
-    FROM_PYTHON,
-    device_of,
-    gpu_of,
-    in_cpp,
-    place,
-    place_made,
-    tensors_in,
-    with_data,
-)
+from collectives.recording.placement import CPU, FROM_PYTHON, gpu_of, in_cpp, place_made, tensors_in, with_data
 
 aten = torch.ops.aten
 TORCH = Path(torch.__file__).parent
@@ -65,7 +55,7 @@ MAX_READS = 100_000  # by one line, before another line reads: a loop that waits
 MAX_ON_HOST = 2**27  # of a data set, if the model is on a GPU
 _META = torch.device("meta")
 _PLACES = "cpu", "cuda"  # kinds of devices
-_DATA: Any = Tensor.data
+DATA: Any = Tensor.data
 _COMPARED = "_compared"  # attribute of the outcome of a comparison
 _COPIED = "_copied"  # attribute of a copy: what was copied, and the versions of both
 _OURS = str(Path(__file__).parent)
@@ -186,11 +176,8 @@ class WithoutValues(OnPlainTensors):
 
         @wraps(fetch)
         def fetched(*args: Any) -> Any:
-            self._is_loading = True
-            try:
+            with patch.object(self, "_is_loading", True):
                 return tree_map_only(Tensor, without, fetch(*args))
-            finally:
-                self._is_loading = False
 
         return fetched
 
@@ -380,8 +367,8 @@ def set_data(tensor: Tensor, other: Tensor) -> None:
     elif isinstance(other, FakeTensor) and type(tensor) in (Tensor, nn.Parameter):
         other = with_data(other.device, torch.empty, other.shape, dtype=other.dtype)
         forget_written([other])
-    _DATA.__set__(tensor, other)
-    place(tensor, device_of(other))
+    DATA.__set__(tensor, other)
+    placement.place(tensor, placement.device_of(other))
 
 
 def is_unknown(tensor: Tensor) -> bool:

@@ -197,7 +197,7 @@ def part():
 """
     trace = recorded(program, setup, "part()")
     assert not trace.is_compiled
-    assert trace.steps[0].flops == 2 * 2 * 195 * 128 * 256
+    assert trace.steps[0].flops == 2 * 2 * 194 * 128 * 256
     assert trace.memory is not None
     # The scores and their gradient; y, the loss and its gradient; then the gradient of w.
     assert trace.memory.peak.total - trace.memory.end.total == 4 * (2 * 194 * 256 + 194 * 128 + 2) - 4 * N

@@ -1,12 +1,11 @@
 """`ringsim trace --fake`: values, memory and files of programs whose tensors have no data."""
 
-import warnings
 from pathlib import Path
 
 import pytest
 
-from ringsim.traces import Device, TraceRequest
-from tests.collectives.recording.recorded import HEAD, LINE, record, recorded, trace_of
+from ringsim.traces import Device
+from tests.collectives.recording.recorded import HEAD, LINE, recorded, trace_of
 from tests.forked import ROOT
 
 DATA = """
@@ -194,6 +193,19 @@ def test_a_loop_that_waits_for_other_numbers_ends(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("body", "advice"),
+    [
+        ("assert torch.randn(9**6).sum() > 5", "record without --fake"),
+        ("torch.save(weights, file := 'saved.pt'); open(os.path.abspath(file))", "with --fake nothing is saved"),
+    ],
+)
+def test_an_error_that_a_real_run_has_not_is_told_with_the_reason(tmp_path: Path, body: str, advice: str) -> None:
+    """A program may check its values, and read its files."""
+    (program := tmp_path / "train.py").write_text(f"{HEAD}{body}\n")
+    assert advice in str(recorded(program, is_fake=True))
+
+
 OWN_CLASSES = """
 empty, fake = torch.empty, torch._subclasses.FakeTensor
 torch.empty = lambda *sizes, **options: empty(*sizes, **{**options, "device": DEVICE})  # as nanotron and DeepSpeed do
@@ -233,29 +245,6 @@ def test_a_program_may_have_its_own_parameters(tmp_path: Path, device: Device) -
         HEAD + OWN_CLASSES.replace("DEVICE", repr("cuda:0" if device is Device.CUDA else "cpu"))
     )
     trace_of(program, is_fake=True, device=device)
-
-
-EPOCHS = """
-for step in range(9):
-    if step % 4 == 3: dist.barrier()
-    train(1)
-"""
-
-
-def test_steps_that_differ_are_told(tmp_path: Path) -> None:
-    """The recorded one may contain what follows an epoch, which a user would take for a part of each step."""
-    (program := tmp_path / "train.py").write_text(HEAD + EPOCHS)
-    warned: list[str] = recorded(program, is_fake=True, call=_warnings)
-    assert [text for text in warned if "steps" in text] == [
-        "the last 2 steps have 0 to 0 TFLOP and 0 to 1 calls; an evaluation or a checkpoint may be among them, as "
-        "after each epoch of few data: record more --steps"
-    ]
-
-
-def _warnings(request: TraceRequest) -> list[str]:
-    with warnings.catch_warnings(record=True) as warned:
-        record(request)
-    return [str(warning.message) for warning in warned]
 
 
 LOADING = """

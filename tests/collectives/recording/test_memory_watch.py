@@ -54,6 +54,8 @@ for _ in range(3):  # two steps warm up
         else:
             block.record_stream(stream)
         del block
+        if WAY == "synchronizes":
+            torch.cuda.synchronize()
         if WAY == "waits":
             stream.record_event().synchronize()
         if WAY == "reads":
@@ -66,7 +68,8 @@ for _ in range(3):  # two steps warm up
 
 
 @pytest.mark.parametrize(
-    ("way", "num_blocks"), [("lends", 3), ("waits", 1), ("reads", 1), ("is busy", 1), ("gathers", 2.25)]
+    ("way", "num_blocks"),
+    [("lends", 3), ("synchronizes", 1), ("waits", 1), ("reads", 1), ("is busy", 1), ("gathers", 2.25)],
 )
 def test_memory_is_used_again(tmp_path: Path, way: str, num_blocks: float) -> None:
     """That of a stream to which it is lent, when the GPU must have done with it; a call's result is kept by nobody.
