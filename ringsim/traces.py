@@ -234,7 +234,7 @@ class Group(Record, frozen=True):
 class TraceRequest(Record, frozen=True):
     """A request to record a program as one rank of a job.
 
-    program: path of a script, or with `is_module` name of a module. num_steps: recorded after three warm-up steps.
+    program: path of a script, or with `is_module` name of a module. num_steps: recorded after warm-up steps.
     folder: working directory of the program; "": that of the recorder.
     device: that the program is told it has. assume: only with `is_fake`.
     """

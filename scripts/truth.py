@@ -50,6 +50,10 @@ class Truth:
     def error(self, row: Row) -> float:
         return self.predicted_s(row) / row.measured_s - 1
 
+    def memory_error(self, row: Row) -> float | None:
+        """Return the error of the memory that torch's allocator reserves."""
+        return self._predictor.reserved_bytes(row) / row.reserved_bytes - 1 if row.reserved_bytes else None
+
     def scaled(self, row: Row) -> float | None:
         """Return the error of a prediction that is scaled to the measured time of the nearest row on one host."""
         if (near := self._nearest(row)) is None:
@@ -133,6 +137,7 @@ def table_of_errors(truth: Truth) -> str:
         errors_of("the same, scaled to one host", many, truth.scaled, False),
         errors_of("null model: perfect scaling from one host", many, truth.perfectly_scaled, False),
         errors_of("null model: constant share of the peak", many, truth.at_share, False),
+        errors_of("memory reserved", truth.rows, truth.memory_error, False),
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *lines] if line)
 

@@ -44,6 +44,7 @@ aten = torch.ops.aten
 EAGER_BACKENDS = ("eager", "aot_eager")  # of torch.compile: they run the operators as they are
 MAX_VERSIONS = 10_000  # of a function that is captured; each is for one set of shapes
 _CAST = aten._to_copy.default
+_LIKE_ANOTHER = aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty.default
 _OPTIONS: dict[str, Any] = {  # of Dynamo
     "automatic_dynamic_shapes": False,
     "assume_static_by_default": True,
@@ -218,11 +219,16 @@ def _backend(make_kernels: Callable[..., Any]) -> Any:
             return aten.alias(tensor)
         return decompositions[_CAST](tensor, **options)
 
+    def in_place_of(tensor: Tensor, *args: Any, device: Any = None, make: Any, **options: Any) -> Tensor:
+        """Make a tensor where another one is, which in torch's C++ is the CPU, as in the backward pass of an index."""
+        return make(tensor, *args, device=tensor.device if device == CPU else device, **options)  # type: ignore[no-any-return]
+
+    like_another = {made: partial(in_place_of, make=decompositions[made]) for made in _LIKE_ANOTHER}
     # Random numbers that are drawn again need no state of a generator, where there are none.
     same_numbers = "functionalize_rng_ops", lambda _, forward, backward, __: (forward, backward)
     compile_ = aot_autograd(
         fw_compiler=make_kernels,
-        decompositions={**decompositions, **_for_lists(), _CAST: within_device},
+        decompositions={**decompositions, **like_another, **_for_lists(), _CAST: within_device},
         partition_fn=within(
             lambda: patch.object(partitioners, *same_numbers), partitioners.min_cut_rematerialization_partition
         ),

@@ -34,18 +34,21 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from collectives.recording.placement import device_of, place, with_data
+from collectives.recording.placement import device_of, make_with_keys_of_cpu, place, with_data
 from collectives.recording.replacements import Replacement, replaced, returning, within
-from collectives.recording.without_values import INTEGERS, TORCH, CachingFakeMode, WithoutValues
+from collectives.recording.without_values import DATA, INTEGERS, TORCH, CachingFakeMode, WithoutValues, set_data
 
 _DEEPCOPY, _ADDRESS, _ASARRAY = Tensor.__deepcopy__, UntypedStorage.data_ptr, torch.asarray
 _SWAP, _PARAMETER, _FAKE_TENSOR = torch.utils.swap_tensors, nn.Parameter.__new__, FakeTensor.__new__
+_PART: Any = UntypedStorage.__getitem__
 _SAVE, _LOAD, _REDUCE = torch.save, torch.load, Tensor.__reduce_ex__
 _SET, _BEGIN_LOADING = DataLoader.__setattr__, _BaseDataLoaderIter.__init__
-_NO_WORKERS = {"num_workers": 0, "timeout": 0, "persistent_workers": False, "multiprocessing_context": None}
-_SAVED: dict[str, bytes] = {}  # by path, instead of files
+_NO_WORKERS = {"timeout": 0, "persistent_workers": False, "prefetch_factor": None, "multiprocessing_context": None}
+SAVED: dict[str, bytes] = {}  # by path, instead of files
+_FETCHERS = _MapDatasetFetcher, _IterableDatasetFetcher
 _LARGEST = 2**43  # bytes of a storage, and of the places at which storages begin
 _MAP_NORESERVE = 0x4000  # Linux's; Python has it from 3.13 on
 
@@ -75,9 +78,10 @@ def without_data(in_worker: Callable[[], Any], is_balanced: bool = False) -> Ite
     of_values = [
         (FakeTensor, "numpy", lambda tensor, **_: without_values.array_of(tensor)),
         (FakeTensor, "__format__", _formatted),
+        *((kind, "fetch", without_values.loading(kind.fetch)) for kind in _FETCHERS),
     ]
     with (
-        replaced([*_with_real_tensors(in_worker), *_without_saving(), *of_values]),
+        replaced([*_with_real_tensors(in_worker), *_without_saving(), *of_values], [FakeTensor]),
         patch("safetensors.torch.save_file", returning(None)) if find_spec("safetensors") else nullcontext(),
         mode,
         without_values,
@@ -100,6 +104,9 @@ def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
     # `module.to()` swaps a tensor with another one only without weak references; the mode has one to each tensor.
     yield torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda _: [])
     yield torch.utils, "swap_tensors", _swap
+    yield Tensor, "data", property(DATA.__get__, set_data)
+    yield FakeTensor, "as_subclass", lambda tensor, _: tensor  # it has a class already
+    yield Tensor, "_make_subclass", staticmethod(_subclass)
     yield nn.Parameter, "__new__", staticmethod(_parameter)
     yield FakeTensor, "__new__", staticmethod(_fake_tensor)
     # Objects travel as tensors of bytes.
@@ -112,6 +119,7 @@ def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
     yield UntypedStorage, "share_memory_", lambda storage: share(storage) if storage.device.type == "cpu" else storage
     for name in ("copy_", "fill_"):
         yield UntypedStorage, name, within(_disable_current_modes, getattr(UntypedStorage, name))
+    yield UntypedStorage, "__getitem__", _part_of_storage
     yield torch, "asarray", _asarray
     yield FakeTensor, "data_ptr", _address_of_tensor
     yield UntypedStorage, "data_ptr", _address
@@ -137,16 +145,19 @@ def _without_saving() -> Iterator[Replacement]:
     yield StateDictStager, "stage", lambda _, state_dict, **__: state_dict  # of async_save
 
 
+class _Elsewhere(int):
+    """No workers, where the program has asked for some, or for as many as another loader has."""
+
+
 def _load_here(loader: Any, name: str, value: Any) -> None:
     """Set an attribute of a data loader, also of a subclass that makes itself, as if it had no workers."""
-    if name == "num_workers":
-        vars(loader)["has_workers"] = value > 0
-    _SET(loader, name, _NO_WORKERS.get(name, value))
+    is_elsewhere = name == "num_workers" and (value > 0 or isinstance(value, _Elsewhere))
+    _SET(loader, name, _Elsewhere() if is_elsewhere else _NO_WORKERS.get(name, value))
 
 
 def _begin_loading(iterator: Any, loader: Any, in_worker: Callable[[], Any]) -> None:
     _BEGIN_LOADING(iterator, loader)
-    if loader.has_workers:
+    if isinstance(loader.num_workers, _Elsewhere):
         iterator._next_data = within(in_worker, iterator._next_data)
 
 
@@ -163,18 +174,31 @@ def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Any:
 
 
 def _parameter(kind: Any, data: Tensor | None = None, requires_grad: bool = True) -> Any:
-    """Make a parameter without data, also of numbers that have data, as it will be trained."""
+    """Make a parameter without data, also of numbers that have data, as it will be trained.
+
+    kind: the class; a program's own class becomes one of tensors without data, as an object has one class only.
+    """
     if type(data) is Tensor and data.is_floating_point():
         data = torch.empty_strided(data.shape, data.stride(), dtype=data.dtype, device=device_of(data))
-    parameter = _PARAMETER(kind, data, requires_grad)
-    place(parameter, parameter.device if data is None else device_of(data))
-    return parameter
+    made = _PARAMETER(kind, data.detach() if isinstance(data, FakeTensor) else data, requires_grad)
+    if isinstance(made, FakeTensor) and kind is not nn.Parameter:
+        if not issubclass(kind, FakeTensor):
+            kind.__bases__ = FakeTensor, *kind.__bases__
+        made.__class__ = kind
+    place(made, made.device if data is None else device_of(data))
+    return made
+
+
+def _subclass(kind: Any, data: Tensor, *args: Any, **options: Any) -> Any:
+    is_parameter = isinstance(data, FakeTensor) and issubclass(kind, nn.Parameter)
+    return (_parameter if is_parameter else make_with_keys_of_cpu)(kind, data, *args, **options)
 
 
 def _fake_tensor(kind: Any, *args: Any, **options: Any) -> Any:
     """Make a tensor without data, or a parameter as `type(parameter)(data)` does in loaders of checkpoints."""
-    is_typed = isinstance(args[0], Tensor) and options.keys() <= {"requires_grad"}
-    return nn.Parameter(*args, **options) if is_typed else _FAKE_TENSOR(kind, *args, **options)
+    if isinstance(args[0], Tensor) and options.keys() <= {"requires_grad"}:
+        return _parameter(kind if issubclass(kind, nn.Parameter) else nn.Parameter, *args, **options)
+    return _FAKE_TENSOR(kind, *args, **options)
 
 
 def _swap(tensor: Tensor, other: Tensor) -> None:
@@ -192,12 +216,12 @@ def _save(thing: Any, file: Any, *args: Any, **options: Any) -> None:
     elif path := _path_of(file):
         with suppress(Exception):  # then it cannot be loaded again
             _SAVE(thing, saved := BytesIO(), *args, **options)
-            _SAVED[path] = saved.getvalue()
+            SAVED[path] = saved.getvalue()
 
 
 def _load(file: Any, map_location: Any = None, **options: Any) -> Any:
     """Load, and map what was saved in memory, which has no storages that torch could map."""
-    if (saved := _SAVED.get(_path_of(file))) is not None:
+    if (saved := SAVED.get(_path_of(file))) is not None:
         file, options = BytesIO(saved), {**options, "mmap": None}
     loaded = _LOAD(file, map_location, **options)
     if isinstance(file, BytesIO) and isinstance(map_location, str | torch.device):
@@ -234,8 +258,14 @@ def _asarray(source: Any, *, dtype: torch.dtype | None = None, **options: Any) -
     """Return a tensor without data for a storage with data, such as a file's."""
     if isinstance(source, UntypedStorage):
         dtype = dtype or torch.get_default_dtype()
-        return torch.empty(source.nbytes() // dtype.itemsize, dtype=dtype)
+        return torch.zeros(source.nbytes() // dtype.itemsize, dtype=dtype)
     return _ASARRAY(source, dtype=dtype, **options)
+
+
+def _part_of_storage(storage: Any, part: Any) -> Any:
+    if storage.device.type == "meta":
+        raise RuntimeError("with --fake a storage cannot be sliced: slice its tensor, or record without --fake")
+    return _PART(storage, part)
 
 
 def _address(storage: Any) -> Any:

@@ -21,7 +21,7 @@ from collectives.integrations import NAME as RING
 from collectives.integrations import BackendOptions, RingGroup, carries_out
 from collectives.recording.pretended_gpu import CudaGraph
 from collectives.recording.recorder import Recorder
-from collectives.recording.replacements import by_names
+from collectives.recording.replacements import by_names, returning
 from collectives.runtime import Work
 from ringsim.schedule import Collective
 from ringsim.traces import Group, TraceCall
@@ -172,8 +172,7 @@ class RecordingStore(HashStore):
         super().__init__()
         super().set_timeout(timedelta(seconds=1))
 
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Leave the time limit as it is."""
+    set_timeout = returning(None)  # to which init_process_group would set the one of the group
 
 
 def _listed(operand: Any) -> list[Any]:
@@ -206,9 +205,11 @@ def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]
                 raise AssertionError(f"Unknown c10d backend type {name.upper()}")  # as torch says
         size, group_rank = (num_ranks, rank) if size < 0 else (size, group_rank)  # which MPI would know
         if not ranks and (group_rank, size) != (rank, num_ranks):
+            asked = (
+                f"the program makes itself rank {group_rank} of {size}, and is recorded as rank {rank} of {num_ranks}"
+            )
             raise RuntimeError(
-                f"the program makes itself rank {group_rank} of {size}, and is recorded as rank {rank} of {num_ranks}: "
-                f"give --ranks {size} --rank {group_rank}"
+                f"{asked}: give --ranks {size} --rank {group_rank}" if size else f"{asked}, without CUDA"
             )
         asked_for.append(str(backend))
         made = make(size, group_rank, ranks, dist.Backend(NAME), *rest, **options)

@@ -3,6 +3,7 @@
 from functools import cache
 from typing import Any
 
+import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
@@ -16,6 +17,9 @@ class OnPlainTensors(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "profiler":  # of which FSDP calls many; it reads no tensors
+            with torch._C._DisableTorchDispatch():
+                return func(*args, **kwargs or {})
         if _have_parts(types):
             return NotImplemented  # then torch dispatches the operators on the parts
         return self.run(func, args, kwargs or {})

@@ -21,7 +21,7 @@ from collectives.calls import name_of
 from collectives.recording.attention import FORMULAS
 from collectives.recording.memory import MemoryWatch, parts_of
 from collectives.recording.operands import OnPlainTensors, named, written
-from collectives.recording.placement import device_of, place, tensors_in
+from collectives.recording.placement import device_of, in_cpp, place, tensors_in
 from collectives.recording.pretended_gpu import CudaGraph
 from collectives.recording.recorder import Recorder
 from collectives.recording.replacements import Replacement
@@ -31,6 +31,7 @@ from ringsim.traces import Operator
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
 _READING = aten._local_scalar_dense.default  # by `item`
+_UNSEEN = torch._C.DisableTorchFunction  # else a mode would run for each attribute that is read
 
 # Operators that write their first argument without reading it.
 _OVERWRITING = {"aten.copy_", "aten._foreach_copy_", "aten.fill_", "aten.zero_", "aten._foreach_zero_"}
@@ -143,6 +144,8 @@ class OperatorWatch(OnPlainTensors):
     def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         if func is _READING:
             self._recorder.synchronize()
+        if func is _DEVICE and type(args[0]) is FakeTensor:  # what C++ asks most often
+            return in_cpp(args[0])
         if func is _DEVICE or self._recorder.is_stopped:
             return func(*args, **kwargs)
         if func.namespace == "_c10d_functional":
@@ -158,11 +161,11 @@ class OperatorWatch(OnPlainTensors):
                 return func.decompose(*args, **kwargs)
         if not kind.has_work:
             return self._run(func, args, kwargs)
-        with self._recorder.stopped():
+        with self._recorder.stopped(), _UNSEEN():
             given = named(func, args, kwargs)
             sources = _strided(*(value for name, value in given.items() if name not in kind.overwritten))
         outcome = self._run(func, args, kwargs)
-        with self._recorder.stopped():
+        with self._recorder.stopped(), _UNSEEN():
             results, changed = _strided(outcome), _strided(*(given[name] for name in written(func)))
             is_counted = kind.is_counted and (kind.formula is None or len(tensors_in(args)) == len(_strided(args)))
             if (tensors := [*sources, *(results or changed)]) or not is_counted:
@@ -188,10 +191,10 @@ class OperatorWatch(OnPlainTensors):
     def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.memory.is_watching:
             return func(*args, **kwargs)
-        with self._recorder.stopped():
+        with self._recorder.stopped(), _UNSEEN():
             self.memory.read(_strided(args, kwargs))
         outcome = func(*args, **kwargs)
-        with self._recorder.stopped():
+        with self._recorder.stopped(), _UNSEEN():
             self.memory.made(_strided(outcome))
         return outcome
 

@@ -42,9 +42,7 @@ _PARSE_TO, _TO, _NEW_TENSOR = torch._C._nn._parse_to, Tensor.to, Tensor.new_tens
 _ASK_CPP: Any = Tensor.device.__get__
 _MAKE_SUBCLASS, _DISPATCH = Tensor._make_subclass, FakeTensor.__torch_dispatch__
 _RUN_IN_MODE = FakeTensorMode.dispatch
-_DATA: Any = Tensor.data
 _SAVE = saved_tensors_hooks.__init__
-_BEGIN_THREAD = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 _PAD = torch._C._nn.pad_sequence
 _RUN = fake_tensor.run_fallback_kernel
 _DEVICE = torch.ops.prim.device.default
@@ -123,6 +121,8 @@ class OnCuda(TorchFunctionMode):
         return with_index(device)
 
     def __torch_function__(self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None) -> Any:
+        if not kwargs and func is not Device and func is not torch.tensor:  # most calls
+            return func(*args)
         kwargs = kwargs or {}
         if func is Device:
             return Device("cuda", *args) if args and type(args[0]) is int else Device(*args, **kwargs)
@@ -201,11 +201,6 @@ def _on_gpu(tensor: Tensor, device: Any = None, non_blocking: bool = False, **op
     return _moved(tensor, "cuda" if device is None else device, non_blocking=non_blocking, **options)
 
 
-def _set_data(tensor: Tensor, other: Tensor) -> None:
-    _DATA.__set__(tensor, other)
-    place(tensor, device_of(other))
-
-
 def _run_on_cpu(mode: FakeTensorMode, func: Any, flat_args: Any, *rest: Any) -> Any:
     """Run an operator that has no kernel without data, on zeros, which a CPU has."""
     places = {tensor: tensor.device for tensor in flat_args if isinstance(tensor, FakeTensor)}
@@ -266,7 +261,8 @@ def in_cpp(tensor: FakeTensor) -> Device:
     return CPU if tensor.device.type == "cuda" else tensor.device
 
 
-def _with_keys_of_cpu(*args: Any, **options: Any) -> Any:
+def make_with_keys_of_cpu(*args: Any, **options: Any) -> Any:
+    """Make a tensor as `Tensor._make_subclass` does; C++ takes one on CUDA for one of the CPU."""
     if getattr(options.get("device_for_backend_keys"), "type", "") == "cuda":
         options["device_for_backend_keys"] = CPU
     return _MAKE_SUBCLASS(*args, **options)
@@ -322,8 +318,7 @@ def placed_on_cuda() -> Iterator[None]:
 
 
 def _replacements() -> Iterator[Replacement]:
-    yield threading.Thread, "_bootstrap_inner", within(WithDataOnCuda, _BEGIN_THREAD)
-    yield Tensor, "_make_subclass", staticmethod(_with_keys_of_cpu)
+    yield threading.Thread, "_bootstrap_inner", within(WithDataOnCuda, vars(threading.Thread)["_bootstrap_inner"])
     yield FakeTensor, "__torch_dispatch__", classmethod(_dispatched)
     yield FakeTensorMode, "dispatch", _made_in_place
     yield FakeTensor, "_normalize_fake_device", staticmethod(lambda at: CPU if at == FROM_PYTHON else with_index(at))
@@ -336,7 +331,6 @@ def _replacements() -> Iterator[Replacement]:
     yield Tensor, "is_cuda", property(lambda tensor: tensor.device.type == "cuda")
     yield Tensor, "is_cpu", property(lambda tensor: tensor.device.type == "cpu")
     yield torch, "get_device", _index_of
-    yield Tensor, "data", property(_DATA.__get__, _set_data)
     yield fake_tensor, "run_fallback_kernel", _run_on_cpu
     yield from ((Tensor, method.__name__, ours) for method, ours in _OURS.items())
     yield dynamo, "run_node", as_on_cuda(dynamo.run_node)

@@ -124,8 +124,7 @@ def _autocast(
 
 def _on_the_cpu() -> Iterator[Replacement]:
     """Yield the replacements for methods and classes that take a device without a function of a tensor."""
-    begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
-    yield threading.Thread, "_bootstrap_inner", within(CpuForCuda, begin)
+    yield threading.Thread, "_bootstrap_inner", within(CpuForCuda, vars(threading.Thread)["_bootstrap_inner"])
     yield Tensor, "cuda", lambda itself, *_, **__: itself
     yield sys.modules[nn.DataParallel.__module__], "_get_available_device_type", returning(None)  # it calls its module
     # A GPU has kernels of attention that a CPU lacks.

@@ -20,14 +20,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 from msgspec.structs import replace
-from torch import distributed as dist
-from torch import multiprocessing
+from torch import distributed, multiprocessing
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.distributed import rpc
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
 from collectives.recording.compiled import compiling, not_compiling, noting_scripts
-from collectives.recording.fake import without_data
+from collectives.recording.fake import SAVED, without_data
 from collectives.recording.group import recording
 from collectives.recording.operators import kernels_of_triton
 from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
@@ -48,7 +47,7 @@ def watched_streams(recorder: Recorder, device: Any) -> Iterator[None]:
     streams are implemented by methods of events, as in torch.cuda.
     """
     marks: WeakKeyDictionary[Any, StreamMoment] = WeakKeyDictionary()
-    record, wait = device.Event.record, device.Event.wait
+    record, wait, finish = device.Event.record, device.Event.wait, device.synchronize
 
     def record_on(event: Any, stream: Any = None) -> None:
         stream = device.current_stream() if stream is None else stream
@@ -73,18 +72,19 @@ def watched_streams(recorder: Recorder, device: Any) -> Iterator[None]:
     def wait_stream(stream: Any, other: Any) -> None:
         stream.wait_event(other.record_event())
 
-    def synchronize(of: Any = None, *_: Any, **__: Any) -> None:
-        if isinstance(of, device.Event):
-            if of in marks:
-                recorder.synchronize(marks[of])
-        else:
-            recorder.synchronize()
+    def synchronize(event: Any) -> None:
+        if event in marks:
+            recorder.synchronize(marks[event])
+
+    def synchronize_all(*given: Any, **options: Any) -> None:
+        recorder.synchronize()
+        finish(*given, **options)  # which refuses a program that has no GPU
 
     of_streams: dict[str, Any] = {"record_event": record_event, "wait_event": wait_event, "wait_stream": wait_stream}
     with (
         patch.multiple(device.Event, record=record_on, wait=wait_on, synchronize=synchronize),
-        patch.multiple(device.Stream, create=True, synchronize=synchronize, **of_streams),
-        patch.object(device, "synchronize", synchronize),
+        patch.multiple(device.Stream, create=True, synchronize=lambda _: recorder.synchronize(), **of_streams),
+        patch.object(device, "synchronize", synchronize_all),
     ):
         yield
 
@@ -93,7 +93,7 @@ _SINGLE_RANKS = (
     "the program sends to single ranks, as pipelines do: ringsim step will refuse this trace, since the recording of "
     "one rank does not tell what the others do"
 )
-_FIND_SHAPES = "_propagate_tensor_meta_non_cached"
+_FIND = vars(ShardingPropagator)[_FIND_SHAPES := "_propagate_tensor_meta_non_cached"]
 _WITHOUT_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _OF_BOTH = (traces.TraceEventKind.CALL, traces.TraceEventKind.WAIT)
 
@@ -120,9 +120,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         noting_scripts(in_eager_mode),
         compiling(recorder, in_eager_mode) if request.is_fake else not_compiling(in_eager_mode),
         # DTensor finds the shapes of results by operators on tensors of the whole shape.
-        patch.object(
-            ShardingPropagator, _FIND_SHAPES, within(recorder.stopped, vars(ShardingPropagator)[_FIND_SHAPES])
-        ),
+        patch.object(ShardingPropagator, _FIND_SHAPES, within(recorder.stopped, _FIND)),
         without_data(recorder.stopped, request.assume is not None) if request.is_fake else nullcontext(),
         replaced(kernels_of_triton(recorder, forget_written) if request.is_fake else ()),
         pretended_cuda(request.ranks_here, request.is_fake) if request.device is traces.Device.CUDA else hidden_cuda(),
@@ -132,7 +130,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         patch.object(threading, "excepthook", failures.append),
     ):
         try:
-            _run(request)
+            _run(request, recorder)
         except EnoughError:
             pass
         except ProgramError:
@@ -145,7 +143,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
             counter.processes.end_if_forked(sys.exc_info()[1])
             counter.processes.end_children()
             if failures and not counter.recorded:  # perhaps the reason why this thread has failed or hung
-                raise _told(failures[0].exc_value, request)
+                raise _told(failures[0].exc_value, request, recorder)
     for failure in failures:
         threading.__excepthook__(failure)
     _require_steps(counter, request)
@@ -170,7 +168,7 @@ def _require_steps(counter: StepCounter, request: traces.TraceRequest) -> None:
     )
 
 
-def _run(request: traces.TraceRequest) -> None:
+def _run(request: traces.TraceRequest, recorder: Recorder) -> None:
     """Run the program, and join its threads as Python does."""
     try:
         if request.is_module:
@@ -182,13 +180,13 @@ def _run(request: traces.TraceRequest) -> None:
                 thread.join()
     except SystemExit as ended:
         if ended.code not in (None, 0):
-            cause = f" after {_told(ended.__context__, request)}" if ended.__context__ else ""
+            cause = f" after {_told(ended.__context__, request, recorder)}" if ended.__context__ else ""
             raise ProgramError(f"{request.program}: it ended with exit code {ended.code}{cause}") from None
     except Exception as error:
-        raise _told(error, request) from error
+        raise _told(error, request, recorder) from error
 
 
-def _told(error: BaseException, request: traces.TraceRequest) -> ProgramError:
+def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder) -> ProgramError:
     """Return the error as one line, or the lack of values that it may have followed from."""
     chain = [error]
     while chain[-1].__context__ is not None:
@@ -204,13 +202,18 @@ def _told(error: BaseException, request: traces.TraceRequest) -> ProgramError:
             "give --assume balanced if a router of experts causes it, or record without --fake"
         )
     advice = ""
-    if any("pipelining" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__)):
+    in_pipeline = any("pipelining" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__))
+    if in_pipeline or recorder.has_received:
         advice = "; a recorded rank has no peers, and so pipelines, whose ranks do different things, cannot be recorded"
     elif request.device is traces.Device.CPU and any(word in str(error).lower() for word in ("cuda", "accelerator")):
         advice = "; a program that was written for GPUs needs --device cuda"
     elif isinstance(error, NotImplementedError) and not request.is_fake:
         advice = "; a CPU has no such kernel: record with --fake, where nothing is computed"
-    elif isinstance(error, dist.DistStoreError):
+    elif request.is_fake and isinstance(error, AssertionError):
+        advice = "; if it asserts values, which nobody knows with --fake, record without --fake"
+    elif isinstance(error, FileNotFoundError) and any(os.path.basename(path) in str(error) for path in SAVED):
+        advice = "; with --fake nothing is saved: let it not ask for that file"
+    elif isinstance(error, distributed.DistStoreError):
         advice = "; a recorded rank has no peers that write into its store: leave it out there"
     text = str(error).partition(" This could be because ")[0]  # torch then lists all of its kernels
     return ProgramError(f"{place}: {type(error).__name__}: {text.rstrip('.') if advice else text}{advice}")

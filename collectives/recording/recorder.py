@@ -126,6 +126,12 @@ class Recorder:
         return self._streams.current()
 
     @property
+    def has_received(self) -> bool:
+        """Whether the program has received a tensor from a single rank, which would have sent other numbers."""
+        calls = (call for calls in (self._calls, *(step.calls for step in self.steps)) for call in calls)
+        return any(call.collective == "recv" for call in calls)
+
+    @property
     def is_stopped(self) -> bool:
         """Whether the process now works for the recording, and not for the program."""
         return self._depth > 0

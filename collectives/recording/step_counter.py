@@ -20,7 +20,7 @@ from ringsim.traces import StepMemory, TracedStep
 from ringsim.units import plural
 
 # In the first step the optimizer allocates its state, and in the second DistributedDataParallel agrees on its buckets.
-# The third one makes the same calls as all later ones, so its operators are watched.
+# The third one makes the same calls as all later ones, so its operators are watched; if none is timed, it is recorded.
 WARM_UP_STEPS = 3
 WATCHED_STEP = WARM_UP_STEPS - 1
 MAX_STOPS = 10  # that a program may catch
@@ -84,7 +84,8 @@ class StepCounter:
         self, recorder: Recorder, num_recorded: int, watch_all: bool, give_up: Callable[[str], object]
     ) -> None:
         self._recorder, self._watch_all, self._give_up = recorder, watch_all, give_up
-        self._num_steps = WARM_UP_STEPS + num_recorded
+        self._num_warm_up = WATCHED_STEP if watch_all else WARM_UP_STEPS
+        self._num_steps = self._num_warm_up + num_recorded
         self._watch = OperatorWatch(recorder)
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._stops = 0
@@ -99,7 +100,7 @@ class StepCounter:
         self._stop_watch()  # the program ended or failed meanwhile
 
     def __str__(self) -> str:
-        return f"{plural(len(self._recorder.steps), 'step')} of a torch.optim.Optimizer; {WARM_UP_STEPS} warm up"
+        return f"{plural(len(self._recorder.steps), 'step')} of a torch.optim.Optimizer; {self._num_warm_up} warm up"
 
     @property
     def is_complete(self) -> bool:
@@ -107,7 +108,7 @@ class StepCounter:
 
     @property
     def recorded(self) -> tuple[TracedStep, ...]:
-        return tuple(self._recorder.steps[WARM_UP_STEPS:])
+        return tuple(self._recorder.steps[self._num_warm_up :])
 
     @property
     def watched(self) -> list[TracedStep]:

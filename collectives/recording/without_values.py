@@ -3,14 +3,17 @@
 import sys
 import warnings
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 from types import CodeType
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import (  # type: ignore[attr-defined]
     FakeTensor,
@@ -23,7 +26,7 @@ from torch._subclasses.fake_tensor import (  # type: ignore[attr-defined]
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from collectives.recording import balanced
+from collectives.recording import balanced, placement
 from collectives.recording.operands import OnPlainTensors, named, written
 from collectives.recording.placement import CPU, FROM_PYTHON, gpu_of, in_cpp, place_made, tensors_in, with_data
 
@@ -39,14 +42,20 @@ _INDEXING = aten.index.Tensor, *_WRITING
 _INTO = *_WRITING, aten.index_add.default, aten.index_add_.default
 # Operators that make numbers with data, also fractions: of schedules, and of choices by chance.
 _SPACED = aten.linspace.default, aten.logspace.default, aten.arange.default, aten.arange.start, aten.arange.start_step
-_MAKING = *_SPACED, aten.rand.default, aten.rand.generator, aten.full.default
+_EMPTY = aten.empty.memory_format  # of few fractions, which `uniform_` then draws, such as the change of a colour
+_MAKING = *_SPACED, aten.rand.default, aten.rand.generator, aten.full.default, _EMPTY
+# Functions by which torch's operators in Python make tensors; programs replace them to choose a device or a dtype.
+_FACTORIES = {name: getattr(torch, name) for name in ("empty", "zeros", "ones", "full", "arange", "tensor", "eye")}
 # The dtypes of tensors that may have data.
 INTEGERS = torch.bool, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64
 MAX_INTEGERS = 2**22
 MAX_FRACTIONS = 2**16
+MAX_DRAWN = 64  # fractions of `empty`
 MAX_READS = 100_000  # by one line, before another line reads: a loop that waits for other values
 MAX_ON_HOST = 2**27  # of a data set, if the model is on a GPU
+_META = torch.device("meta")
 _PLACES = "cpu", "cuda"  # kinds of devices
+DATA: Any = Tensor.data
 _COMPARED = "_compared"  # attribute of the outcome of a comparison
 _COPIED = "_copied"  # attribute of a copy: what was copied, and the versions of both
 _OURS = str(Path(__file__).parent)
@@ -64,7 +73,10 @@ class CachingFakeMode(FakeTensorMode):
         """Read a value in another thread, which has no other mode; metrics are often collected there."""
         if func is aten._local_scalar_dense.default:
             return _value_of(args[0])
-        return super().dispatch(func, types, args, kwargs)
+        if not (others := [name for name, own in _FACTORIES.items() if getattr(torch, name) is not own]):
+            return super().dispatch(func, types, args, kwargs)
+        with patch.multiple(torch, **{name: _FACTORIES[name] for name in others}):
+            return super().dispatch(func, types, args, kwargs)
 
     def create_symbolic_nested_int(self, **_: Any) -> NoReturn:
         raise RuntimeError("the lengths in a nested tensor are data, and with --fake there are none: record without it")
@@ -72,7 +84,8 @@ class CachingFakeMode(FakeTensorMode):
     def key(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """Return what determines the outcome of an operator; None if a tensor has data."""
         state = torch.get_default_dtype(), torch.is_inference_mode_enabled()
-        key = (func, _key_of(args), _key_of(kwargs), state)
+        with torch._C.DisableTorchFunction():  # else a mode would run for each attribute that is read
+            key = (func, _key_of(args), _key_of(kwargs), state)
         return None if None in key else key
 
     def note(self, key: Any, func: OpOverload, args: Any, kwargs: Any) -> None:
@@ -152,13 +165,28 @@ class WithoutValues(OnPlainTensors):
         self._mode, self._has_warned, self._is_balanced = mode, False, is_balanced
         self._reads: list[tuple[CodeType, int]] = []  # lines of code, since another line has read
         self._max_integers = balanced.MAX_INTEGERS if is_balanced else MAX_INTEGERS
+        self._is_loading = False
+
+    def loading(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function of a data loader that fetches a batch, within which all tensors have data."""
+
+        def without(tensor: Tensor) -> Tensor:
+            is_large = _has_fractions(tensor) and tensor.numel() > MAX_FRACTIONS and not is_unknown(tensor)
+            return self._mode.new(tensor, tensor.shape, tensor.stride()) if is_large else tensor
+
+        @wraps(fetch)
+        def fetched(*args: Any) -> Any:
+            with patch.object(self, "_is_loading", True):
+                return tree_map_only(Tensor, without, fetch(*args))
+
+        return fetched
 
     def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         if func is _DEVICE:  # what C++ asks most often
             return in_cpp(args[0]) if isinstance(args[0], FakeTensor) else func(*args)
         if func is aten._unsafe_view.default:
             func = aten.view.default  # whose outcome torch keeps; below autograd they are alike
-        key = self._mode.key(func, args, kwargs)
+        key = None if self._is_loading else self._mode.key(func, args, kwargs)
         if (outcome := self._mode.known(key, func, args)) is not None:
             return _compared(outcome, func, args)
         return self._first(key, func, args, kwargs)
@@ -171,7 +199,7 @@ class WithoutValues(OnPlainTensors):
             kwargs = {**kwargs, "device": CPU}
             if device != FROM_PYTHON and (func is aten._to_copy.default or gpu_of(args[:1])):
                 del kwargs["device"]  # C++ makes a tensor like this one
-        if _has_data(func, args, kwargs, self._max_integers):
+        if self._has_data(func, args, kwargs):
             return _run_with_data(func, args, kwargs)
         if (func is aten._local_scalar_dense.default and is_unknown(args[0])) or func in _COMPARING:
             self._warn_once()
@@ -183,6 +211,9 @@ class WithoutValues(OnPlainTensors):
             func, args = aten.index.Tensor, (args[0].expand(shape), [mask])
         if func in _INTO:  # in a backward pass C++ makes zeros, values, and indices of overlapping strides
             place_made([args[0], *args[2:3]], gpu_of(args))
+        if func is aten.set_.source_Tensor:
+            set_data(*args)
+            return args[0]
         if func in _INDEXING:
             args = (args[0], _without_masks(args[1]), *args[2:])
         if self._is_balanced and (outcome := balanced.assumed(func, args, kwargs)) is not None:
@@ -191,6 +222,11 @@ class WithoutValues(OnPlainTensors):
         if not (self._is_balanced and func is aten._to_copy.default):  # whose outcome depends on zeros
             self._mode.note(key, func, args, kwargs)
         return outcome
+
+    def _has_data(self, func: OpOverload, args: Any, kwargs: Any) -> bool:
+        if not self._is_loading:
+            return _has_data(func, args, kwargs, self._max_integers)
+        return kwargs.get("device") != _META and not any(map(is_unknown, tensors_in(args, kwargs)))
 
     def array_of(self, tensor: FakeTensor) -> np.ndarray[Any, Any]:
         self._warn_once()
@@ -240,7 +276,8 @@ def _run_with_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, An
 
     def run(*args: Any) -> Any:
         try:
-            return func(*args, **options)
+            made = func(*args, **options)
+            return made.fill_(1) if func is _EMPTY and _has_fractions(made) else made
         except NotImplementedError:  # a GPU has histograms of integers, for example
             return func(*tree_map_only(Tensor, Tensor.double, args), **options).to(args[0].dtype)
 
@@ -309,8 +346,8 @@ def _makes_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any],
     with _disable_current_modes(), suppress(RuntimeError, TypeError):  # it makes no tensor
         made = func(*args, **{**kwargs, "device": "meta"} | ({"generator": None} if "generator" in kwargs else {}))
         if _has_fractions(made):
-            return func in _MAKING and made.numel() <= MAX_FRACTIONS
-        limit = MAX_ON_HOST if func is aten.empty.memory_format and _are_on_host([]) else limit
+            return func in _MAKING and made.numel() <= (MAX_DRAWN if func is _EMPTY else MAX_FRACTIONS)
+        limit = MAX_ON_HOST if func is _EMPTY and _are_on_host([]) else limit
         return made.dtype in INTEGERS and made.numel() <= limit
     return func is aten.from_file.default and "dtype" in kwargs
 
@@ -321,6 +358,17 @@ def _has_fractions(tensor: Tensor) -> bool:
 
 def _are_on_host(tensors: list[Tensor]) -> bool:
     return torch.cuda.is_available() and not gpu_of(tensors)
+
+
+def set_data(tensor: Tensor, other: Tensor) -> None:
+    """Set `tensor.data` to another tensor, of which only one of the two may have data."""
+    if isinstance(tensor, FakeTensor) and type(other) in (Tensor, nn.Parameter):
+        other = tensor.fake_mode.new(other, other.shape, other.stride())  # type: ignore[attr-defined]
+    elif isinstance(other, FakeTensor) and type(tensor) in (Tensor, nn.Parameter):
+        other = with_data(other.device, torch.empty, other.shape, dtype=other.dtype)
+        forget_written([other])
+    DATA.__set__(tensor, other)
+    placement.place(tensor, placement.device_of(other))
 
 
 def is_unknown(tensor: Tensor) -> bool:

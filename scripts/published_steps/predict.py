@@ -38,6 +38,11 @@ class Predictor:
             for operator in self._traces[recording].steps[-1].operators
         )
 
+    def reserved_bytes(self, row: Row) -> int:
+        """Return the memory that torch's allocator reserves, in the recording with the most micro-steps."""
+        memory = self._traces[row.parts[-1][0]].memory
+        return memory.reserved if memory else 0
+
     def _recorded_s(self, recording: Recording, name: str) -> float:
         if (recording, name) not in self._steps_s:
             computing = Computing(on_gpu=True, rates=self._gpus.get(name) or load_gpu(name))

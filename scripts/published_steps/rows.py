@@ -36,6 +36,7 @@ class Row:
     program: all that one host and several have in common. parallelism: for tables of errors.
     tokens: of a step, over all ranks. measured_s: seconds of a step.
     parts: recordings, each with its weight in the step.
+    reserved_bytes: the memory that torch's allocator reserved; None if not published.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Row:
     tokens: int
     measured_s: float
     parts: tuple[tuple[Recording, float], ...]
+    reserved_bytes: float | None = None
 
     @property
     def is_on_one_host(self) -> bool:
@@ -111,8 +113,9 @@ def _playbook(row: dict[str, str]) -> Row | None:
     parts = _combined("nanotron", num_ranks, fixed, {"accumulation": int(row["GradAcc"])})
     kind = f"TP {row['TP']}, ZeRO-{row['ZeRO']}"
     name = f"Llama 1.34B, {num_ranks} GPUs, {kind}, micro-batch {row['MBS']}"
-    tokens = batch * 4096
-    return Row(name, "Llama 1.34B", kind, "h100", num_ranks, tokens, tokens / float(row["tok/s"]), parts)
+    tokens, reserved_bytes = batch * 4096, float(row["GPU memory"]) * 2**30
+    seconds = tokens / float(row["tok/s"])
+    return Row(name, "Llama 1.34B", kind, "h100", num_ranks, tokens, seconds, parts, reserved_bytes)
 
 
 _READERS: dict[str, Callable[[dict[str, str]], Row | None]] = {

@@ -43,8 +43,9 @@ def causal(width: int, length: int, batch: int) -> int:
             8,
             (6 * (16 * (4 * 2048**2 + 3 * 2048 * 8192) + 131_072 * 2048) * 4096 + 16 * causal(2048, 4096, 1)) // 2,
             # All gather before the products of two halves of a layer, and scatter after them; backward the reverse.
-            # Buckets from 25 MiB on: two a layer. ZeRO gathers each of six tensors a layer, two others.
-            {"all_gather": 16 * 4 + 2 + 16 * 6 + 2, "reduce_scatter": 16 * 4 + 2, "all_reduce": 32 + 3 + 1},
+            # The inputs of two products a layer, and of the scores, are gathered again in the backward pass.
+            # Buckets from 25 MiB on: two a layer. ZeRO gathers all parameters.
+            {"all_gather": 16 * 6 + 3 + 1, "reduce_scatter": 16 * 4 + 2, "all_reduce": 32 + 3 + 1},
         ),
     ],
 )

@@ -48,7 +48,7 @@ class TracedProgram(NamedTuple):
 @option(
     "--steps",
     type=IntRange(1, 10_000),
-    help="Number of steps to record, after 3 to warm up [default: 3, or 1 with --fake].",
+    help="Number of steps to record, after 3 to warm up, or 2 with --fake [default: 3, or 1 with --fake].",
 )
 @option("--fake", is_flag=True, help="Use tensors without data: nothing is computed, and no memory used.")
 @option("--assume", type=Choice(AssumedValues), help="Equally many tokens for all experts of a router, with --fake.")

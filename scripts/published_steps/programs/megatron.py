@@ -117,7 +117,7 @@ class Model(nn.Module):
         for block in self.blocks:
             x = block(x)
         logits = F.linear(copied(self.norm(x)), self.tokens.weight)
-        return VocabularyLoss.apply(logits, ids.t(), tensor_group).mean()
+        return VocabularyLoss.apply(logits.float(), ids.t(), tensor_group).mean()
 
 
 with torch.device("cuda"):

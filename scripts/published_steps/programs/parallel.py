@@ -58,29 +58,37 @@ class Reduce(torch.autograd.Function):
         return gradient, None
 
 
-def _gathered(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    whole = x.new_empty((x.shape[0] * group.size(), *x.shape[1:]))
-    dist.all_gather_into_tensor(whole, x.contiguous(), group=group)
-    return whole
+def sent(*tensors: Tensor) -> None:
+    """Keep the memory of tensors until the GPU has sent them, as torch 2.7 and earlier did in each call of NCCL."""
+    for tensor in tensors:
+        tensor.record_stream(torch.cuda.current_stream())
 
 
-def _scattered(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+def gather(x: Tensor, group: dist.ProcessGroup, whole: Tensor | None = None) -> tuple[Tensor, dist.Work | None]:
+    """Begin to gather the parts of a sequence, and return the whole, in `whole` if given."""
+    if group.size() == 1:
+        return x, None
+    whole = x.new_empty((x.shape[0] * group.size(), *x.shape[1:])) if whole is None else whole
+    x = x.contiguous()
+    sent(x, whole)
+    return whole, dist.all_gather_into_tensor(whole, x, group=group, async_op=True)
+
+
+def scatter(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, dist.Work | None]:
+    """Begin to sum partial results, and return this rank's part of the sequence."""
+    if group.size() == 1:
+        return x, None
     part = x.new_empty((x.shape[0] // group.size(), *x.shape[1:]))
-    dist.reduce_scatter_tensor(part, x.contiguous(), group=group)
-    return part
+    x = x.contiguous()
+    sent(x, part)
+    return part, dist.reduce_scatter_tensor(part, x, group=group, async_op=True)
 
 
-class Gather(torch.autograd.Function):
-    """Gather the parts of a sequence."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return _gathered(x, group)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _scattered(gradient, ctx.group), None
+def finished(result: tuple[Tensor, dist.Work | None]) -> Tensor:
+    x, work = result
+    if work is not None:
+        work.wait()
+    return x
 
 
 class Scatter(torch.autograd.Function):
@@ -89,23 +97,22 @@ class Scatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
-        return _scattered(x, group)
+        return finished(scatter(x, group))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _gathered(gradient, ctx.group), None
+        return finished(gather(gradient, ctx.group)), None
 
 
 class VocabularyLoss(torch.autograd.Function):
-    """Cross-entropy of logits, of which each rank has some columns of the vocabulary."""
+    """Cross-entropy of logits in float32, of which each rank has some columns of the vocabulary."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.dtype, logits = logits.dtype, logits.float()
         largest = logits.amax(-1)
         targets = targets.clamp(0, logits.shape[-1] - 1)
         VocabularyLoss._combine(largest, dist.ReduceOp.MAX, group)
-        logits.sub_(largest.unsqueeze(-1))
+        logits = logits - largest.unsqueeze(-1)
         predicted = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
         VocabularyLoss._combine(predicted, dist.ReduceOp.SUM, group)
         logits.exp_()
@@ -124,4 +131,4 @@ class VocabularyLoss(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         shares, targets = ctx.saved_tensors
         shares.scatter_add_(-1, targets.unsqueeze(-1), torch.full_like(shares[..., :1], -1.0))
-        return shares.mul_(gradient.unsqueeze(-1)).to(ctx.dtype), None, None
+        return shares.mul_(gradient.unsqueeze(-1)), None, None

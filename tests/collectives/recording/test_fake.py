@@ -30,6 +30,8 @@ ones, others = torch.ones(2), torch.ones(2)
 assert ones.data_ptr() == ones.view(2, 1).data_ptr() != others.data_ptr()
 assert len(ctypes.string_at(ctypes.memset(ones.data_ptr(), 1, 8), 8)) == 8
 file = torch.UntypedStorage.from_file(__file__, shared=False, nbytes=8)
+try: torch.ones(4).untyped_storage()[4:8]
+except RuntimeError as error: assert "slice its tensor" in str(error)
 assert isinstance(torch.asarray(file[0:8], dtype=torch.float32), torch._subclasses.FakeTensor)
 tokens = torch.randint(0, 8, (64,))
 assert [round(rate.item(), 1) for rate in torch.linspace(0, 0.3, 4)] == [0.0, 0.1, 0.2, 0.3]
@@ -189,6 +191,85 @@ def test_a_loop_that_waits_for_other_numbers_ends(tmp_path: Path) -> None:
         f"{program}:{LINE + 1}: RuntimeError: a loop waits for other numbers, and with --fake there are none: "
         "leave it out there"
     )
+
+
+@pytest.mark.parametrize(
+    ("body", "advice"),
+    [
+        ("assert torch.randn(9**6).sum() > 5", "record without --fake"),
+        ("torch.save(weights, file := 'saved.pt'); open(os.path.abspath(file))", "with --fake nothing is saved"),
+    ],
+)
+def test_an_error_that_a_real_run_has_not_is_told_with_the_reason(tmp_path: Path, body: str, advice: str) -> None:
+    """A program may check its values, and read its files."""
+    (program := tmp_path / "train.py").write_text(f"{HEAD}{body}\n")
+    assert advice in str(recorded(program, is_fake=True))
+
+
+OWN_CLASSES = """
+empty, fake = torch.empty, torch._subclasses.FakeTensor
+torch.empty = lambda *sizes, **options: empty(*sizes, **{**options, "device": DEVICE})  # as nanotron and DeepSpeed do
+class Marked(nn.Parameter):
+    def __new__(cls, data, requires_grad=True): return nn.Parameter.__new__(cls, data, requires_grad)
+    def mark(self): self.is_marked = True
+class Plain(nn.Parameter): mark = Marked.mark
+class Made(Marked):
+    def __new__(cls, data, requires_grad=True): return torch.Tensor._make_subclass(cls, data, requires_grad)
+for kind in Marked, Plain, Made:
+    layer = nn.Linear(4, 4)
+    layer.weight = kind(kind(layer.weight))
+    layer.weight.mark()
+    layer = nn.Sequential(copy.deepcopy(layer).to(DEVICE), nn.LayerNorm(4).to(DEVICE))
+    assert type(layer[0].weight) is kind and isinstance(layer[0].weight, nn.Parameter) and layer[0].weight.is_leaf
+    layer(torch.randn(2, 4, device=DEVICE)).sum().backward()
+    assert layer[0].weight.grad.shape == (4, 4) and str(layer[0].weight.grad.device) == DEVICE
+assert torch.randn(4, device=DEVICE).as_subclass(torch.Tensor).shape == (4,)
+# Tensors with data get that of others, and the other way round.
+known, unknown = torch.arange(4, device=DEVICE), torch.randn(3, device=DEVICE)
+for change in torch.Tensor.set_, torch.Tensor.data.__set__:
+    numbers, buffer = known.clone(), unknown.clone()
+    change(numbers, unknown.long())
+    change(buffer, known / 2)
+    assert type(buffer) is fake and numbers.tolist() == [1, 1, 1] and buffer.shape == (4,)
+    assert str(buffer.device) == DEVICE and (buffer * numbers.sum()).shape == (4,)
+for drawn in torch.empty(2), torch.FloatTensor(2):
+    assert 3 <= drawn.uniform_(3, 4).exp().log().min().item() <= 4
+train()
+"""
+
+
+@pytest.mark.parametrize("device", [Device.CPU, Device.CUDA])
+def test_a_program_may_have_its_own_parameters(tmp_path: Path, device: Device) -> None:
+    """Classes of parameters keep their methods, and data may be exchanged, also where functions are replaced."""
+    (program := tmp_path / "train.py").write_text(
+        HEAD + OWN_CLASSES.replace("DEVICE", repr("cuda:0" if device is Device.CUDA else "cpu"))
+    )
+    trace_of(program, is_fake=True, device=device)
+
+
+LOADING = """
+from torch.utils.data import DataLoader, Dataset
+class Image(torch.Tensor): pass
+class Images(Dataset):
+    def __len__(self): return 64
+    def __getitem__(self, index):
+        image = torch.randn(3, 256, 256).as_subclass(Image) * (0.5 + torch.randn(1).abs().item())
+        return (image + 1).as_subclass(torch.Tensor), len(image[image > 0]), image.mean()
+def joined(samples):
+    images, *rest = torch.utils.data.default_collate(samples)
+    return images.cuda(), *rest
+for images, counts, means in DataLoader(Images(), 4, num_workers=2, collate_fn=joined):
+    assert isinstance(images, torch._subclasses.FakeTensor) and images.is_cuda and images.shape == (4, 3, 256, 256)
+    assert len({*counts.tolist()}) == len({*means.tolist()}) == 4
+    train(1)
+"""
+
+
+def test_data_loaders_load_with_data(tmp_path: Path) -> None:
+    """They may use numbers, as of images; their operators are no part of the step, and large batches have no data."""
+    (program := tmp_path / "train.py").write_text(HEAD + LOADING)
+    (step,) = trace_of(program, is_fake=True, device=Device.CUDA).steps
+    assert not any("randn" in operator.name or "mean" in operator.name for operator in step.operators)
 
 
 CHECKPOINTS = """

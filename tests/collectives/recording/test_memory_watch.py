@@ -1,10 +1,15 @@
-"""`MemoryWatch` in a process with other threads, such as that of a data loader."""
+"""`MemoryWatch` in a process with other threads, such as that of a data loader, and the memory of a GPU's streams."""
 
 import sys
 import threading
+from pathlib import Path
+
+import pytest
 
 from collectives.recording.memory import MemoryWatch
 from collectives.recording.recorder import Recorder
+from ringsim.traces import Device
+from tests.collectives.recording.recorded import IMPORTS, trace_of
 
 
 def test_other_threads_go_on() -> None:
@@ -32,3 +37,47 @@ def test_other_threads_go_on() -> None:
         is_over.set()
         thread.join()
     assert not errors
+
+
+BLOCK = 16 * 2**20  # bytes
+LENDING = f"""{IMPORTS}
+dist.init_process_group("nccl")
+torch.set_default_device("cuda")
+WAY = sys.argv[1]
+weight, stream = nn.Parameter(torch.ones(1)), torch.cuda.Stream()
+optimizer = torch.optim.SGD([weight])
+for _ in range(3):  # two steps warm up
+    for _ in range(3):
+        block = torch.empty({BLOCK}, dtype=torch.uint8)
+        if WAY == "gathers":
+            dist.all_gather_into_tensor(block, block[: {BLOCK // 4}].clone())
+        else:
+            block.record_stream(stream)
+        del block
+        if WAY == "synchronizes":
+            torch.cuda.synchronize()
+        if WAY == "waits":
+            stream.record_event().synchronize()
+        if WAY == "reads":
+            weight.sum().item()
+        for _ in range(1025 if WAY == "is busy" else 0):
+            weight.detach().add_(1)
+    weight.sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "num_blocks"),
+    [("lends", 3), ("synchronizes", 1), ("waits", 1), ("reads", 1), ("is busy", 1), ("gathers", 2.25)],
+)
+def test_memory_is_used_again(tmp_path: Path, way: str, num_blocks: float) -> None:
+    """That of a stream to which it is lent, when the GPU must have done with it; a call's result is kept by nobody.
+
+    The allocator also has 64 MiB of cuBLAS, a segment of small blocks, and one of 20 MiB for what is gathered.
+    """
+    (program := tmp_path / "train.py").write_text(LENDING)
+    memory = trace_of(program, way, num_ranks=4, is_fake=True, device=Device.CUDA).memory
+    assert memory is not None
+    assert memory.reserved == num_blocks * BLOCK + 66 * 2**20
+    assert memory.end.total < 100

@@ -203,7 +203,9 @@ class Noisy(torch.utils.data.Dataset):
     def __getitem__(self, index): return torch.full((4,), 0.5).sigmoid()
 layer = nn.Linear(4, 4, device="cuda")
 optimizer = torch.optim.AdamW(layer.parameters())
-for batch in torch.utils.data.DataLoader(Noisy(), 2, num_workers=int(sys.argv[1])):
+loader = torch.utils.data.DataLoader(Noisy(), 2, num_workers=int(sys.argv[1]))
+names = "batch_size", "num_workers", "prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context"
+for batch in torch.utils.data.DataLoader(Noisy(), **{name: getattr(loader, name) for name in names}):  # as accelerate
     layer(batch.cuda()).sum().backward()
     nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
     optimizer.step()

@@ -276,6 +276,7 @@ REFUSALS = {
     "torch.multiprocessing.spawn(print, (), 2)": "the program starts 2 ranks itself: give --ranks 2",
     "dist.TCPStore('host', 1, 8).get('key')": "a recorded rank has no peers that write into its store: leave it out",
     "dist.recv(torch.ones(1))": "the program must name the one that it receives from",
+    "dist.recv(size := torch.ones(1), 1); torch.ones(4).view(int(size), 4)": "size 4; a recorded rank has no peers",
     "torch.distributed.rpc.init_rpc('worker')": f"train.py:{LINE}: the program calls other ranks by torch.distributed",
     "raise KeyError('data')": f"train.py:{LINE}: KeyError: 'data'",
     "sys.exit(7)": "it ended with exit code 7",
