@@ -69,9 +69,10 @@ def fitted_scale(simulation: StepSimulation, measured_s: float) -> float:
 def with_step_interval(prediction: TracePrediction) -> TracePrediction:
     """Return the prediction with the interval of its mean step, of probability `INSIDE`.
 
-    With kernel times it is that of the GPU's file, unless a range of a compiled program is known instead. Otherwise there is no interval if the computations were fitted to a
-    measured step, the network has no known uncertainty, a call has no bounded interval, or the network has jitter or
-    failures; also, on a network from probes, if the calls have too many transfers.
+    With kernel times it is that of the GPU's file, unless a range of a compiled program is known instead. Otherwise
+    there is no interval if the computations were fitted to a measured step, the network has no known uncertainty, a
+    call has no bounded interval, or the network has jitter or failures; also, on a network from probes, if the calls
+    have too many transfers.
     """
     simulation, rates, step_s = prediction.simulation, prediction.computing.rates, prediction.mean.step_s
     if isinstance(rates, Gpu) and not prediction.computing.is_fitted:
