@@ -21,11 +21,10 @@ import numpy as np
 from accuracy_points import Point, write_points
 from published_steps.predict import Predictor, fit, sample
 from published_steps.record import record
-from published_steps.rows import TABLES, Row, rows_of
+from published_steps.rows import FITTED, RANKS_PER_HOST, TABLES, Row, rows_of
 from ringsim.gpus import load_gpu
 
 NAMES = sorted(path.stem for path in TABLES.glob("*.csv"))
-GPUS = {"a100": ("a100", "a100-40gb"), "h100": ("h100",)}  # whose figures are fitted together
 NEAR = 0.12
 
 
@@ -124,13 +123,13 @@ def table_of_errors(truth: Truth) -> str:
     """Return the errors by table and number of ranks, with those of the null models."""
     header = ["rows", "number", "median error", "90th percentile", f"within {NEAR:.0%}", "median", "in their 80 %"]
     lines = []
-    groups = defaultdict[tuple[str, str], list[Row]](list)
+    groups = defaultdict[tuple[str, bool, int, str], list[Row]](list)
     for row in truth.rows:
-        groups[row.gpu, f"{row.num_ranks} GPUs"].append(row)
-        if row.gpu == "a100":
-            groups[row.gpu, row.parallelism].append(row)
-    for (gpu, kind), rows in groups.items():
-        lines.append(errors_of(f"{gpu}, {kind}{' (fitted)' * rows[0].is_fitted}", rows, truth.error, True))
+        kind = ", tensors over hosts" * (row.tensor > RANKS_PER_HOST) or f", TP {row.tensor}" * (row.gpu == "a100")
+        groups[row.gpu, not row.is_fitted, row.num_ranks, kind].append(row)
+    for (gpu, is_predicted, num_ranks, kind), rows in sorted(groups.items()):
+        name = f"{gpu}, {num_ranks} GPUs{kind}{'' if is_predicted else ' (fitted)'}"
+        lines.append(errors_of(name, rows, truth.error, True))
     many = [row for row in truth.rows if not row.is_on_one_host]
     lines += [
         errors_of("all on several hosts", many, truth.error, True),
@@ -144,29 +143,29 @@ def table_of_errors(truth: Truth) -> str:
 
 @click.command()
 @click.argument("tables", nargs=-1, type=click.Choice(NAMES))
-@click.option("--fit", "to_fit", type=click.Choice(list(GPUS)), help="Fit this GPU's figures to one host's rows.")
+@click.option("--fit", "to_fit", type=click.Choice(FITTED), help="Fit this GPU's figures to one host's rows.")
 @click.option("--only", default="", help="Take the rows whose names contain this text.")
-@click.option("--points", type=click.Path(path_type=Path), help="Write predicted and measured times to this file.")
+@click.option("--points", type=click.Path(path_type=Path), help="Write the times that are not fitted to this file.")
 @click.option("--worst", type=int, default=10, help="Number of rows with the largest errors to print.")
 def main(tables: tuple[str, ...], to_fit: str | None, only: str, points: Path | None, worst: int) -> None:
     """Print the errors of predicted steps."""
     rows = [row for table in tables or NAMES for row in rows_of(table) if only in row.name]
     if to_fit:
-        rows = [row for row in rows if row.gpu in GPUS[to_fit] and row.is_on_one_host]
-        rows = [row for name in GPUS[to_fit] for row in sample([row for row in rows if row.gpu == name])]
+        rows = sample([row for row in rows if row.gpu == to_fit and row.is_fitted])
     traces = record(recording for row in rows for recording, _ in row.parts)
     gpus = {}
     if to_fit:
-        names = [name for name in GPUS[to_fit] if any(row.gpu == name for row in rows)]
-        gpus = fit(names, rows, traces)
-        click.echo(f"{gpus[names[0]].kernel} {gpus[names[0]].cpu}\n")
+        gpus[to_fit] = fit(to_fit, rows, traces)
+        click.echo(f"{gpus[to_fit].kernel} {gpus[to_fit].cpu}\n")
     truth = Truth(rows, Predictor(traces, gpus))
     click.echo(table_of_errors(truth))
     if regrets := truth.regrets():
         click.echo(f"\nRegret: median {np.median(regrets):.1%}, 90th percentile {np.percentile(regrets, 90):.1%}.")
     if points:
-        pairs = [Point("published step", row.name, truth.predicted_s(row), row.measured_s) for row in rows]
-        write_points(points, pairs)
+        predicted = [row for row in rows if not row.is_fitted]
+        write_points(
+            points, [Point("published step", row.name, truth.predicted_s(row), row.measured_s) for row in predicted]
+        )
     click.echo(f"\nThe {worst} largest errors, with the measured times:\n")
     for row in sorted(rows, key=lambda row: -abs(truth.error(row)))[:worst]:
         click.echo(f"- {truth.error(row):+.1%}: {row.measured_s * 1e3:.0f} ms, {row.name}")

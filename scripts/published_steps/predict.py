@@ -56,25 +56,20 @@ def errors(predictor: Predictor, rows: Iterable[Row]) -> np.ndarray:
     return np.array([predictor.step_s(row) / row.measured_s - 1 for row in rows])
 
 
-def fit(names: Sequence[str], rows: Sequence[Row], traces: Mapping[Recording, ProgramTrace]) -> dict[str, Gpu]:
-    """Return the GPUs with `FITTED`, which they share, at the least mean error; rows of each GPU weigh the same."""
-    gpus = {name: load_gpu(name) for name in names}
+def fit(name: str, rows: Sequence[Row], traces: Mapping[Recording, ProgramTrace]) -> Gpu:
+    """Return the GPU with `FITTED` at the least mean error."""
+    gpu = load_gpu(name)
 
-    def changed(logarithms: np.ndarray) -> dict[str, Gpu]:
+    def changed(logarithms: np.ndarray) -> Gpu:
         figures: dict[str, dict[str, float]] = {}
-        for (table, name), value in zip(FITTED, np.exp(logarithms).tolist(), strict=True):
-            figures.setdefault(table, {})[name] = value if name.endswith("_s") else min(value, 1.0)
-        return {
-            name: replace(gpu, **{table: replace(getattr(gpu, table), **values) for table, values in figures.items()})
-            for name, gpu in gpus.items()
-        }
+        for (table, key), value in zip(FITTED, np.exp(logarithms).tolist(), strict=True):
+            figures.setdefault(table, {})[key] = value if key.endswith("_s") else min(value, 1.0)
+        return replace(gpu, **{table: replace(getattr(gpu, table), **values) for table, values in figures.items()})
 
     def cost(logarithms: np.ndarray) -> float:
-        predictor = Predictor(traces, changed(logarithms))
-        tables = [[row for row in rows if row.gpu == name] for name in names]
-        return sum(float(np.abs(errors(predictor, table)).mean()) for table in tables)
+        return float(np.abs(errors(Predictor(traces, {name: changed(logarithms)}), rows)).mean())
 
-    start = np.log([getattr(getattr(gpus[names[0]], table), name) for table, name in FITTED])
+    start = np.log([getattr(getattr(gpu, table), key) for table, key in FITTED])
     return changed(minimize(cost, start, method="Nelder-Mead", options={"maxfev": 100, "xatol": 0.02}).x)
 
 

@@ -33,7 +33,7 @@ class Recording(NamedTuple):
 class Row:
     """A published step.
 
-    program: all that one host and several have in common. parallelism: for tables of errors.
+    program: all that one host and several have in common. tensor: ranks among which each tensor is divided.
     tokens: of a step, over all ranks. measured_s: seconds of a step.
     parts: recordings, each with its weight in the step.
     reserved_bytes: the memory that torch's allocator reserved; None if not published.
@@ -47,6 +47,7 @@ class Row:
     tokens: int
     measured_s: float
     parts: tuple[tuple[Recording, float], ...]
+    tensor: int = 1
     reserved_bytes: float | None = None
 
     @property
@@ -102,7 +103,7 @@ def _megatron(row: dict[str, str]) -> Row:
     parts = _combined("megatron", num_ranks, fixed, repeated)
     name = f"GPT {width} x {layers}, TP {tensor}, DP {data}, micro-batch {micro}, batch {batch}"
     seconds = float(row["iteration time (ms)"]) / 1e3
-    return Row(name, name, f"TP {tensor}", "a100", num_ranks, batch * sequence, seconds, parts)
+    return Row(name, name, f"TP {tensor}", "a100", num_ranks, batch * sequence, seconds, parts, tensor)
 
 
 def _playbook(row: dict[str, str]) -> Row | None:
@@ -115,7 +116,7 @@ def _playbook(row: dict[str, str]) -> Row | None:
     name = f"Llama 1.34B, {num_ranks} GPUs, {kind}, micro-batch {row['MBS']}"
     tokens, reserved_bytes = batch * 4096, float(row["GPU memory"]) * 2**30
     seconds = tokens / float(row["tok/s"])
-    return Row(name, "Llama 1.34B", kind, "h100", num_ranks, tokens, seconds, parts, reserved_bytes)
+    return Row(name, "Llama 1.34B", kind, "h100", num_ranks, tokens, seconds, parts, int(row["TP"]), reserved_bytes)
 
 
 _READERS: dict[str, Callable[[dict[str, str]], Row | None]] = {
