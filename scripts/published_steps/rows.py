@@ -107,9 +107,9 @@ def _megatron(row: dict[str, str]) -> Row:
 
 
 def _playbook(row: dict[str, str]) -> Row | None:
-    if not row["tok/s"]:
-        return None
     num_ranks, batch = 8 * int(row["Nodes"]), int(row["GBS"])
+    if not row["tok/s"] or batch != int(row["MBS"]) * int(row["GradAcc"]) * int(row["DP"]):  # two contradict themselves
+        return None
     fixed = {"micro": row["MBS"], "parts": row["TP"], "zero": row["ZeRO"]}
     parts = _combined("nanotron", num_ranks, fixed, {"accumulation": int(row["GradAcc"])})
     kind = f"TP {row['TP']}, ZeRO-{row['ZeRO']}"
