@@ -106,6 +106,8 @@ def step_facts(prediction: TracePrediction) -> list[tuple[str, str]]:
             "channels of calls occupy multiprocessors" if computing.on_gpu else "calls need the cores at the same time"
         )
         rows.append(("slowed", f"{format_time(mean.slowed_s)}, because {why}"))
+    if mean.issuing_s >= _ROUNDING_S:
+        rows.append(("issuing", f"{format_time(mean.issuing_s)}, in which calls wait for the CPU to issue them"))
     rows.append(("exposed", f"{_time(mean.exposed_s)} of {_time(mean.communication_s)} of communication"))
     rows += _steps(prediction)
     if prediction.trace.memory:

@@ -36,7 +36,7 @@ def with_better_steps(prediction: TracePrediction) -> TracePrediction:
     if mean.exposed_s > MIN_EXPOSED * mean.step_s:
         for name, network in better_networks(simulation.network):
             better.append((name, simulation.on(network).mean().step_s))
-        better.append(("communication that takes no time", mean.compute_s - mean.slowed_s))
+        better.append(("communication that takes no time", mean.compute_s + mean.issuing_s - mean.slowed_s))
     return replace(prediction, better=tuple(sorted(better, key=lambda alternative: alternative[1])))
 
 

@@ -72,6 +72,7 @@ class StepTimeline:
 
     calls: in the order of the step's calls. done_s: end of the computations and waits up to each event.
     step_s: infinite if a call never ends. slowed_s: additional time of computations because calls are under way.
+    issuing_s: in which computations wait for a call that the CPU has not issued yet.
     """
 
     step: TracedStep
@@ -81,6 +82,7 @@ class StepTimeline:
     done_s: tuple[float, ...]
     step_s: float
     slowed_s: float = 0.0
+    issuing_s: float = 0.0
 
     @property
     def compute_s(self) -> float:
@@ -88,8 +90,8 @@ class StepTimeline:
 
     @property
     def exposed_s(self) -> float:
-        """Exposed communication: seconds without computing."""
-        return self.step_s - self.compute_s
+        """Exposed communication: seconds without computing, after the CPU has issued the call."""
+        return self.step_s - self.compute_s - self.issuing_s
 
     @property
     def communication_s(self) -> float:
@@ -123,6 +125,7 @@ class MeanStep(NamedTuple):
     step_s: float
     compute_s: float
     slowed_s: float
+    issuing_s: float
     exposed_s: float
     communication_s: float
 
@@ -229,7 +232,7 @@ class _CpuRun:
     ) -> None:
         self.step, self.groups, self.seconds, self._number = step, groups, seconds, number
         self.now_s = 0.0
-        self.slowed_s = 0.0
+        self.slowed_s = self.issuing_s = 0.0
         self.done_s: list[float] = []  # when computations and waits up to each event are over
         self._pace, self._behind_s = pace, 0.0  # by which the clock of the calls is behind
         # Moments at which calls begin and end to share cores: by their clock, in ascending order, and in the step.
@@ -341,7 +344,7 @@ class _CpuRun:
             algorithm = planned.call.schedule.algorithm
             calls.append(CallSpan(ready_s, begin_s, end_s, algorithm, planned.protocol, planned.channels))
         done = tuple(self._computations), tuple(calls), tuple(self._waits), tuple(self.done_s)
-        return StepTimeline(self.step, *done, self.now_s, self.slowed_s)
+        return StepTimeline(self.step, *done, self.now_s, self.slowed_s, self.issuing_s)
 
 
 class _GpuRun(_CpuRun):
@@ -360,6 +363,7 @@ class _GpuRun(_CpuRun):
     ) -> None:
         super().__init__(step, groups, seconds)
         self._issue_s, self._issued_s = issue_s, 0.0  # until the CPU has issued the last event
+        self._calls_issued_s: list[float] = []
         self._changes_s, self._occupied = _occupied(under_way)
 
     def compute(self, index: int) -> None:
@@ -383,10 +387,18 @@ class _GpuRun(_CpuRun):
         call = self.step.calls[event.call]
         if event.kind is TraceEventKind.CALL:
             self._issued_s += self._issue_s(event)
+            self._calls_issued_s.append(self._issued_s)
             self.issue(call, max(self._reached_s(call), self._issued_s))
         goes_on = call.on_side_stream or (event.kind is TraceEventKind.CALL and call.is_async)
         if event.kind is TraceEventKind.READ or not goes_on:
             self.wait(event.call)
+
+    def wait(self, call: int) -> None:
+        late_s = min(self._calls_issued_s[call], self.end_s(call)) - self.now_s
+        if late_s > 0:
+            self.issuing_s += late_s
+            self.now_s += late_s
+        super().wait(call)
 
     def _reached_s(self, call: TraceCall) -> float:
         """Return when the stream of a call reaches the call."""

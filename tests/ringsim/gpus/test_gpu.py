@@ -113,6 +113,19 @@ def test_kernels_and_calls_wait_for_the_cpu(gpu: Gpu) -> None:
         ).timeline
         assert timeline.computations[-1].end_s == pytest.approx(expected_s)
         assert timeline.calls[0].begin_s >= 10 * (0.1 if first is compiled else operator_s) + call_s
+        assert timeline.issuing_s == 0.0  # nothing waits for the call but the end of the step
+
+
+def test_a_wait_for_the_cpu_is_not_exposed_communication(gpu: Gpu) -> None:
+    """A computation of 2 s, which is issued in 1 s, and a call of 8 s, which the CPU needs 7 s to issue."""
+    add = Operator("aten.add", "bfloat16", 0, 10**9)
+    step = TracedStep((TraceEvent(TraceEventKind.COMPUTE, operators=(add,)), call(0)), (all_reduce(8),))
+    computing = Computing(on_gpu=True, rates=replace(gpu, cpu=replace(gpu.cpu, operator_s=1.0, call_s=7.0)))
+    network = Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1.0)
+    timeline = predict_trace(traced(step), network, computing).timeline
+    alone_s = timeline.communication_s
+    assert (timeline.compute_s, timeline.issuing_s, timeline.exposed_s) == pytest.approx((2.0, 6.0, alone_s))
+    assert timeline.step_s == pytest.approx(8.0 + alone_s)
 
 
 def test_the_interval_is_that_of_published_steps(gpu: Gpu) -> None:
