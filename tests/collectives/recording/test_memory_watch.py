@@ -72,7 +72,7 @@ for _ in range(3):  # two steps warm up
     [("lends", 3), ("synchronizes", 1), ("waits", 1), ("reads", 1), ("is busy", 1), ("gathers", 2.25)],
 )
 def test_memory_is_used_again(tmp_path: Path, way: str, num_blocks: float) -> None:
-    """That of a stream to which it is lent, when the GPU must have done with it; a call's result is kept by nobody.
+    """Memory lent to a stream is free when the GPU must have done with it; nobody keeps the result of a call.
 
     The allocator also has 64 MiB of cuBLAS, a segment of small blocks, and one of 20 MiB for what is gathered.
     """

@@ -251,7 +251,7 @@ def test_ranks_that_the_program_spawns_are_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("num_ranks", "size_bytes"), [(4, 32), (16, 0)])
 def test_nccl_exchanges_equal_parts_and_leaves_what_remains(tmp_path: Path, num_ranks: int, size_bytes: int) -> None:
-    """As ncclAllToAll does of a count that is not a multiple of the ranks."""
+    """Of a count that is no multiple of the ranks, NCCL exchanges the equal parts and leaves the rest."""
     exchange = "dist.all_to_all_single(torch.empty(10), torch.ones(10))"
     (program := tmp_path / "train.py").write_text(f"{HEAD}while True: {exchange}; train(1)\n")
     (step,) = trace_of(program, num_ranks=num_ranks).steps
