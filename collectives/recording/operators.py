@@ -25,7 +25,7 @@ from collectives.recording.placement import device_of, in_cpp, place, tensors_in
 from collectives.recording.pretended_gpu import CudaGraph
 from collectives.recording.recorder import Recorder
 from collectives.recording.replacements import Replacement
-from collectives.recording.shapes import sizes_of
+from collectives.recording.shapes import sizes_of, traffic
 from ringsim.traces import Operator
 
 aten = torch.ops.aten
@@ -169,7 +169,7 @@ class OperatorWatch(OnPlainTensors):
             results, changed = _strided(outcome), _strided(*(given[name] for name in written(func)))
             is_counted = kind.is_counted and (kind.formula is None or len(tensors_in(args)) == len(_strided(args)))
             if (tensors := [*sources, *(results or changed)]) or not is_counted:
-                size_bytes = sum(tensor.nbytes for tensor in tensors)
+                size_bytes = traffic(kind.name, given, tensors)
                 flops = kind.formula(*args, **kwargs, out_val=outcome) if is_counted and kind.formula else 0
                 is_counted = is_counted and flops is not None  # it may depend on unknown numbers
                 sizes = sizes_of(kind.name, given, int(flops)) if flops else {}

@@ -1,7 +1,9 @@
-"""`sizes_of`: the sizes of a product or of attention, from which the time of its kernel follows."""
+"""The sizes from which the time of a kernel follows: `sizes_of` a product or attention, `traffic` of other operators."""
 
+from math import prod
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ringsim.traces import Attention, Product
@@ -9,6 +11,37 @@ from ringsim.traces import Attention, Product
 _LEFT, _RIGHT = ("mat1", "batch1", "self"), ("mat2", "batch2", "mat_b")
 _OFFSETS, _KEYS = ("cum_seq_q", "cu_seq_q", "cu_seqlens_q"), ("max_k", "max_seqlen_k")
 _KNOWN = "aten.", "ringsim.", "torch_attn."  # operators with these names of arguments
+
+_OF_ELEMENTS = "gather take put_ scatter_ scatter_add_ scatter_reduce_ nll_loss_forward nll_loss_backward"
+_OF_ROWS = (
+    "embedding _embedding_bag _embedding_bag_forward_only index _unsafe_index index_select index_add_ index_copy_ "
+    "index_fill_ index_put_ _index_put_impl_"
+)
+# Operators that touch only the elements or rows of a table that their index names.
+_LOOKUPS = {f"aten.{name}" for name in f"{_OF_ELEMENTS} {_OF_ROWS}".split()}
+
+
+def traffic(name: str, given: dict[str, Any], tensors: list[Tensor]) -> int:
+    """Return the bytes that an operator reads and writes.
+
+    name: of the operator. given: all of its arguments by the names in torch's schema. tensors: what it reads and writes.
+    """
+    if name not in _LOOKUPS:
+        return sum(tensor.nbytes for tensor in tensors)
+    table = given["weight" if "embedding" in name else "self"]
+    return sum(_looked_up_bytes(name, given, table) if tensor is table else tensor.nbytes for tensor in tensors)
+
+
+def _looked_up_bytes(name: str, given: dict[str, Any], table: Tensor) -> int:
+    index = _first(given, ("indices", "index", "target"))
+    indices = index if isinstance(index, (list, tuple)) else [index]
+    if any(part is not None and part.dtype in (torch.bool, torch.uint8) for part in indices):  # a mask
+        return table.nbytes
+    num_indices = prod(torch.broadcast_shapes(*(part.shape for part in indices if part is not None)))
+    dims = [dim for dim, part in enumerate(indices, given.get("dim", 0)) if part is not None]
+    is_of_rows = name.removeprefix("aten.") in _OF_ROWS.split()
+    row = table.numel() // max(1, prod(table.shape[dim] for dim in dims)) if is_of_rows else 1
+    return min(table.nbytes, num_indices * row * table.itemsize)
 
 
 def sizes_of(name: str, given: dict[str, Any], flops: int) -> dict[str, Any]:
