@@ -199,10 +199,10 @@ class StepCounter:
         self._usual = usual_step(self._flops, is_last=ended == LAST_USUAL)
         if self._usual is not None and len(set(of_watched := self._flops[FIRST_WATCHED:])) > 1:
             *others, last = (f"{flops / 1e12:.4g}" for flops in of_watched)
+            usual = f"{self._flops[self._usual] / 1e12:.4g}"
             warnings.warn(
-                f"steps differ, as where some contain a validation: {', '.join(others)} and {last} TFLOP; the operators "
-                f"and the memory are those of one with {self._flops[self._usual] / 1e12:.4g}; --steps N records N steps "
-                "as they come",
+                f"steps differ, as where some contain a validation: {', '.join(others)} and {last} TFLOP; operators and "
+                f"memory are those of one with {usual}; --steps N records N steps as they come",
                 stacklevel=1,
             )
 
