@@ -201,8 +201,8 @@ class StepCounter:
             *others, last = (f"{flops / 1e12:.4g}" for flops in of_watched)
             usual = f"{self._flops[self._usual] / 1e12:.4g}"
             warnings.warn(
-                f"steps differ, as where some contain a validation: {', '.join(others)} and {last} TFLOP; operators and "
-                f"memory are those of one with {usual}; --steps N records N steps as they come",
+                f"steps differ, as where some contain a validation: {', '.join(others)} and {last} TFLOP; operators "
+                f"and memory are of one with {usual}; --steps N records N steps as they come",
                 stacklevel=1,
             )
 
