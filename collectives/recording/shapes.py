@@ -1,4 +1,4 @@
-"""The sizes from which the time of a kernel follows: `sizes_of` a product or attention, `traffic` of other operators."""
+"""Sizes from which the time of a kernel follows: `sizes_of` products and attention, the `traffic` of operators."""
 
 from math import prod
 from typing import Any
@@ -24,7 +24,7 @@ _LOOKUPS = {f"aten.{name}" for name in f"{_OF_ELEMENTS} {_OF_ROWS}".split()}
 def traffic(name: str, given: dict[str, Any], tensors: list[Tensor]) -> int:
     """Return the bytes that an operator reads and writes.
 
-    name: of the operator. given: all of its arguments by the names in torch's schema. tensors: what it reads and writes.
+    given: all of its arguments by the names in torch's schema. tensors: what it reads and writes.
     """
     if name not in _LOOKUPS:
         return sum(tensor.nbytes for tensor in tensors)
