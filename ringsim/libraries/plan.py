@@ -19,16 +19,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from ringsim.algorithms import (
-    fill_hosts,
-    nccl_ring_all_gather,
-    nccl_ring_all_reduce,
-    nccl_ring_reduce_scatter,
-    nccl_tree_all_reduce,
-    nccl_tree_segments,
-    nvls_all_reduce,
-    nvls_segments,
-)
+from ringsim.algorithms import ALGORITHMS, built_in, fill_hosts
 from ringsim.estimates import Estimate
 from ringsim.libraries.call import Call
 from ringsim.libraries.nccl_model import algorithm_times
@@ -41,11 +32,7 @@ from ringsim.simulation import RULE, OnProgress, Runtime, ignore_progress, lists
 from ringsim.units import plural
 
 _PACES_KEPT = 1024
-_RINGS = {
-    Collective.ALL_REDUCE: nccl_ring_all_reduce,
-    Collective.REDUCE_SCATTER: nccl_ring_reduce_scatter,
-    Collective.ALL_GATHER: nccl_ring_all_gather,
-}
+_OWN_NAMES = {"tree": "nccl_tree", "in_switch": "nvls"}  # of NCCL's schedules, by those in the formulas
 _IS_PORT = re.compile(r"rank\d+\.|host\d+\.nic")  # of a link whose bandwidth is that of `host.link` or `host.nic`
 
 
@@ -273,14 +260,10 @@ def _simulated_s(algorithm: str, call: Call, protocol: Protocol, hosts: Network)
 
 @lru_cache(maxsize=1)  # of all protocols
 def _own_schedule(algorithm: str, call: Call) -> Schedule:
-    collective, num_ranks, size_bytes = Collective(call.collective), call.num_ranks, call.size_bytes
-    per_host = call.ranks_per_host
-    if algorithm == "tree":
-        return nccl_tree_all_reduce(num_ranks, nccl_tree_segments(num_ranks, size_bytes, per_host), per_host)
-    if algorithm == "in_switch":
-        return nvls_all_reduce(num_ranks, nvls_segments(num_ranks, size_bytes, per_host), per_host)
-    ring = _RINGS.get(collective)
-    return ring(num_ranks, per_host) if ring else build(collective, "ring", num_ranks, size_bytes)
+    collective, name = Collective(call.collective), _OWN_NAMES.get(algorithm, "nccl_ring")
+    if (collective, name) in ALGORITHMS:
+        return built_in(collective, name, call.num_ranks, call.size_bytes, ranks_per_host=call.ranks_per_host)
+    return build(collective, "ring", call.num_ranks, call.size_bytes)
 
 
 def _start_s(schedule: Schedule, protocol: Protocol, network: Network) -> float:

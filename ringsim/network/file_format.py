@@ -1,14 +1,13 @@
-"""The remaining tables of a network file, places in it, and the conversion of a `Network` to text.
+"""The remaining tables of a network file, and the conversion of a `Network` to text.
 
 docs/reference/files.md describes each table.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from ringsim.files import encode, toml_text, values
 from ringsim.network import spec
@@ -59,62 +58,6 @@ class NetworkFile(spec.Table, frozen=True):
     protocols: tuple[spec.Protocol, ...] = msgspec.field(default=(), name="protocol")
     library: spec.Tuning = spec.Tuning()
     calibration: Calibration | None = None
-
-
-def value_of(described: spec.Spec, place: str) -> Any:
-    """Return the value at a place such as "host.nic.latency"; in a list of tables, the last one's."""
-    value: Any = described
-    for name in place.split("."):
-        value = getattr(value, next(field for field, key in _keys(value) if key == name))
-        value = value[-1] if isinstance(value, tuple) else value
-    return value
-
-
-def quantities(described: spec.Spec) -> dict[str, float]:
-    """Return each number of a spec by its place, as in `value_of`, without None and empty lists."""
-    numbers = {}
-
-    def noted(place: str, _field: str, value: Any) -> Any:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            numbers[place] = value
-        return value
-
-    _changed(described, "", noted)
-    return numbers
-
-
-def scaled(described: spec.Spec, ratios: Mapping[str, float]) -> spec.Spec:
-    """Return the spec with the quantities multiplied by `ratios`, whose keys are places as in `value_of`.
-
-    In a list of tables all tables change. Shares are limited to 1. Places that the spec lacks are ignored.
-    """
-
-    def times(place: str, field: str, value: Any) -> Any:
-        if place not in ratios:
-            return value
-        product = value * ratios[place]
-        return min(product, 1.0) if field.endswith("share") else round(product) if isinstance(value, int) else product
-
-    larger: spec.Spec = _changed(described, "", times)
-    return larger
-
-
-def _changed(value: Any, place: str, change: Callable[[str, str, Any], Any]) -> Any:
-    """Return part of a spec with `change(place, field, quantity)` for each quantity."""
-    changes = {}
-    for field, key in _keys(value):
-        inner, there = getattr(value, field), f"{place}.{key}".removeprefix(".")
-        if isinstance(inner, msgspec.Struct):
-            changes[field] = _changed(inner, there, change)
-        elif isinstance(inner, tuple) and inner and isinstance(inner[0], msgspec.Struct):
-            changes[field] = tuple(_changed(one, there, change) for one in inner)
-        elif place and inner is not None:
-            changes[field] = change(there, field, inner)
-    return replace(value, **changes)
-
-
-def _keys(table: msgspec.Struct) -> Iterable[tuple[str, str]]:
-    return zip(table.__struct_fields__, table.__struct_encode_fields__, strict=True)
 
 
 _FIGURES = 6  # more than any measurement has

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ringsim.files import decode, names_in, naming_place, parse_toml, parsed, read_preset, refusal
 from ringsim.network import spec
 from ringsim.network.fabric import neighbours, reach
-from ringsim.network.file_format import HostTable, NetworkFile, quantities
+from ringsim.network.file_format import HostTable, NetworkFile
 from ringsim.network.network import Calibration, Network, parameter_names
 from ringsim.suggestions import did_you_mean
 
@@ -63,7 +63,7 @@ def _cluster(network: NetworkFile, file: str) -> Network:
 def _check_parameters(calibration: Calibration, described: spec.Spec) -> None:
     """Raise ValueError for unknown parameters, whose draws would change nothing."""
     protocols = [protocol.name for protocol in described.protocols]
-    names = parameter_names(protocols) if protocols else list(quantities(described))  # of a fit to logs, to probes
+    names = parameter_names(protocols) if protocols else list(spec.quantities(described))  # of a fit to logs, to probes
     for index, name in enumerate(calibration.parameters):
         if name not in names:
             rule = "this network has no such parameter: correct it, or remove parameters and draws"
