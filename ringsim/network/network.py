@@ -10,9 +10,8 @@ import msgspec
 import numpy as np
 
 from ringsim.files import Record, finite_or_none, naming_place, values
-from ringsim.network.cluster_topology import ClusterTopology
+from ringsim.network.cluster_topology import ClusterTopology, SharedMemoryTopology
 from ringsim.network.fabric import lay_out, on_hosts
-from ringsim.network.shared_memory import SharedMemoryTopology
 from ringsim.network.spec import MessageCosts, SharedMemory, Spec, require_number, require_quantities, with_numbers
 from ringsim.network.topology import Topology
 

@@ -15,8 +15,7 @@ import numpy.typing as npt
 from ringsim.files import quoted
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.steps import Copies, Relay, Steps
-from ringsim.schedule.table import Ints, ScheduleError, TransferTable
+from ringsim.schedule.steps import Copies, Ints, Relay, ScheduleError, Steps, TransferTable
 from ringsim.schedule.user_steps import MAX_CHUNKS, require_count, whole_numbers
 
 MOST_HOPS = 2**20  # of a relay; larger schedules are listed when their table is accessed, if memory permits

@@ -13,7 +13,7 @@ import numpy as np
 
 from ringsim.limits import require_memory
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.table import AnyInts, Bools, Ints, Rows, TransferTable, stable_order
+from ringsim.schedule.steps import AnyInts, Bools, Ints, Rows, TransferTable, stable_order
 
 NO_ROW = -1  # in place of a row: the version that the rank has held from the start, or nothing to wait for
 BYTES_MADE = 100  # of memory for each transfer, while it or the arrows between its rows are made, at most

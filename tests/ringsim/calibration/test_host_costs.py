@@ -7,8 +7,7 @@ from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, Schedule, predict_time
-from ringsim.calibration.host_costs import calibrate_host, calibrate_hosts, calibrate_uniform
-from ringsim.calibration.probe_times import shift_s
+from ringsim.calibration.host_costs import calibrate_host, calibrate_hosts, calibrate_uniform, shift_s
 from ringsim.libraries import GLOO, OURS
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.network import MessageCosts, network_text, quantities, read_network

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim.network import Calibration
-from ringsim.network.file_format import NetworkFile
-from ringsim.network.file_reader import load_network, read_network
+from ringsim.network.file import NetworkFile, load_network, read_network
 from ringsim.network.spec import FREE_BYTES_PER_S, SlowLink, quantities, scaled, with_free_bytes
 from tests.refusals import refusal_of, said_by
 
