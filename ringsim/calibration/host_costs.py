@@ -42,32 +42,13 @@ def _round(num_ranks: int, src: Ints, dst: Ints) -> Schedule:
     return Schedule.from_columns(Collective.ALL_GATHER, "round", num_ranks, num_ranks, columns)
 
 
-def cold_call_s(measurements: Measurements, subject: str = "", transport: str = "") -> float:
-    """Return the additional time of a call after a walk through memory; 0 without such probes.
+def _longer_s(measurements: Measurements, warmth: str, than: str, **kind: Any) -> float | None:
+    """Return the additional time of a call of one warmth, such as cold, compared with another; None without probes.
 
-    A computation evicts the call's code and data from the caches, and its threads sleep.
-
-    subject, transport: as in `ProbeKind`.
+    A computation evicts the call's code and data from the caches, and its threads sleep. kind: as in `ProbeKind`.
     """
-    cold, warm = (
-        measurements.probes_of("call", subject=subject, transport=transport, warmth=warmth)
-        for warmth in ("cold", "warm")
-    )
-    return max(cold[0].median_s - warm[0].median_s, 0.0) if cold and warm else 0.0
-
-
-def async_call_s(measurements: Measurements) -> float:
-    """Return the additional time of our call after a walk through memory if its group's thread executes it.
-
-    Shared memory has precedence. 0 without such probes.
-    """
-    for transport in ("shm", ""):
-        cold, in_thread = (
-            measurements.probes_of("call", warmth=warmth, transport=transport) for warmth in ("cold", "async")
-        )
-        if cold and in_thread:
-            return max(in_thread[0].median_s - cold[0].median_s, 0.0)
-    return 0.0
+    long, short = (measurements.probes_of("call", warmth=one, **kind) for one in (warmth, than))
+    return max(long[0].median_s - short[0].median_s, 0.0) if long and short else None
 
 
 def fit_line(probes: Sequence[Probe]) -> tuple[float, float]:
@@ -170,6 +151,7 @@ def processor_of(measurements: Measurements, num_cores: int) -> Processor:
     _, reduce_s_per_byte = fit_line(additions)
     fresh = measurements.probes_of("fresh", clock="cpu")
     calls, torch_calls = measurements.probes_of("call"), measurements.probes_of("call", subject="dist")
+    in_thread_s = (_longer_s(measurements, "async", "cold", transport=transport) for transport in ("shm", ""))
     return Processor(
         send_overhead_s=per_message_s / 2,
         receive_overhead_s=per_message_s / 2,
@@ -178,9 +160,9 @@ def processor_of(measurements: Measurements, num_cores: int) -> Processor:
         first_touch_bytes_per_s=fresh[-1].size_bytes / fresh[-1].median_s if fresh else math.inf,
         call_s=max(calls[0].median_s - elapsed[0].median_s, 0.0) if calls else 0.0,
         torch_call_s=torch_calls[0].median_s if torch_calls else 0.0,
-        cold_call_s=cold_call_s(measurements),
-        cold_torch_call_s=cold_call_s(measurements, subject="dist"),
-        async_call_s=async_call_s(measurements),
+        cold_call_s=_longer_s(measurements, "cold", "warm") or 0.0,
+        cold_torch_call_s=_longer_s(measurements, "cold", "warm", subject="dist") or 0.0,
+        async_call_s=next((time_s for time_s in in_thread_s if time_s is not None), 0.0),
     )
 
 
@@ -232,7 +214,7 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
     elapsed = measurements.probes_of("shift", in_flight=1)
     rates = [1.0] * rank_hosts.num_hosts if links_alike else _rates(measurements, rank_hosts)
     slowest = min(rates)
-    fastest = _slope([probe for probe in elapsed if probe.size_bytes >= LONG] or elapsed) * max(rates) / slowest
+    fastest = _slope(elapsed, LONG) * max(rates) / slowest
     shared_cores = per_host == 1 and rank_hosts.one_clock
     if shared_cores:
         host = Host(cores=num_cores, link=Link(bandwidth_bytes_per_s=fastest))
@@ -271,7 +253,7 @@ def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
         pings = measurements.probes_of("ping", subject=str(rank))
         if host == other or not pings:
             continue
-        rate = _slope([probe for probe in pings if probe.size_bytes >= LONG] or pings)
+        rate = _slope(pings, LONG)
         for end in (host, other):
             rates[end] = max(rates[end], rate)
     if not all(rates):
@@ -287,7 +269,9 @@ def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
     return Link()
 
 
-def _slope(probes: Sequence[Probe]) -> float:
+def _slope(probes: Sequence[Probe], least: int = 0) -> float:
+    """Return the bytes per second of messages of at least so many bytes; of all if none is that long."""
+    probes = [probe for probe in probes if probe.size_bytes >= least] or probes
     if len({probe.size_bytes for probe in probes}) < 2:
         raise ValueError("the measurements have too few sizes of messages: at least two; measure larger ones")
     small, large = probes[0], probes[-1]
@@ -415,7 +399,7 @@ def shared_memory_of(measurements: Measurements, cluster: Network) -> SharedMemo
         send_overhead_s=overhead_s / 2,
         receive_overhead_s=overhead_s / 2,
         call_s=max(calls[0].median_s - shifts[0].median_s, 0.0) if calls else 0.0,
-        cold_call_s=cold_call_s(measurements, transport="shm"),
+        cold_call_s=_longer_s(measurements, "cold", "warm", transport="shm") or 0.0,
         rates=_memory_rates(measurements, waiting),
     )
     network = cluster.with_spec(host=replace(cluster.spec.host, shared_memory=costs))

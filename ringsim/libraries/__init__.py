@@ -4,7 +4,7 @@ from ringsim.libraries.call import Call, CallColumns
 from ringsim.libraries.intervals import (
     NUM_DRAWS,
     SimulatedDraws,
-    byte_shares,
+    byte_share,
     draw_ratios,
     guessed_from,
     intervals,

@@ -11,7 +11,7 @@ from itertools import chain
 import numpy as np
 
 from ringsim.files import values
-from ringsim.network.fabric import Catalogue, RankLayout, lay_out, make_fabric
+from ringsim.network.fabric import Cables, Catalogue, Leaves, RankLayout, lay_out
 from ringsim.network.spec import MemoryRate, SharedMemory, Spec
 from ringsim.network.topology import NONE, Floats, Ints, Paths, Processors, Resources, Topology, connection_keys
 
@@ -30,7 +30,7 @@ class ClusterTopology(Topology):
         self.num_ranks = num_ranks
         self._layout = layout
         self._number_hosts(layout, catalogue)
-        self._fabric = make_fabric(spec, layout, catalogue)
+        self._fabric: Cables | Leaves = (Cables if spec.cables else Leaves)(spec, layout, catalogue)
         self._fails = _failing_ranks(spec, num_ranks, catalogue)
         self.resources, self._extra_latency_s = catalogue.resources()
         self.processors = processors_of(spec, num_ranks, self._cores[layout.host_of_rank])
@@ -140,18 +140,12 @@ def processors_of(spec: Spec, num_ranks: int, cores: Ints, **instead: float) -> 
     cores: see `Processors`. instead: of the spec's costs.
     """
     slowdown = _slowdowns(spec, num_ranks)
+    costs = {field: getattr(spec.processor, field) for field in _COSTS} | instead
+    slowed = {field: cost / slowdown if field.endswith("_per_s") else cost * slowdown for field, cost in costs.items()}
+    return Processors(cores=cores, **slowed)
 
-    def cost(name: str) -> float:
-        own: float = getattr(spec.processor, name)
-        return instead.get(name, own)
 
-    return Processors(
-        send_overhead_s=cost("send_overhead_s") * slowdown,
-        receive_overhead_s=cost("receive_overhead_s") * slowdown,
-        reduce_bytes_per_s=cost("reduce_bytes_per_s") / slowdown,
-        cores=cores,
-        copy_bytes_per_s=cost("copy_bytes_per_s") / slowdown,
-    )
+_COSTS = ("send_overhead_s", "receive_overhead_s", "reduce_bytes_per_s", "copy_bytes_per_s")
 
 
 def _slowdowns(spec: Spec, num_ranks: int) -> Floats:
@@ -197,19 +191,13 @@ class SharedMemoryTopology(Topology):
     rate: of one core.
     """
 
-    def __init__(
-        self,
-        spec: Spec,
-        num_ranks: int,
-        costs: SharedMemory,
-        published_bytes: int | None = None,
-        touched_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, spec: Spec, num_ranks: int, published_bytes: int | None, touched_bytes: int | None) -> None:
         """published_bytes: by each rank at a time; None: a full slot.
 
         touched_bytes: memory that a rank touches between two collectives of the same tensor; None: as measured.
         """
-        self.num_ranks, self.jitter = num_ranks, spec.jitter
+        self.num_ranks, self.jitter, costs = num_ranks, spec.jitter, spec.host.shared_memory
+        assert costs is not None
         published_bytes = costs.slot_bytes if published_bytes is None else published_bytes
         self.rate = rate_at(costs, published_bytes, costs.touched_bytes if touched_bytes is None else touched_bytes)
         cores = spec.host.cores
@@ -220,15 +208,8 @@ class SharedMemoryTopology(Topology):
             names = tuple(f"rank{rank}.core" for rank in range(num_ranks))
             self.resources = Resources.steady(names, np.ones(num_ranks))
             core_of_rank = np.arange(num_ranks)
-        self.processors: Processors = processors_of(
-            spec,
-            num_ranks,
-            core_of_rank,
-            send_overhead_s=costs.send_overhead_s,
-            receive_overhead_s=costs.receive_overhead_s,
-            reduce_bytes_per_s=self.rate.reduce_bytes_per_s,
-            copy_bytes_per_s=self.rate.copy_bytes_per_s,
-        )
+        own = {field: getattr(self.rate if field.endswith("_per_s") else costs, field) for field in _COSTS}
+        self.processors: Processors = processors_of(spec, num_ranks, core_of_rank, **own)
         self._latency_s = costs.latency_s
 
     def paths(self, src: Ints, dst: Ints) -> Paths:  # noqa: ARG002  whose copies are the receiver's own work

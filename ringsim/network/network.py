@@ -219,9 +219,8 @@ class Network:
 
         Raises ValueError as `topology` does.
         """
-        assert self.shared_memory is not None
         self.topology(num_ranks)  # refuses too many ranks
-        return SharedMemoryTopology(self.spec, num_ranks, self.shared_memory, published_bytes, touched_bytes)
+        return SharedMemoryTopology(self.spec, num_ranks, published_bytes, touched_bytes)
 
     def require_priced(self, num_ranks: int) -> None:
         """Raise ValueError if a message between neighbouring ranks takes no time, except on a uniform network.

@@ -88,7 +88,10 @@ class TransferTable:
         return table if (np.diff(table.step) >= 0).all() else table.rows(stable_order(table.step))
 
     def rows(self, chosen: AnyInts) -> TransferTable:
-        return TransferTable(*(getattr(self, field.name)[chosen] for field in fields(TransferTable)))
+        return TransferTable(**{name: column[chosen] for name, column in self.columns().items()})
+
+    def columns(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(TransferTable)}
 
     def __len__(self) -> int:
         return len(self.src)

@@ -10,6 +10,7 @@ larger than the free memory.
 import copy
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
@@ -76,31 +77,28 @@ def replay(
         pass
 
 
+@dataclass(frozen=True, slots=True)
 class _Buffers:
-    def __init__(
-        self,
-        buffers: Sequence[Any],
-        bounds: Sequence[int],
-        sent: Callable[[Any], Any] | None,
-        combine: Callable[[Any, Any], object],
-    ) -> None:
-        self._buffers, self._bounds, self._sent, self._combine = buffers, bounds, sent, combine
+    buffers: Sequence[Any]
+    bounds: Sequence[int]
+    sent: Callable[[Any], Any] | None
+    combine: Callable[[Any, Any], object]
 
     def read(self, _: int, transfer: Transfer) -> Any:
         source = self._chunk(transfer.src, transfer.chunk)
-        if self._sent is not None:
-            source[:] = self._sent(source)
+        if self.sent is not None:
+            source[:] = self.sent(source)
         return copy.deepcopy(source)
 
     def write(self, _: int, transfer: Transfer, sent: Any) -> None:
         target = self._chunk(transfer.dst, transfer.chunk)
         if transfer.reduce:
-            self._combine(target, sent)
+            self.combine(target, sent)
         else:
             target[:] = sent
 
     def _chunk(self, rank: int, chunk: int) -> Any:
-        return self._buffers[rank][self._bounds[chunk] : self._bounds[chunk + 1]]
+        return self.buffers[rank][self.bounds[chunk] : self.bounds[chunk + 1]]
 
 
 MANY = 2**29  # counts stop here: that is wrong as it is, and must not wrap round to a right number
