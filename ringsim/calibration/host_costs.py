@@ -270,7 +270,7 @@ def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
 
 
 def _slope(probes: Sequence[Probe], least: int = 0) -> float:
-    """Return the bytes per second of messages of at least so many bytes; of all if none is that long."""
+    """Return the bytes per second of messages of at least `least` bytes; of all if none is that long."""
     probes = [probe for probe in probes if probe.size_bytes >= least] or probes
     if len({probe.size_bytes for probe in probes}) < 2:
         raise ValueError("the measurements have too few sizes of messages: at least two; measure larger ones")

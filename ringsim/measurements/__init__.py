@@ -5,10 +5,8 @@ from ringsim.measurements.log_reader import read_logs
 from ringsim.measurements.measurements import (
     CHAIN_TESTS,
     MESSAGE_TESTS,
-    OPENMPI,
     PLAIN_RING,
     PT2PT_BANDWIDTH,
-    RAW_SOCKETS,
     RING_TESTS,
     ROUNDS_PER_RUN,
     SENDRECV,
