@@ -41,7 +41,7 @@ def _looked_up_bytes(name: str, given: dict[str, Any], table: Tensor) -> int:
     dims = [dim for dim, part in enumerate(indices, given.get("dim", 0)) if part is not None]
     is_of_rows = name.removeprefix("aten.") in _OF_ROWS.split()
     row = table.numel() // max(1, prod(table.shape[dim] for dim in dims)) if is_of_rows else 1
-    return min(table.nbytes, num_indices * row * table.itemsize)
+    return int(min(table.nbytes, num_indices * row * table.itemsize))
 
 
 def sizes_of(name: str, given: dict[str, Any], flops: int) -> dict[str, Any]:
