@@ -35,18 +35,14 @@ def _have_parts(types: Any) -> bool:
 
 
 @cache
-def _names(func: OpOverload) -> tuple[str, ...]:
-    return tuple(argument.name for argument in func._schema.arguments)
-
-
-@cache
 def _defaults(func: OpOverload) -> dict[str, Any]:
     return {argument.name: argument.default_value for argument in func._schema.arguments}
 
 
 def named(func: OpOverload, args: Any, kwargs: Any) -> dict[str, Any]:
     """Return all arguments of an operator by their names; None for one that is missing."""
-    return {**_defaults(func), **dict(zip(_names(func), args, strict=False)), **kwargs}
+    defaults = _defaults(func)  # in the order of the arguments
+    return {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
 
 
 @cache

@@ -15,14 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import (  # type: ignore[attr-defined]
-    FakeTensor,
-    FakeTensorMode,
-    _BypassDispatchCache,
-    _CacheKeyState,
-    _DispatchCacheValidEntry,
-    unset_fake_temporarily,
-)
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
@@ -66,7 +60,7 @@ class CachingFakeMode(FakeTensorMode):
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
-        self._entries: dict[Any, _DispatchCacheValidEntry | None] = {}
+        self._entries: dict[Any, Any] = {}  # torch's
         self._attributes: dict[str, Any] = {}  # of each FakeTensor but for its device
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -94,9 +88,10 @@ class CachingFakeMode(FakeTensorMode):
             if key is None or key in self._entries:
                 return
             entry = self._entries[key] = None
-            with suppress(_BypassDispatchCache):
-                entry = self.cache.get(self._cache_key(_CacheKeyState(None), func, args, kwargs))
-            if isinstance(entry, _DispatchCacheValidEntry) and all(map(_is_quick, entry.output_infos)):
+            with suppress(fake_tensor._BypassDispatchCache):
+                state: Any = fake_tensor._CacheKeyState(None)  # type: ignore[attr-defined]
+                entry = self.cache.get(self._cache_key(state, func, args, kwargs))
+            if isinstance(entry, fake_tensor._DispatchCacheValidEntry) and all(map(_is_quick, entry.output_infos)):
                 self._entries[key] = entry if _key_of(args) == key[1] else None
 
     def known(self, key: Any, func: OpOverload, args: Any) -> Any:
