@@ -213,10 +213,9 @@ for batch in torch.utils.data.DataLoader(Noisy(), **{name: getattr(loader, name)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_operators_are_those_of_a_gpu(tmp_path: Path, num_workers: int) -> None:
+def test_operators_are_those_of_a_gpu(num_workers: int) -> None:
     """An optimizer updates many parameters at once; what workers of a data loader compute is not the program's."""
-    (program := tmp_path / "train.py").write_text(HEAD + LOADED)
-    (step,) = trace_of(program, str(num_workers), is_fake=True, device=Device.CUDA).steps
+    (step,) = trace_of(HEAD + LOADED, str(num_workers), is_fake=True, device=Device.CUDA).steps
     names = [operator.name for event in step.events for operator in event.operators for _ in range(operator.count)]
     assert names.count("aten.sigmoid") == (0 if num_workers else 2)
     assert {"aten._foreach_norm", "aten._foreach_lerp_"} < set(names)
@@ -240,7 +239,6 @@ train()
 
 
 @pytest.mark.parametrize("is_fake", [False, True])
-def test_autocast_computes_in_the_dtypes_of_a_gpu(tmp_path: Path, is_fake: bool) -> None:
+def test_autocast_computes_in_the_dtypes_of_a_gpu(is_fake: bool) -> None:
     """A GPU's autocast has softmax, norms and sums in float32, which a CPU's leaves in half precision."""
-    (program := tmp_path / "train.py").write_text(HEAD + AUTOCAST)
-    trace_of(program, is_fake=is_fake, device=Device.CUDA)
+    trace_of(HEAD + AUTOCAST, is_fake=is_fake, device=Device.CUDA)
