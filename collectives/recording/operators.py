@@ -20,15 +20,14 @@ from torch.utils.flop_counter import flop_registry
 from collectives.calls import name_of
 from collectives.recording.attention import FORMULAS
 from collectives.recording.memory import MemoryWatch, parts_of
-from collectives.recording.operands import OnPlainTensors, named, written
-from collectives.recording.placement import device_of, in_cpp, place, tensors_in
+from collectives.recording.operands import DEVICE, OnPlainTensors, named, written
+from collectives.recording.placement import device_of, place, tensors_in
 from collectives.recording.pretended_gpu import CudaGraph
 from collectives.recording.recorder import Recorder
 from collectives.recording.replacements import Replacement
 from ringsim.traces import Attention, Operator, Product
 
 aten = torch.ops.aten
-_DEVICE = torch.ops.prim.device.default
 _READING = aten._local_scalar_dense.default  # by `item`
 _UNSEEN = torch._C.DisableTorchFunction  # else a mode would run for each attribute that is read
 
@@ -150,9 +149,7 @@ class OperatorWatch(OnPlainTensors):
     def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         if func is _READING:
             self._recorder.synchronize()
-        if func is _DEVICE and type(args[0]) is FakeTensor:  # what C++ asks most often
-            return in_cpp(args[0])
-        if func is _DEVICE or self._recorder.is_stopped:
+        if func is DEVICE or self._recorder.is_stopped:
             return func(*args, **kwargs)
         if func.namespace == "_c10d_functional":
             # Its kernel in C++ copies the tensors, which is watched, and calls our process groups.

@@ -21,15 +21,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
 from collectives.recording import balanced, placement
-from collectives.recording.operands import OnPlainTensors, named, written
-from collectives.recording.placement import CPU, FROM_PYTHON, gpu_of, in_cpp, place_made, tensors_in, with_data
+from collectives.recording.operands import DEVICE, OnPlainTensors, named, written
+from collectives.recording.placement import CPU, FROM_PYTHON, gpu_of, place_made, tensors_in, with_data
 
 aten = torch.ops.aten
 TORCH = Path(torch.__file__).parent
 # Files of torch between a call of the program, such as `tensor.item()`, and this module.
 _CALLERS = "_compile", "_dynamo/eval_frame", "_ops", "_subclasses/fake_tensor", "_tensor", "_tensor_str"
 _ON_THE_WAY = {f"{TORCH / name}.py" for name in _CALLERS}
-_DEVICE, _MAKE_SUBCLASS = torch.ops.prim.device.default, Tensor._make_subclass
+_MAKE_SUBCLASS = Tensor._make_subclass
 _COMPARING = aten.equal.default, aten.allclose.default
 _WRITING = aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default
 _INDEXING = aten.index.Tensor, *_WRITING
@@ -177,8 +177,8 @@ class WithoutValues(OnPlainTensors):
         return fetched
 
     def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
-        if func is _DEVICE:  # what C++ asks most often
-            return in_cpp(args[0]) if isinstance(args[0], FakeTensor) else func(*args)
+        if func is DEVICE:
+            return func(*args)
         if func is aten._unsafe_view.default:
             func = aten.view.default  # whose outcome torch keeps; below autograd they are alike
         key = None if self._is_loading else self._mode.key(func, args, kwargs)
