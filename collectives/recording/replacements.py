@@ -75,10 +75,4 @@ def by_names(function: Callable[..., Any], instead: Callable[[dict[str, Any]], A
 def fixing(name: str, **fixed: Any) -> Replacement:
     """Return a replacement of a function by itself with some arguments as given here."""
     function = resolve_name(name)
-
-    def fix(args: Any, options: Any) -> tuple[Any, Any]:
-        bound = signature(function).bind(*args, **options)
-        bound.arguments.update(fixed)
-        return bound.args, bound.kwargs
-
-    return changed(name, fix)
+    return name, by_names(function, lambda given: function(**{**given, **fixed}))

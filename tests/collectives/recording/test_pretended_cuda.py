@@ -158,11 +158,12 @@ def products_of(step: TracedStep) -> set[tuple[str, str, int]]:
 
 
 @pytest.mark.parametrize("way", list(COLLECTIVES))
-def test_programs_for_gpus_are_recorded(program: Path, way: str) -> None:
+def test_programs_for_gpus_are_recorded(tmp_path: Path, way: str) -> None:
     """Without data as with data: collective, bytes, dtype, group, order and need of each call, and the arithmetic.
 
     The products of matrices are in the dtype that the program chose.
     """
+    (program := tmp_path / "train.py").write_text(PROGRAM)  # beside which it saves weights, and loads them with --fake
     real, fake = (trace_of(program, way, is_fake=is_fake, **ON_GPUS) for is_fake in (False, True))
     assert real.device is fake.device is Device.CUDA
     assert real.groups == fake.groups
@@ -179,15 +180,16 @@ def test_programs_for_gpus_are_recorded(program: Path, way: str) -> None:
         assert {call.on_side_stream for call in step.calls if call.collective == "all_gather"} == {True}
 
 
-def test_all_steps_without_data_have_their_operators(program: Path) -> None:
+def test_all_steps_without_data_have_their_operators() -> None:
     """All of them are alike."""
-    first, *others = trace_of(program, "fsdp2", is_fake=True, num_steps=3, **ON_GPUS).steps
+    first, *others = trace_of(PROGRAM, "fsdp2", is_fake=True, num_steps=3, **ON_GPUS).steps
     assert others == [first] * 2
     assert {TraceEventKind.READ, TraceEventKind.COMPUTE} < {event.kind for event in first.events}
 
 
-def test_programs_are_told_what_they_lack(program: Path, tmp_path: Path) -> None:
+def test_programs_are_told_what_they_lack(tmp_path: Path) -> None:
     """In one line with the place: the device, or the numbers on which the shape of an operator's result depends."""
+    (program := tmp_path / "train.py").write_text(PROGRAM)
     told = recorded(program, "fsdp2")
     assert told.startswith(f"{program}:")
     assert told.endswith("; a program that was written for GPUs needs --device cuda")
