@@ -20,16 +20,14 @@ from torch.utils.flop_counter import flop_registry
 from collectives.calls import name_of
 from collectives.recording.attention import FORMULAS
 from collectives.recording.memory import MemoryWatch, parts_of
-from collectives.recording.operands import OnPlainTensors, named, written
-from collectives.recording.placement import device_of, in_cpp, place, tensors_in
+from collectives.recording.operands import DEVICE, OnPlainTensors, named, written
+from collectives.recording.placement import device_of, place, tensors_in
 from collectives.recording.pretended_gpu import CudaGraph
 from collectives.recording.recorder import Recorder
 from collectives.recording.replacements import Replacement
-from collectives.recording.shapes import sizes_of, traffic
-from ringsim.traces import Operator
+from ringsim.traces import Attention, Operator, Product
 
 aten = torch.ops.aten
-_DEVICE = torch.ops.prim.device.default
 _READING = aten._local_scalar_dense.default  # by `item`
 _UNSEEN = torch._C.DisableTorchFunction  # else a mode would run for each attribute that is read
 
@@ -88,6 +86,18 @@ _IS_PRODUCT = re.compile("mm|conv|rnn|attention")  # also where torch decomposes
 _LARGE = 2**20  # bytes of tensors on the CPU that matter
 _BY_BYTES_ELSEWHERE = {"fsdp", "prims", "rngprims", "profiler", "c10d", "_dtensor"}  # torch's own namespaces
 _TF32_DTYPES = {"float32", "complex64"}
+# Names of arguments, of the operators whose sizes are known.
+_LEFT, _RIGHT = ("mat1", "batch1", "self"), ("mat2", "batch2", "mat_b")
+_OFFSETS, _KEYS = ("cum_seq_q", "cu_seq_q", "cu_seqlens_q"), ("max_k", "max_seqlen_k")
+_KNOWN = "aten.", "ringsim.", "torch_attn."  # operators with these names of arguments
+
+_OF_ELEMENTS = "gather take put_ scatter_ scatter_add_ scatter_reduce_ nll_loss_forward nll_loss_backward"
+_OF_ROWS = (
+    "embedding _embedding_bag _embedding_bag_forward_only index _unsafe_index index_select index_add_ index_copy_ "
+    "index_fill_ index_put_ _index_put_impl_"
+)
+# Operators that touch only the elements or rows of a table that their index names.
+_LOOKUPS = {f"aten.{name}" for name in f"{_OF_ELEMENTS} {_OF_ROWS}".split()}
 
 
 class _Kind:
@@ -147,9 +157,7 @@ class OperatorWatch(OnPlainTensors):
     def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         if func is _READING:
             self._recorder.synchronize()
-        if func is _DEVICE and type(args[0]) is FakeTensor:  # what C++ asks most often
-            return in_cpp(args[0])
-        if func is _DEVICE or self._recorder.is_stopped:
+        if func is DEVICE or self._recorder.is_stopped:
             return func(*args, **kwargs)
         if func.namespace == "_c10d_functional":
             # Its kernel in C++ copies the tensors, which is watched, and calls our process groups.
@@ -172,10 +180,10 @@ class OperatorWatch(OnPlainTensors):
             results, changed = _strided(outcome), _strided(*(given[name] for name in written(func)))
             is_counted = kind.is_counted and (kind.formula is None or len(tensors_in(args)) == len(_strided(args)))
             if (tensors := [*sources, *(results or changed)]) or not is_counted:
-                size_bytes = traffic(kind.name, given, tensors)
+                size_bytes = _traffic(kind.name, given, tensors)
                 flops = kind.formula(*args, **kwargs, out_val=outcome) if is_counted and kind.formula else 0
                 is_counted = is_counted and flops is not None  # it may depend on unknown numbers
-                sizes = sizes_of(kind.name, given, int(flops)) if flops else {}
+                sizes = _sizes_of(kind.name, given, int(flops)) if flops else {}
                 dtype = dtype_of(_strided(args[1:2]) if kind.formula is _sum_flops else tensors)
                 if flops and dtype in _TF32_DTYPES and _multiplies_in_tf32(kind.name):
                     dtype = "tf32"
@@ -222,9 +230,10 @@ def kernels_of_triton(recorder: Recorder, overwrite: Callable[[list[Tensor]], No
         recorder.count(operator)
         CudaGraph.note(launch, kernel, *args, **options)
 
-    yield from ((kind, "run", launch) for kind in (runtime.Autotuner, runtime.Heuristics, runtime.JITFunction))
+    yield from ((f"triton.runtime.{kind}.run", launch) for kind in ("Autotuner", "Heuristics", "JITFunction"))
     target = compiler.GPUTarget("cuda", 90, 32)  # of an H100, for which torch.compile finds what a kernel writes
-    yield runtime.driver, "_active", SimpleNamespace(get_current_target=lambda: target, get_current_device=lambda: 0)
+    active = SimpleNamespace(get_current_target=lambda: target, get_current_device=lambda: 0)
+    yield "triton.runtime:driver._active", active
 
 
 def _strided(*values: Any) -> list[Tensor]:
@@ -244,3 +253,78 @@ def _multiplies_in_tf32(name: str) -> bool:
     backends: Any = torch.backends
     by_cudnn = "conv" in name and backends.cudnn.enabled
     return bool((backends.cudnn.conv if by_cudnn else backends.cuda.matmul).fp32_precision == "tf32")
+
+
+def _traffic(name: str, given: dict[str, Any], tensors: list[Tensor]) -> int:
+    """Return the bytes that an operator reads and writes.
+
+    given: all of its arguments by the names in torch's schema. tensors: what it reads and writes.
+    """
+    if name not in _LOOKUPS:
+        return sum(tensor.nbytes for tensor in tensors)
+    table = given["weight" if "embedding" in name else "self"]
+    return sum(_looked_up_bytes(name, given, table) if tensor is table else tensor.nbytes for tensor in tensors)
+
+
+def _looked_up_bytes(name: str, given: dict[str, Any], table: Tensor) -> int:
+    index = _first(given, ("indices", "index", "target"))
+    indices = index if isinstance(index, (list, tuple)) else [index]
+    if any(part is not None and part.dtype in (torch.bool, torch.uint8) for part in indices):  # a mask
+        return table.nbytes
+    num_indices = prod(torch.broadcast_shapes(*(part.shape for part in indices if part is not None)))
+    dims = [dim for dim, part in enumerate(indices, given.get("dim", 0)) if part is not None]
+    is_of_rows = name.removeprefix("aten.") in _OF_ROWS.split()
+    row = table.numel() // max(1, prod(table.shape[dim] for dim in dims)) if is_of_rows else 1
+    return int(min(table.nbytes, num_indices * row * table.itemsize))
+
+
+def _sizes_of(name: str, given: dict[str, Any], flops: int) -> dict[str, Any]:
+    """Return the fields `product` or `attention` of an `Operator`, as far as they are known.
+
+    name: of the operator. given: all of its arguments by the names in torch's schema. flops: of the call.
+    """
+    if not name.startswith(_KNOWN):
+        return {}
+    if "query" in given:
+        attention = _attention(given, is_by_heads="scaled_dot_product" in name or "flex" in name)
+        return {"attention": attention} if min(attention.batch, attention.queries, attention.keys) else {}
+    if "weight" in given:
+        product = _convolution(given, flops)
+    else:
+        left, right = _first(given, _LEFT), _first(given, _RIGHT)
+        product = None if right is None else _product(left, right)
+    return {"product": product} if product and min(product.m, product.n, product.k, product.count) else {}
+
+
+def _first(given: dict[str, Any], names: tuple[str, ...]) -> Any:
+    """Return the first of these arguments that is given."""
+    return next((given[name] for name in names if given.get(name) is not None), None)
+
+
+def _product(left: Tensor, right: Tensor) -> Product:
+    """Return the product; of experts, each of which has some rows of a matrix, as if these were equally many."""
+    m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
+    count = max((tensor.shape[0] for tensor in (left, right) if tensor.dim() == 3), default=1)
+    return Product(m // count if left.dim() < right.dim() else m, n, k, count)
+
+
+def _convolution(given: dict[str, Any], flops: int) -> Product | None:
+    """Return the implicit product of a convolution, which its backward pass makes for each gradient asked for."""
+    weight = given["weight"]
+    channels, *window = weight.shape
+    if not window or given.get("groups", 1) != 1:  # groups of channels have other kernels
+        return None
+    num_products = sum(given.get("output_mask", [True])[:2])
+    rows = flops // (2 * weight.numel() * max(1, num_products))
+    return Product(rows, channels, weight.numel() // channels)
+
+
+def _attention(given: dict[str, Any], is_by_heads: bool) -> Attention:
+    """Return the sizes. is_by_heads: the heads come before the rows of a head."""
+    query, key = given["query"], given["key"]
+    if (offsets := _first(given, _OFFSETS)) is not None:  # sequences one after the other
+        batch = max(1, len(offsets) - 1)
+        rows = max(1, query.shape[0] // batch)  # in the mean: kernels skip what no sequence has
+        return Attention(batch, query.shape[-2], rows, _first(given, _KEYS) or key.shape[0], query.shape[-1])
+    heads, rows = (1, 2) if is_by_heads else (2, 1)
+    return Attention(query.shape[0], query.shape[heads], query.shape[rows], key.shape[rows], query.shape[-1])
