@@ -8,8 +8,8 @@ if find_spec("torch") is None:  # before the first import that would end in a ba
 
     raise ModuleNotFoundError(needs_torch("collectives"), name="torch")
 
-from collectives.calls import (
-    add_candidate,
+from collectives.calls import add_candidate, use_network
+from collectives.calls.functions import (
     all_gather,
     all_gather_into_tensor,
     all_gather_single,
@@ -25,7 +25,6 @@ from collectives.calls import (
     reduce_scatter_single,
     reduce_scatter_tensor,
     scatter,
-    use_network,
 )
 from collectives.integrations import BackendOptions, DistributedDataParallel, HookState, backend, ddp_comm_hook
 from collectives.runtime import (

@@ -11,7 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.utils._python_dispatch import TorchDispatchMode  # torch exports it nowhere else
 from torch.utils._pytree import tree_leaves
 
-from collectives.calls import all_reduce, empty
+from collectives.calls.functions import all_reduce, empty
 from collectives.integrations.backend import mark_last_bucket
 from collectives.runtime import CPU, Work
 

@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard import _fsdp_api as api  # where torch 2.13 has them; it exports them nowhere
 
-from collectives.calls import Op, all_gather_into_tensor, reduce_scatter_tensor
+from collectives.calls import Op
+from collectives.calls.functions import all_gather_into_tensor, reduce_scatter_tensor
 from collectives.integrations.backend import untraced
 from collectives.runtime import Work
 

@@ -11,17 +11,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from collectives import runtime
 from collectives.probes.workloads import ProbedGroup, ProbeWorkload, Rounds, whole_time
-from collectives.runtime import (
-    Executor,
-    Tag,
-    TextAllGather,
-    execute,
-    have_gloo_threads_batch_policy,
-    machine_name,
-    namespace_name,
-    naming_failures,
-)
+from collectives.runtime import Executor, Tag, TextAllGather, execute, naming_failures
 from ringsim import measurements
 from ringsim.measurements import ROUNDS_PER_RUN, Measurements, Probe, RankHosts
 from ringsim.registry import build
@@ -179,7 +171,7 @@ def _sizes(sizes: Sequence[int], tensor_bytes: int) -> list[int]:
 
 def places_of(group: dist.ProcessGroup) -> RankHosts:
     """Return the hosts of the ranks of `group`; collective."""
-    names = TextAllGather(group, Tag.HOSTS).gather(f"{machine_name()} {namespace_name()}")
+    names = TextAllGather(group, Tag.HOSTS).gather(f"{runtime.machine_name()} {runtime.namespace_name()}")
     return RankHosts(_numbered([name.split(" ")[0] for name in names]), _numbered(names))
 
 
@@ -197,7 +189,7 @@ def provenance() -> dict[str, Any]:
         "torch": torch.__version__,
         "torch_threads": torch.get_num_threads(),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
-        "calm_polling": have_gloo_threads_batch_policy(),
+        "calm_polling": runtime.have_gloo_threads_batch_policy(),
     }
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.refusals import refused
-from trainers.loop.batches import Batches, Share
+from trainers.loop.config import Batches, Share
 
 
 class Drawn(NamedTuple):
