@@ -38,8 +38,8 @@ def test_values_may_be_text() -> None:
     """Paths, as a program writes them, and the steps between checkpoints, which may be epochs apart."""
     config = TrainConfig(output="run", profile="trace.json")  # type: ignore[arg-type]
     assert (config.output, config.profile) == (Path("run"), Path("trace.json"))
-    for given, steps in {7: 7, "7": 7, "1epoch": 25, "3 epochs": 75}.items():
-        assert TrainConfig(output=Path("run"), save_every=given).steps_between_saves(25) == steps
+    for every, steps in {7: 7, "7": 7, "1epoch": 25, "3 epochs": 75}.items():
+        assert TrainConfig(output=Path("run"), save_every=every).steps_between_saves(25) == steps
 
 
 def test_a_rate_is_that_of_torchs_schedules() -> None:
