@@ -8,24 +8,8 @@ if find_spec("torch") is None:  # before the first import that would end in a ba
 
     raise ModuleNotFoundError(needs_torch("collectives"), name="torch")
 
-from collectives.calls import add_candidate, use_network
-from collectives.calls.functions import (
-    all_gather,
-    all_gather_into_tensor,
-    all_gather_single,
-    all_reduce,
-    all_to_all,
-    all_to_all_single,
-    barrier,
-    broadcast,
-    empty,
-    gather,
-    reduce,
-    reduce_scatter,
-    reduce_scatter_single,
-    reduce_scatter_tensor,
-    scatter,
-)
+from collectives.calls import add_candidate, functions, use_network
+from collectives.calls.functions import *  # noqa: F403  its __all__: the functions of torch.distributed
 from collectives.integrations import BackendOptions, DistributedDataParallel, HookState, backend, ddp_comm_hook
 from collectives.runtime import (
     CallCheck,
@@ -59,29 +43,15 @@ __all__ = [
     "MismatchError",
     "Work",
     "add_candidate",
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_gather_single",
-    "all_reduce",
-    "all_to_all",
-    "all_to_all_single",
-    "barrier",
-    "broadcast",
     "check_calls",
     "ddp_comm_hook",
-    "empty",
     "execute",
     "explain_failures",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "reduce_scatter_tensor",
-    "scatter",
     "set_gloo_thread_policy",
     "use_network",
     "use_transport",
 ]
+__all__ += functions.__all__
 
 backend.register()
 for _name in __all__:
