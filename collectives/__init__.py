@@ -30,27 +30,10 @@ if TYPE_CHECKING:
     from collectives.integrations.fsdp import FSDPAllGather, FSDPReduceScatter
 
 __all__ = [
-    "BackendOptions",
-    "CallCheck",
-    "CollectiveError",
-    "DistributedDataParallel",
-    "Event",
-    "Executor",
-    "FSDPAllGather",
-    "FSDPReduceScatter",
-    "FlightRecord",
-    "HookState",
-    "MismatchError",
-    "Work",
-    "add_candidate",
-    "check_calls",
-    "ddp_comm_hook",
-    "execute",
-    "explain_failures",
-    "set_gloo_thread_policy",
-    "use_network",
-    "use_transport",
-]
+    "BackendOptions", "CallCheck", "CollectiveError", "DistributedDataParallel", "Event", "Executor", "FSDPAllGather",
+    "FSDPReduceScatter", "FlightRecord", "HookState", "MismatchError", "Work", "add_candidate", "check_calls",
+    "ddp_comm_hook", "execute", "explain_failures", "set_gloo_thread_policy", "use_network", "use_transport",
+]  # fmt: skip
 __all__ += functions.__all__
 
 backend.register()
