@@ -132,9 +132,12 @@ class OperatorWatch(OnPlainTensors):
 
     def start(self) -> None:
         self.is_watching = True
+        self.__enter__()  # type: ignore[no-untyped-call]
+
+    def watch_memory(self) -> None:
+        """Watch the memory of one step more, until `memory.stop`."""
         self.memory = MemoryWatch(self._recorder)
         self.memory.start()
-        self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
         self.is_watching = False

@@ -1,4 +1,8 @@
-"""`StepCounter`: ends a recorded step at each optimizer step, and the program at the last one."""
+"""`StepCounter`: ends a recorded step at each optimizer step, and the program at the last one.
+
+What a program does between two optimizer steps is part of the step, also a validation after the last batch of an epoch.
+So steps are watched until two of them have equally many operations, and a step with as many is the usual one.
+"""
 
 import os
 import signal
@@ -6,8 +10,10 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from mmap import mmap
+from statistics import median_low
 from typing import Any, NoReturn, Self
 
 import torch
@@ -20,9 +26,10 @@ from ringsim.traces import StepMemory, TracedStep
 from ringsim.units import plural
 
 # In the first step the optimizer allocates its state, and in the second DistributedDataParallel agrees on its buckets.
-# The third one makes the same calls as all later ones, so its operators are watched; if none is timed, it is recorded.
-WARM_UP_STEPS = 3
-WATCHED_STEP = WARM_UP_STEPS - 1
+# The third one makes the same calls as all later ones.
+FIRST_WATCHED = 1
+FIRST_USUAL = 2
+LAST_USUAL = 5  # as after epochs of two batches with validation, or with batches of other sizes each
 MAX_STOPS = 10  # that a program may catch
 
 
@@ -84,9 +91,11 @@ class StepCounter:
         self, recorder: Recorder, num_recorded: int, watch_all: bool, give_up: Callable[[str], object]
     ) -> None:
         self._recorder, self._watch_all, self._give_up = recorder, watch_all, give_up
-        self._num_warm_up = WATCHED_STEP if watch_all else WARM_UP_STEPS
-        self._num_steps = self._num_warm_up + num_recorded
+        self._num_recorded = num_recorded
+        self._num_warm_up = FIRST_USUAL if watch_all else FIRST_USUAL + 1
         self._watch = OperatorWatch(recorder)
+        self._usual: int | None = None
+        self._memories: dict[int, StepMemory | None] = {}  # by step
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._stops = 0
         self.processes = ForkedProcesses()
@@ -104,19 +113,35 @@ class StepCounter:
 
     @property
     def is_complete(self) -> bool:
-        return len(self._recorder.steps) == self._num_steps
+        if self._records_usual:
+            return self._usual is not None
+        return len(self._recorder.steps) == self._num_warm_up + self._num_recorded
 
     @property
     def recorded(self) -> tuple[TracedStep, ...]:
-        return tuple(self._recorder.steps[self._num_warm_up :])
+        return tuple(self.watched if self._records_usual else self._recorder.steps[self._num_warm_up :])
 
     @property
     def watched(self) -> list[TracedStep]:
-        return self._recorder.steps[WATCHED_STEP : WATCHED_STEP + 1]
+        """The usual step; if the program ends before one is known, the most usual one."""
+        usual = self._usual_step
+        return [] if usual is None else [self._recorder.steps[usual]]
 
     @property
     def memory(self) -> StepMemory | None:
-        return self._watch.memory.memory
+        return self._memories.get(self._usual_step or 0)
+
+    @property
+    def _records_usual(self) -> bool:
+        return self._watch_all and self._num_recorded == 1
+
+    @property
+    def _usual_step(self) -> int | None:
+        return usual_step(self._flops, is_last=True) if self._usual is None else self._usual
+
+    @property
+    def _flops(self) -> list[int]:
+        return [step.flops for step in self._recorder.steps[: LAST_USUAL + 1]]
 
     @torch._dynamo.disable  # type: ignore[untyped-decorator]
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
@@ -142,6 +167,8 @@ class StepCounter:
                 "tensors that are made in this thread have data and need memory, also with --fake", stacklevel=4
             )
         self._recorder.steps.clear()
+        self._memories.clear()
+        self._usual = None
         self._stop_watch()
 
     def _stop_watch(self) -> None:
@@ -150,12 +177,34 @@ class StepCounter:
             self._watch.stop()
 
     def _begin_or_end_watch(self) -> None:
-        if len(self._recorder.steps) == WATCHED_STEP:
+        ended = len(self._recorder.steps) - 1
+        if ended == FIRST_WATCHED - 1:
             self._watch.start()
-        elif len(self._recorder.steps) == WATCHED_STEP + 1:
+        if self._usual is not None or ended < FIRST_WATCHED:
+            return
+        if ended >= FIRST_USUAL:
             self._watch.memory.stop()
-            if not self._watch_all:
-                self._stop_watch()
+            self._memories[ended] = self._watch.memory.memory
+            self._find_usual(ended)
+        if self._usual is None:
+            self._watch.watch_memory()
+        elif not self._watch_all:
+            self._stop_watch()
+            self._num_warm_up = ended + 1
+
+    def _find_usual(self, ended: int) -> None:
+        if self._watch_all and self._num_recorded > 1:
+            self._usual = ended
+            return
+        self._usual = usual_step(self._flops, is_last=ended == LAST_USUAL)
+        if self._usual is not None and len(set(of_watched := self._flops[FIRST_WATCHED:])) > 1:
+            *others, last = (f"{flops / 1e12:.4g}" for flops in of_watched)
+            usual = f"{self._flops[self._usual] / 1e12:.4g}"
+            warnings.warn(
+                f"steps differ, as where some contain a validation: {', '.join(others)} and {last} TFLOP; operators "
+                f"and memory are of one with {usual}; --steps N records N steps as they come",
+                stacklevel=1,
+            )
 
     def _stop(self) -> NoReturn:
         self._stop_watch()
@@ -170,3 +219,15 @@ class StepCounter:
             problem = "it catches BaseException in each step, and so cannot be stopped: let it catch Exception"
             self._give_up(f"{sys.argv[0]}: {problem}")
         raise EnoughError
+
+
+def usual_step(flops: Sequence[int], is_last: bool) -> int | None:
+    """Return the index of a step with as many operations as another watched one.
+
+    is_last: if there is none, return one with the median number; None only if there are no steps that may be usual.
+    """
+    may_be, counts = flops[FIRST_USUAL:], Counter(flops[FIRST_WATCHED:])
+    again = [number for number in may_be if counts[number] > 1]
+    if not again and not (is_last and may_be):
+        return None
+    return flops.index(again[0] if again else median_low(may_be), FIRST_USUAL)

@@ -1,0 +1,63 @@
+"""The recorded step is a usual one, also where some steps contain a validation or have another batch."""
+
+from pathlib import Path
+
+import pytest
+
+from collectives.recording.step_counter import usual_step
+from ringsim.traces import Device
+from tests.collectives.recording.recorded import IMPORTS, trace_of
+
+PROGRAM = f"""{IMPORTS}
+sizes, every, device = eval(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+dist.init_process_group("nccl" if device == "cuda" else "gloo")
+model = nn.Linear(64, 64, device=device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(9):
+    if step and step % every == 0:
+        with torch.no_grad():
+            model(torch.ones(4096, 64, device=device)).relu()
+    loss = model(torch.ones(sizes[step % len(sizes)], 64, device=device)).sum()
+    loss.backward()
+    dist.all_reduce(model.weight.grad)
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("every", [2, 3])
+@pytest.mark.parametrize("device", Device)
+def test_a_validation_is_not_part_of_the_step(tmp_path: Path, every: int, device: Device) -> None:
+    """Nor is its memory, which is more than that of the training."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    is_fake = device is Device.CUDA
+    trace = trace_of(program, "[32]", str(every), device.value, is_fake=is_fake, device=device)
+    assert trace.steps[0].flops == 2 * 2 * 32 * 64 * 64
+    assert trace.memory is not None
+    assert trace.memory.peak.total < 4096 * 64 * 4
+
+
+def test_all_steps_are_recorded_as_they_come_where_many_are_asked_for(tmp_path: Path) -> None:
+    """Then the validation counts in the mean."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    trace = trace_of(program, "[32]", "2", "cuda", num_steps=2, is_fake=True, device=Device.CUDA)
+    assert [step.flops // (2 * 64 * 64) for step in trace.steps] == [2 * 32 + 4096, 2 * 32]
+
+
+@pytest.mark.parametrize(
+    ("flops", "is_last", "usual"),
+    [
+        ([0, 5, 5], False, 2),
+        ([0, 5, 9], False, None),
+        ([0, 5, 9, 5], False, 3),
+        ([0, 5, 9, 9], False, 2),
+        ([0, 5, 3, 9, 5], False, 4),
+        ([0, 1, 4, 3, 2], True, 3),  # all differ
+        ([0, 5, 9], True, 2),
+        ([0, 5], True, None),
+    ],
+)
+def test_the_usual_step_has_as_many_operations_as_another(flops: list[int], is_last: bool, usual: int | None) -> None:
+    """Where none has, it is one with the median number; the first two steps differ in their calls."""
+    assert usual_step(flops, is_last) == usual
