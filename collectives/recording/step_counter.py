@@ -197,8 +197,8 @@ class StepCounter:
             self._usual = ended
             return
         self._usual = usual_step(self._flops, is_last=ended == LAST_USUAL)
-        if self._usual is not None and len(set(of_watched := self._flops[FIRST_WATCHED:])) > 1:
-            *others, last = (f"{flops / 1e12:.4g}" for flops in of_watched)
+        if self._usual is not None and len(set(self._flops[FIRST_USUAL:])) > 1:
+            *others, last = (f"{flops / 1e12:.4g}" for flops in self._flops[FIRST_WATCHED:])
             usual = f"{self._flops[self._usual] / 1e12:.4g}"
             warnings.warn(
                 f"steps differ, as where some contain a validation: {', '.join(others)} and {last} TFLOP; operators "
