@@ -231,12 +231,17 @@ class StepCounter:
 
 
 def usual_step(steps: Sequence[Work], is_last: bool) -> int | None:
-    """Return the index of a step with the same work as another watched one.
+    """Return the index of a usual step, once one has the same work as another watched one; until then None.
 
-    is_last: if there is none, return one with the median operations; None only if there are no steps that may be usual.
+    Of steps with equally frequent numbers of operations, those without validation have the fewest, and few calls.
+
+    is_last: do not wait for more steps; if all numbers differ, return the step with the median.
     """
     may_be, counts = steps[FIRST_USUAL:], Counter(steps[FIRST_WATCHED:])
-    again = [work for work in may_be if counts[work] > 1]
-    if not again and not (is_last and may_be):
+    if not any(counts[work] > 1 or is_last for work in may_be):
         return None
-    return steps.index(again[0] if again else median_low(may_be), FIRST_USUAL)
+    frequencies = Counter(work.flops for work in steps[FIRST_WATCHED:])
+    most = max(frequencies[work.flops] for work in may_be)
+    frequent = [work for work in may_be if frequencies[work.flops] == most]
+    usual = median_low(may_be) if most == 1 else min(frequent, key=lambda work: (work.flops, len(work.calls)))
+    return steps.index(usual, FIRST_USUAL)

@@ -52,6 +52,8 @@ def test_what_follows_an_epoch_may_be_calls_alone() -> None:
     """Such as those that average a metric."""
     plain, with_metric = Work(5, (("all_reduce", 64, 0),)), Work(5, (("all_reduce", 64, 0), ("all_reduce", 4, 0)))
     assert usual_step([Work(0), plain, with_metric, plain], is_last=False) == 3
+    of_new_buckets = Work(5, (("all_reduce", 60, 0), ("all_reduce", 4, 0)))
+    assert usual_step([Work(0), of_new_buckets, with_metric, plain, with_metric], is_last=False) == 3
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,7 @@ def test_what_follows_an_epoch_may_be_calls_alone() -> None:
         ([0, 5, 9], False, None),
         ([0, 5, 9, 5], False, 3),
         ([0, 5, 9, 9], False, 2),
+        ([0, 9, 5, 9, 5], False, 2),  # every second step follows an epoch
         ([0, 5, 3, 9, 5], False, 4),
         ([0, 1, 4, 3, 2], True, 3),  # all differ
         ([0, 5, 9], True, 2),
