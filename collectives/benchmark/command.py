@@ -167,8 +167,7 @@ def _write(measurements: Measurements, output: Path | None) -> None:
     """Write the file, if any; exit with 1 if an element was wrong."""
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
-        with console.output_file(output) as file:
-            file.write(measurements.as_text().encode())
+        console.write_output(output, [measurements.as_text()])
     wrong = sum(times.wrong or 0 for times in measurements.collectives)
     if wrong:
         click.echo(f"benchmark: {wrong} elements are wrong: see the table", err=True)

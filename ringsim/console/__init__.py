@@ -38,11 +38,11 @@ from ringsim.console.parameters import (
     OutputFile,
     Quantity,
     json_option,
-    output_file,
     parse_numbers,
     parse_share,
     print_result,
     require_one_stdout,
     say_wrote,
     wide_option,
+    write_output,
 )

@@ -7,12 +7,11 @@ A range contains its first number times all powers of the factor below its last 
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from math import isnan
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -149,19 +148,18 @@ json_option = click.option(
 wide_option = click.option("--wide", is_flag=True, help="Print more columns, which may need over 80 characters.")
 
 
-@contextmanager
-def output_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield stdout for `-`, else a new file, which replaces `path` after the block and is named on stderr.
+def write_output(path: Path | None, lines: Iterable[str]) -> None:
+    """Write text to stdout for `-`, else to a new file, which replaces `path` when complete and is named on stderr.
 
-    Raises OSError, as `atomic_file` does, if it cannot be written.
+    None: write nothing. Raises OSError, as `atomic_file` does, if it cannot be written.
     """
     if path == STDOUT:
-        yield sys.stdout.buffer
+        sys.stdout.buffer.writelines(map(str.encode, lines))
         sys.stdout.buffer.flush()
-        return
-    with atomic_file(path) as file:
-        yield file
-    say_wrote(path)
+    elif path is not None:
+        with atomic_file(path) as file:
+            file.writelines(map(str.encode, lines))
+        say_wrote(path)
 
 
 def say_wrote(path: Path | str) -> None:

@@ -43,12 +43,12 @@ def write_trace(
         >>> write_trace("ring.json", [("simulated", timeline)])  # for ui.perfetto.dev
     """
     with atomic_file(Path(path)) as file:
-        file.writelines(trace_lines(runs, str(path), blocked_runs))
+        file.writelines(map(str.encode, trace_lines(runs, str(path), blocked_runs)))
 
 
 def trace_lines(
     runs: Sequence[tuple[str, Timeline]], name: str, blocked_runs: Sequence[BlockedRun | None] = ()
-) -> Iterator[bytes]:
+) -> Iterator[str]:
     """Yield the lines of `write_trace`; `name` is the file's, for messages."""
     zero_s = min((float(timeline.start_s.min(initial=0.0)) for _, timeline in runs), default=0.0)
     events: list[Iterator[Event]] = []
@@ -68,18 +68,18 @@ def write_step_trace(path: Path, timeline: StepTimeline, trace: ProgramTrace) ->
     timeline.require_end()
     num_events = len(timeline.computations) + len(timeline.waits) + len(timeline.calls)
     with atomic_file(path) as file:
-        file.writelines(_lines(num_events, _step_events(timeline, trace), str(path)))
+        file.writelines(map(str.encode, _lines(num_events, _step_events(timeline, trace), str(path))))
 
 
-def _lines(num_transfers: int, events: Iterator[Event], name: str) -> Iterator[bytes]:
+def _lines(num_transfers: int, events: Iterator[Event], name: str) -> Iterator[str]:
     if num_transfers > MAX_TRANSFERS:
         raise ValueError(f"{name}: a trace holds at most {MAX_TRANSFERS:,} transfers; these are {num_transfers:,}")
-    yield b'{"displayTimeUnit": "ns", "traceEvents": ['
+    yield '{"displayTimeUnit": "ns", "traceEvents": ['
     separator = "\n"
     while batch := list(islice(events, _EVENTS_AT_ONCE)):
-        yield (separator + json.dumps(batch)[1:-1]).encode()
+        yield separator + json.dumps(batch)[1:-1]
         separator = ",\n"
-    yield b"\n]}\n"
+    yield "\n]}\n"
 
 
 def _named(kind: str, pid: int, tid: int, name: str, place: int) -> Iterator[Event]:

@@ -58,16 +58,39 @@ class _Hop(NamedTuple):
         return max(self.send_s, self.apply_s)
 
 
-_OneKind = Callable[[int, _Hop], float]  # of the number of ranks, at least 2, and the hop of one chunk
-_Condition = Callable[[int], bool]  # on the number of ranks
-_TwoKinds = Callable[[int, _Hop, _Hop], float | None]  # likewise, the hop where chunks are added and where copied
+_Half = Callable[[int, _Hop], float]  # the seconds of the number of ranks, at least 2, and the hop of one chunk
+
+
+def _is_power_of_two(num_ranks: int, _: _Hop) -> bool:
+    return not num_ranks & (num_ranks - 1)
+
+
+def _is_one_ring(shape: Callable[[int], tuple[int, int]]) -> Callable[[int, _Hop], bool]:
+    return lambda num_ranks, _: min(shape(num_ranks)) == 1
+
+
+def _is_applied_at_once(_: int, hop: _Hop) -> bool:
+    return not hop.apply_s
 
 
 class _Formula(NamedTuple):
-    """A time, and the number of chunks per rank; 0 chunks: the data is not cut."""
+    """The time in which chunks are added, and the time in which they are then copied; None: they are not.
+
+    chunks_per_rank: 0 if the data is not cut. holds: whether there is a formula. ending: a last term of the copying.
+    """
 
     chunks_per_rank: int
-    time_s: _TwoKinds
+    adding: _Half | None = None
+    copying: _Half | None = None
+    holds: Callable[[int, _Hop], bool] = lambda *_: True
+    ending: _Half | None = None
+
+    def time_s(self, num_ranks: int, add: _Hop, copy: _Hop) -> float | None:
+        halves = (self.adding, add), (self.copying, copy), (self.ending, copy)
+        terms = [(half, hop) for half, hop in halves if half]
+        if not all(self.holds(num_ranks, hop) for _, hop in terms):
+            return None
+        return sum(term(num_ranks, hop) for term, hop in terms)
 
 
 def closed_form_s(
@@ -118,30 +141,6 @@ def closed_form_of(schedule: Schedule, network: Network, size_bytes: float, *, r
     return closed_form_s(*key, schedule.num_ranks, size_bytes, network, runtime=runtime)
 
 
-def _adding(time_s: _OneKind) -> _TwoKinds:
-    return lambda num_ranks, add, _: time_s(num_ranks, add)
-
-
-def _copying(time_s: _OneKind) -> _TwoKinds:
-    return lambda num_ranks, _, copy: time_s(num_ranks, copy)
-
-
-def _one_after_the_other(adding: _OneKind, copying: _OneKind) -> _TwoKinds:
-    return lambda num_ranks, add, copy: adding(num_ranks, add) + copying(num_ranks, copy)
-
-
-def _if(holds: _Condition, time_s: _TwoKinds) -> _TwoKinds:
-    return lambda num_ranks, add, copy: time_s(num_ranks, add, copy) if holds(num_ranks) else None
-
-
-def _is_power_of_two(num_ranks: int) -> bool:
-    return not num_ranks & (num_ranks - 1)
-
-
-def _is_plain(shape: Callable[[int], tuple[int, int]]) -> _Condition:
-    return lambda num_ranks: min(shape(num_ranks)) == 1
-
-
 def _rounds(num_ranks: int, hop: _Hop) -> float:
     """(n-1)(alpha + c beta [+ c gamma]), with chunks of c = S/n bytes in half a ring, c = S along a chain.
 
@@ -159,28 +158,30 @@ def _wave(num_ranks: int, hop: _Hop) -> float:
     return (num_ranks - 1) * hop.whole_s + (4 * num_ranks - 1) * hop.gap_s
 
 
-def _train(rounds: int, segments: int, hop: _Hop) -> float:
-    """Time of half a ring with each chunk in segments, all segments of a round before the next; `rounds` = n - 1.
+def _two_pieces(num_ranks: int, hop: _Hop) -> float:
+    """Time of half a ring with each chunk in two segments, both of a round before the next; c = S/(2n). Any n.
 
     A segment is forwarded when it is applied and the previous train has passed: a round takes a hop or, if longer, the
     gaps of a train.
     """
-    return hop.whole_s + (segments - 1) * hop.gap_s + (rounds - 1) * max(hop.whole_s, segments * hop.gap_s)
+    return hop.whole_s + hop.gap_s + (num_ranks - 2) * max(hop.whole_s, 2 * hop.gap_s)
 
 
-def _two_pieces(num_ranks: int, hop: _Hop) -> float:
-    """Time of a train of two segments; c = S/(2n). Any n."""
-    return _train(num_ranks - 1, 2, hop)
+def _gloo_adding(num_ranks: int, hop: _Hop) -> float:
+    """Time of the first of two trains of two segments, one after the other; c = S/(2n). Any n.
 
-
-def _gloo_all_reduce(num_ranks: int, add: _Hop, copy: _Hop) -> float:
-    """Time of two trains of two segments, one after the other; c = S/(2n). Any n.
-
-    A path passes from the slower end of one half to that of the other only by a whole hop, hence the two single terms.
+    A path passes from the slower end of one half to that of the other only by a whole hop, hence the last term.
     """
-    more = num_ranks - 2
-    adding = add.gap_s + more * max(add.whole_s, 2 * add.gap_s) + max(add.whole_s, 2 * add.send_s)
-    return adding + more * max(copy.whole_s, 2 * copy.gap_s) + max(copy.whole_s, 2 * copy.apply_s)
+    return hop.gap_s + (num_ranks - 2) * max(hop.whole_s, 2 * hop.gap_s) + max(hop.whole_s, 2 * hop.send_s)
+
+
+def _gloo_copying(num_ranks: int, hop: _Hop) -> float:
+    """Time of the second train after `_gloo_adding`, without its `_gloo_ending`."""
+    return (num_ranks - 2) * max(hop.whole_s, 2 * hop.gap_s)
+
+
+def _gloo_ending(_: int, hop: _Hop) -> float:
+    return max(hop.whole_s, 2 * hop.apply_s)
 
 
 def _two_rings(num_ranks: int, hop: _Hop) -> float:
@@ -189,12 +190,6 @@ def _two_rings(num_ranks: int, hop: _Hop) -> float:
     In order only if applying takes no time.
     """
     return (num_ranks - 1) * (hop.together_s(2) + hop.latency_s + hop.apply_s)
-
-
-def _if_applied_at_once(collective: Collective, time_s: _TwoKinds) -> _TwoKinds:
-    """Restrict the formula to networks on which applying takes no time."""
-    applied = 0 if collective.reduces else 1  # in which of the two kinds of hops
-    return lambda num_ranks, *hops: None if hops[applied].apply_s else time_s(num_ranks, *hops)
 
 
 def _exchange(num_ranks: int, hop: _Hop) -> float:
@@ -246,59 +241,55 @@ def _in_turn(num_ranks: int, hop: _Hop) -> float:
     return (num_ranks - 1) * hop.send_s + hop.latency_s + hop.apply_s
 
 
-_RING_THERE_AND_BACK = _one_after_the_other(_rounds, _rounds)
-_EXCHANGE_THERE_AND_BACK = _if(_is_power_of_two, _one_after_the_other(_exchange, _exchange))
-_TREE_THERE_AND_BACK = _if(_is_power_of_two, _one_after_the_other(_whole_rounds, _tree_down))
-
 _TWO_RINGS = {
-    (collective, name): time_s
-    for collective, time_s in (
-        (Collective.ALL_REDUCE, _one_after_the_other(_two_rings, _two_rings)),
-        (Collective.REDUCE_SCATTER, _adding(_two_rings)),
-        (Collective.ALL_GATHER, _copying(_two_rings)),
+    (collective, name): _Formula(2, *halves)
+    for collective, halves in (
+        (Collective.ALL_REDUCE, (_two_rings, _two_rings)),
+        (Collective.REDUCE_SCATTER, (_two_rings, None)),
+        (Collective.ALL_GATHER, (None, _two_rings)),
     )
     for name in ("bidirectional_ring", "multi_ring")
 }
 
 _PERMITTED = {
-    **{key: _Formula(2, time_s) for key, time_s in _TWO_RINGS.items()},
-    (Collective.ALL_REDUCE, "ring"): _Formula(1, _RING_THERE_AND_BACK),
-    (Collective.ALL_REDUCE, "gloo_ring"): _Formula(2, _gloo_all_reduce),
-    (Collective.ALL_REDUCE, "recursive_doubling"): _Formula(0, _if(_is_power_of_two, _adding(_whole_rounds))),
-    (Collective.ALL_REDUCE, "binomial_tree"): _Formula(0, _TREE_THERE_AND_BACK),
-    (Collective.ALL_REDUCE, "direct"): _Formula(0, _adding(_at_once)),
-    (Collective.ALL_REDUCE, "two_shot"): _Formula(1, _one_after_the_other(_at_once, _from_one)),
-    (Collective.ALL_REDUCE, "torus"): _Formula(1, _if(_is_plain(torus_of), _RING_THERE_AND_BACK)),
-    (Collective.ALL_REDUCE, "hierarchical"): _Formula(1, _if(_is_plain(hosts_of), _RING_THERE_AND_BACK)),
-    (Collective.ALL_REDUCE, "parameter_server"): _Formula(0, _one_after_the_other(_at_once, _from_one)),
-    (Collective.ALL_REDUCE, "naive_ring"): _Formula(0, _RING_THERE_AND_BACK),
-    (Collective.REDUCE_SCATTER, "ring"): _Formula(1, _adding(_rounds)),
-    (Collective.REDUCE_SCATTER, "direct"): _Formula(1, _adding(_at_once)),
-    (Collective.ALL_GATHER, "ring"): _Formula(1, _copying(_rounds)),
-    (Collective.ALL_GATHER, "gloo_ring"): _Formula(2, _copying(_two_pieces)),
-    (Collective.ALL_GATHER, "direct"): _Formula(1, _copying(_from_one)),
-    (Collective.BROADCAST, "ring"): _Formula(4, _copying(_wave)),
-    (Collective.BROADCAST, "binomial_tree"): _Formula(0, _copying(_tree_down)),
-    (Collective.BROADCAST, "direct"): _Formula(0, _copying(_from_one)),
-    (Collective.REDUCE, "ring"): _Formula(4, _adding(_wave)),
-    (Collective.REDUCE, "binomial_tree"): _Formula(0, _if(_is_power_of_two, _adding(_whole_rounds))),
-    (Collective.REDUCE, "direct"): _Formula(0, _adding(_at_once)),
-    (Collective.GATHER, "direct"): _Formula(1, _copying(_from_one)),
-    (Collective.SCATTER, "direct"): _Formula(1, _copying(_from_one)),
-    (Collective.ALL_TO_ALL, "direct"): _Formula(1, _copying(_from_one)),
-    (Collective.ALL_TO_ALL, "pairwise"): _Formula(1, _copying(_in_turn)),
+    **_TWO_RINGS,
+    (Collective.ALL_REDUCE, "ring"): _Formula(1, _rounds, _rounds),
+    (Collective.ALL_REDUCE, "gloo_ring"): _Formula(2, _gloo_adding, _gloo_copying, ending=_gloo_ending),
+    (Collective.ALL_REDUCE, "recursive_doubling"): _Formula(0, _whole_rounds, holds=_is_power_of_two),
+    (Collective.ALL_REDUCE, "binomial_tree"): _Formula(0, _whole_rounds, _tree_down, _is_power_of_two),
+    (Collective.ALL_REDUCE, "direct"): _Formula(0, _at_once),
+    (Collective.ALL_REDUCE, "two_shot"): _Formula(1, _at_once, _from_one),
+    (Collective.ALL_REDUCE, "torus"): _Formula(1, _rounds, _rounds, _is_one_ring(torus_of)),
+    (Collective.ALL_REDUCE, "hierarchical"): _Formula(1, _rounds, _rounds, _is_one_ring(hosts_of)),
+    (Collective.ALL_REDUCE, "parameter_server"): _Formula(0, _at_once, _from_one),
+    (Collective.ALL_REDUCE, "naive_ring"): _Formula(0, _rounds, _rounds),
+    (Collective.REDUCE_SCATTER, "ring"): _Formula(1, _rounds),
+    (Collective.REDUCE_SCATTER, "direct"): _Formula(1, _at_once),
+    (Collective.ALL_GATHER, "ring"): _Formula(1, None, _rounds),
+    (Collective.ALL_GATHER, "gloo_ring"): _Formula(2, None, _two_pieces),
+    (Collective.ALL_GATHER, "direct"): _Formula(1, None, _from_one),
+    (Collective.BROADCAST, "ring"): _Formula(4, None, _wave),
+    (Collective.BROADCAST, "binomial_tree"): _Formula(0, None, _tree_down),
+    (Collective.BROADCAST, "direct"): _Formula(0, None, _from_one),
+    (Collective.REDUCE, "ring"): _Formula(4, _wave),
+    (Collective.REDUCE, "binomial_tree"): _Formula(0, _whole_rounds, holds=_is_power_of_two),
+    (Collective.REDUCE, "direct"): _Formula(0, _at_once),
+    (Collective.GATHER, "direct"): _Formula(1, None, _from_one),
+    (Collective.SCATTER, "direct"): _Formula(1, None, _from_one),
+    (Collective.ALL_TO_ALL, "direct"): _Formula(1, None, _from_one),
+    (Collective.ALL_TO_ALL, "pairwise"): _Formula(1, None, _in_turn),
 }
 
 _IN_ORDER = {
     **_PERMITTED,
-    **{key: _Formula(2, _if_applied_at_once(key[0], time_s)) for key, time_s in _TWO_RINGS.items()},
-    (Collective.ALL_REDUCE, "halving_doubling"): _Formula(1, _EXCHANGE_THERE_AND_BACK),
-    (Collective.ALL_REDUCE, "two_shot"): _Formula(1, _one_after_the_other(_at_once, _at_once)),
-    (Collective.REDUCE_SCATTER, "halving_doubling"): _Formula(1, _if(_is_power_of_two, _adding(_exchange))),
-    (Collective.ALL_GATHER, "recursive_doubling"): _Formula(1, _if(_is_power_of_two, _copying(_exchange))),
-    (Collective.ALL_GATHER, "halving_doubling"): _Formula(1, _if(_is_power_of_two, _copying(_exchange))),
-    (Collective.ALL_GATHER, "direct"): _Formula(1, _copying(_at_once)),
-    (Collective.GATHER, "direct"): _Formula(1, _copying(_at_once)),
-    (Collective.ALL_TO_ALL, "direct"): _Formula(1, _copying(_at_once)),
-    (Collective.ALL_TO_ALL, "pairwise"): _Formula(1, _copying(_rounds)),
+    **{key: formula._replace(holds=_is_applied_at_once) for key, formula in _TWO_RINGS.items()},
+    (Collective.ALL_REDUCE, "halving_doubling"): _Formula(1, _exchange, _exchange, _is_power_of_two),
+    (Collective.ALL_REDUCE, "two_shot"): _Formula(1, _at_once, _at_once),
+    (Collective.REDUCE_SCATTER, "halving_doubling"): _Formula(1, _exchange, holds=_is_power_of_two),
+    (Collective.ALL_GATHER, "recursive_doubling"): _Formula(1, None, _exchange, _is_power_of_two),
+    (Collective.ALL_GATHER, "halving_doubling"): _Formula(1, None, _exchange, _is_power_of_two),
+    (Collective.ALL_GATHER, "direct"): _Formula(1, None, _at_once),
+    (Collective.GATHER, "direct"): _Formula(1, None, _at_once),
+    (Collective.ALL_TO_ALL, "direct"): _Formula(1, None, _at_once),
+    (Collective.ALL_TO_ALL, "pairwise"): _Formula(1, None, _rounds),
 }

@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +13,10 @@ import pytest
 from matplotlib.figure import Figure
 
 import ringsim
-from ringsim.calibration import ComparedCase, Comparison, Timing
-from ringsim.libraries import Call
+from ringsim.calibration import Comparison
 from ringsim.report.notebook import html_of, register
 from tests.ringsim.made_networks import made_network
+from tests.ringsim.made_run import made_comparison
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "ring.ipynb"
 NETWORK = ringsim.Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
@@ -24,9 +25,7 @@ RING = ringsim.ring_all_reduce(4)
 
 def comparison(num_cases: int = 1) -> Comparison:
     """One of an all_reduce over 4 ranks, whose predictions are 10 % too long."""
-    calls = [Call("all_reduce", 1 << n, 4, 1) for n in range(num_cases)]
-    cases = [Timing(call, "ring", (1e-3,), spread_s=(9e-4, 1.2e-3)) for call in calls]
-    return Comparison("<mine>", tuple(ComparedCase(case, 1.1e-3, "ring", False) for case in cases))
+    return replace(made_comparison([1.1] * num_cases), network="<mine>")
 
 
 def failing_timeline() -> ringsim.Timeline:

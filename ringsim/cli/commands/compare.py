@@ -172,9 +172,7 @@ def report(folder: Path, output: Path, as_json: bool) -> None:
         click.echo(console.in_one_line(f"{folder if folder.is_file() else folder / name}: {reason}"), err=True)
     if contents.is_empty:
         raise ValueError(f"{folder}: holds none of {KINDS}: {MEASURE} makes a file of measurements")
-    text = report_page(verdict, f"Report on {folder.absolute().name or folder}")
-    with console.output_file(output) as file:
-        file.write(text.encode())
+    console.write_output(output, [report_page(verdict, f"Report on {folder.absolute().name or folder}")])
     answers = [_answer(finding) for finding in verdict.findings]
     lines = [wrap_text(answer, indent="  ") for answer in answers]
     findings = [{"question": finding.topic.value, "answer": finding.answer} for finding in verdict.findings]

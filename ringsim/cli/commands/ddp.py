@@ -1,6 +1,6 @@
 """`ringsim ddp`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -33,23 +33,6 @@ def _profile(profile_file: Path | None, layers_file: Path | None) -> StepProfile
     raise click.UsageError(
         "give either --profile or --layers: what a step of one process is", click.get_current_context()
     )
-
-
-@dataclass(frozen=True, slots=True)
-class DdpJob:
-    """The ranks of a job, their network and backend, and other numbers of ranks that show its scaling."""
-
-    network: Network
-    ranks: int
-    scaling: list[int] | None
-    backend: str | None
-
-    def config(self, settings: DdpConfig) -> DdpConfig:
-        """Return the settings with the job's backend, by default the network's library or Gloo."""
-        backend = self.backend or (LIBRARY if library_of(self.network).chooses else "gloo")
-        if backend != LIBRARY or settings.algorithm:
-            options.say_left_out(self.network)
-        return replace(settings, backend=backend)
 
 
 settings_options = options.together(
@@ -108,21 +91,16 @@ settings_options = options.together(
     ),
 )
 @options.network_options
-@options.together(
-    "job",
-    DdpJob,
-    options.ranks_option,
-    option(
-        "--backend",
-        type=console.Choice(list(LIBRARIES)),
-        help="Backend of the process group [default: nccl if the network describes NCCL, else gloo].",
-    ),
-    option(
-        "--scaling",
-        type=options.NUMBERS_OF_RANKS,
-        help="Show the efficiency on these numbers of ranks: 2,4,8, or a range: 8:100 doubles from 8 and ends with "
-        "100.",
-    ),
+@options.ranks_option
+@option(
+    "--backend",
+    type=console.Choice(list(LIBRARIES)),
+    help="Backend of the process group [default: nccl if the network describes NCCL, else gloo].",
+)
+@option(
+    "--scaling",
+    type=options.NUMBERS_OF_RANKS,
+    help="Show the efficiency on these numbers of ranks: 2,4,8, or a range: 8:100 doubles from 8 and ends with 100.",
 )
 @option(
     "--bucket-cap-mb",
@@ -136,24 +114,29 @@ settings_options = options.together(
 @output_options("--scaling")
 def ddp(
     profile: StepProfile,
-    job: DdpJob,
+    network: Network,
+    ranks: int,
+    scaling: list[int] | None,
     bucket_caps: list[int] | None,
     settings: DdpConfig,
     as_json: bool,
     picture: StepOutput,
 ) -> None:
     """Predict how long a training step with DistributedDataParallel takes, and which bucket_cap_mb is best."""
-    picture.check("--scaling" if job.scaling else "")
-    config = job.config(settings)
+    picture.check("--scaling" if scaling else "")
+    backend = settings.backend or (LIBRARY if library_of(network).chooses else "gloo")
+    if backend != LIBRARY or settings.algorithm:
+        options.say_left_out(network)
+    config = replace(settings, backend=backend)
     own = BucketCaps()  # torch's
     every = [*(BucketCaps(cap, cap) for cap in bucket_caps or []), own]
-    with console.progress_bar(len(every) + len(job.scaling or []) + 1, "simulating", delay_s=1.0) as bar:
-        *given, default = training_step.sweep_caps(profile, job.network, job.ranks, config, every, bar.update)
+    with console.progress_bar(len(every) + len(scaling or []) + 1, "simulating", delay_s=1.0) as bar:
+        *given, default = training_step.sweep_caps(profile, network, ranks, config, every, bar.update)
         sweep = [*given, default] if len(given) > 1 else []
         step = training_step.recommend(sweep) if sweep else (given or [default])[0]
         scaled = []
-        for num_ranks in sorted(job.scaling or [], reverse=True):  # what there is no memory for is refused first
-            scaled.append(training_step.predict_ddp(profile, job.network, num_ranks, step.config))
+        for num_ranks in sorted(scaling or [], reverse=True):  # what there is no memory for is refused first
+            scaled.append(training_step.predict_ddp(profile, network, num_ranks, step.config))
             bar.update(1)
         step = step._replace(prediction=training_step.with_step_interval(step.prediction))
         bar.update(1)

@@ -89,8 +89,7 @@ def animate(
         views = [RunView(*selection.drawn(network), selection.size)]
     names = "-".join(dict.fromkeys(view.name.partition(",")[0] for view in views))
     path = output or _default_path(views[0].schedule, names, ".html")
-    with console.output_file(path) as file:
-        file.write(animation_page(views, RECORD_NOTE if measured else "").encode())
+    console.write_output(path, [animation_page(views, RECORD_NOTE if measured else "")])
 
 
 def _compared(names: str, selection: Selection) -> dict[str, Selection]:

@@ -94,8 +94,7 @@ def export(selection: Selection, form: str | None, output: Path, reduce_bandwidt
         else:
             progress.begin(f"writing {plural(schedule.num_transfers, 'transfer')}")
             lines = msccl_lines(schedule)
-        with console.output_file(output) as file:
-            file.writelines(line.encode() for line in lines)
+        console.write_output(output, lines)
 
 
 @console.command("ringsim import ring.xml", name="import")

@@ -135,9 +135,7 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
         warnings, told, text = fit.warnings, fit_dict(fit), timings.under_readings(format_fit(fit, wide))
         told |= timings.readings
     told |= {name: line or None for name, line in warnings.items()}
-    if output:
-        with console.output_file(output) as file:
-            file.write(network_text(fit.cluster).encode())
+    console.write_output(output, [network_text(fit.cluster)])
     console.print_result(text, {**told, "network": str(output) if output else None}, as_json, output)
     readings = [f"read {line}" for line in timings.read] if output == console.STDOUT else []
     for line in filter(None, (*readings, *warnings.values())):

@@ -3,7 +3,6 @@
 import json
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from click import option
 
@@ -56,9 +55,7 @@ def order(
     with console.ended_once(), console.progress_bar(budget, "simulating", delay_s=1.0) as progress:
         placement = find_placement(schedule, network, size, seed=seed, budget=budget, on_progress=progress.update)
     report = placement_dict(schedule, network, size, placement, seed)
-    if output:
-        with console.output_file(output) as file:
-            file.write(f"{json.dumps(report)}\n".encode())
+    console.write_output(output, [f"{json.dumps(report)}\n"])
     console.print_result(format_placement(report, wide), report, as_json, output)
 
 
@@ -72,19 +69,12 @@ def _parse_seconds(text: str) -> float:
     return seconds
 
 
-class Workload(NamedTuple):
-    """A collective of `size` bytes on all ranks."""
-
-    collective: Collective
-    ranks: int
-    size: int
-
-
 @console.command(
     "ringsim synthesize --network ring-of-six.toml --ranks 6 -o found.xml",
     "ringsim simulate --network ring-of-six.toml --ranks 6 --algorithm found.xml",
 )
-@together("workload", Workload, options.collective_option(BOUNDED), options.ranks_option)
+@options.collective_option(BOUNDED)
+@options.ranks_option
 @options.network_options
 @options.size_option
 @together(
@@ -108,8 +98,10 @@ class Workload(NamedTuple):
 @options.picture_options("Draw the use of each link over time into this file: PNG, PDF or SVG.", "--plot")
 @option("-o", "--output", "written", type=console.OUTPUT, help="Write the schedule to this file as MSCCL XML.")
 def synthesize(
-    workload: Workload,
+    collective: Collective,
+    ranks: int,
     network: Network,
+    size: int,
     search: SearchOptions,
     wide: bool,
     as_json: bool,
@@ -125,15 +117,13 @@ def synthesize(
 
     console.require_one_stdout(as_json, written)
     options.say_left_out(network)
-    collective, num_ranks, size = workload
     with console.ended_once(), console.Progress() as progress:
         progress.begin("searching")
         on_state = partial(_show, progress)
-        synthesis = find_schedule(collective, network, num_ranks, size, search, on_state=on_state)
+        synthesis = find_schedule(collective, network, ranks, size, search, on_state=on_state)
         schedule = synthesis.schedule
-        if written:  # before the longer work, so that Ctrl-C does not lose it
-            with console.output_file(written) as file:
-                file.writelines(line.encode() for line in msccl_lines(schedule, with_places=True))
+        # Before the longer work, so that Ctrl-C does not lose it.
+        console.write_output(written, msccl_lines(schedule, with_places=True))
         explanation = None if why_not_explained(schedule) else explain(schedule, network, size)
         result = synthesis_dict(synthesis, network, size, search.seed, explanation)
         if picture.path:

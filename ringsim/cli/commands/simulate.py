@@ -69,9 +69,9 @@ def simulate(
     parts += [wrap_text(f"  not explained: {too_large}", width, "  ")] if too_large else []
     parts += ["", ranks_table(explanation)] if explanation and per_rank else []
     console.print_result("\n".join(parts), result | ranks, as_json, trace)
-    if explanation and trace:
-        with console.output_file(trace) as file:
-            file.writelines(trace_lines([("simulated", explanation.timeline)], str(trace), [explanation.blocked]))
+    if explanation:
+        run = [("simulated", explanation.timeline)]
+        console.write_output(trace, trace_lines(run, str(trace), [explanation.blocked]))
 
 
 @console.command("ringsim explain --ranks 4 --size 1MiB --network gbe")

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 from click import argument, option
 
 from ringsim import console, report, training_step
 from ringsim.cli import options
-from ringsim.cli.recorder import Recordings
+from ringsim.cli.commands.trace import Recordings
 from ringsim.files import atomic_file, naming_place
 from ringsim.gpus import Gpu, Roofline, gpu_names, load_gpu
 from ringsim.libraries import library_of
@@ -66,21 +67,6 @@ def output_options(several: str) -> options.Decorator:
         file=console.OutputFile((".png", ".pdf", ".svg", PAGE, PERFETTO, "")),
         kind=StepOutput,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """The network of a program's calls, and the algorithm of all-reduces in place of the library's."""
-
-    network: Network
-    algorithm: str | None
-    trusted: tuple[str, ...]
-
-    def simulation(self, trace: ProgramTrace, computing: Computing) -> StepSimulation:
-        return StepSimulation(trace, self.network, computing, self.algorithm or "", self.trusted)
-
-    def predict(self, trace: ProgramTrace, computing: Computing) -> TracePrediction:
-        return training_step.predict_trace(trace, self.network, computing, self.algorithm or "", self.trusted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +174,18 @@ computer_options = options.together(
     ),
     option("--run-recorded", is_flag=True, help="Run the program that FILE names; each command is printed before."),
 )
-@options.together("calls", Calls, options.trust_option)
+@options.trust_option
 @console.json_option
 @output_options("--ranks")
 def step(
-    recordings: Recordings, computer: Computer, calls: Calls, tokens: int | None, as_json: bool, picture: StepOutput
+    recordings: Recordings,
+    network: Network,
+    computer: Computer,
+    algorithm: str | None,
+    trusted: tuple[str, ...],
+    tokens: int | None,
+    as_json: bool,
+    picture: StepOutput,
 ) -> None:
     """Predict how long a step of a recorded program takes on a network, in the mean of the recorded steps.
 
@@ -210,7 +203,7 @@ def step(
     per host. The efficiency is the step on the fewest ranks over the step, as each rank is taken to have the same work.
     """
     picture.check("--ranks" if recordings.ranks else "")
-    steps = _predicted(recordings, computer, calls)
+    steps = _predicted(recordings, network, computer, algorithm or "", trusted)
     scaling = TraceScaling(steps, tokens) if recordings.ranks else None
     prediction = scaling.predictions[-1] if scaling else training_step.with_step_interval(steps[0])
     if picture.path or not scaling:
@@ -226,8 +219,9 @@ def step(
     picture.write(prediction, facts, scaling)
 
 
-def _predicted(recordings: Recordings, computer: Computer, calls: Calls) -> list[TracePrediction]:
-    file, ranks, network = recordings.file, recordings.ranks, calls.network
+def _predicted(recordings: Recordings, network: Network, computer: Computer, *calls: Any) -> list[TracePrediction]:
+    """Return the steps. calls: the last arguments of `predict_trace`."""
+    file, ranks = recordings.file, recordings.ranks
     trace = ProgramTrace.load(file)
     for num_ranks in ranks or [trace.num_ranks]:
         network.topology(num_ranks)  # if there is no room for the ranks, this error names the network
@@ -238,12 +232,13 @@ def _predicted(recordings: Recordings, computer: Computer, calls: Calls) -> list
         options.say_guesses(network, trace.num_ranks)
     if computer.measured_step is not None:
         with naming_place(file):
-            scale = training_step.fitted_scale(calls.simulation(trace, computing), computer.measured_step)
+            simulation = StepSimulation(trace, network, computing, *calls)
+            scale = training_step.fitted_scale(simulation, computer.measured_step)
         computing = replace(computing, scale=scale, is_fitted=True)
         _say_other_hosts(trace, network)
     if not ranks:
         with naming_place(file):
-            prediction = calls.predict(trace, computing)
+            prediction = training_step.predict_trace(trace, network, computing, *calls)
         if computer.measured_step is None:
             _say_other_hosts(trace, network)
         return [prediction]
@@ -253,7 +248,7 @@ def _predicted(recordings: Recordings, computer: Computer, calls: Calls) -> list
         traces = recordings.traces(trace, network.spec.ranks_per_host, progress)
         progress.begin("predicting", len(traces))
         for recorded in traces:
-            predictions.append(calls.predict(recorded, computing))
+            predictions.append(training_step.predict_trace(recorded, network, computing, *calls))
             progress.update(1)
     return predictions
 

@@ -65,9 +65,7 @@ def sweep(table: Path | None, picture: options.PictureFile, wide: bool, as_json:
     """Show which algorithm is fastest, by size and number of ranks: as a table, CSV and a picture."""
     console.require_one_stdout(as_json, table)
     result = _simulated(**run)
-    if table:
-        with console.output_file(table) as file:
-            file.write(result.csv_text().encode())
+    console.write_output(table, [result.csv_text()])
     about = result.as_dict() | {"notes": sweep_notes(result)}
     console.print_result(format_sweep(result, sys.maxsize if wide else WIDTH), about, as_json, table)
     picture.save(result)

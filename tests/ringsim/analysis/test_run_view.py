@@ -8,22 +8,18 @@ from ringsim.algorithms.rings import ring_broadcast
 from ringsim.analysis import waiting_times
 from ringsim.analysis.contributions import MAX_STATES
 from ringsim.analysis.run_view import RunView
-from ringsim.registry.algorithms import build
+from ringsim.registry import build
 from ringsim.simulation import predict_time
+from tests.ringsim.made_run import made_view
 
 RING = build(Collective.ALL_REDUCE, "ring", 4)
 NETWORK = Network.uniform(latency_s=20e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
 
 
-def view_of(collective: str, algorithm: str, num_ranks: int, network: Network = NETWORK) -> RunView:
-    """The view of a built-in algorithm at 1 MiB."""
-    return RunView(build(Collective(collective), algorithm, num_ranks), network, 1 << 20)
-
-
 def test_many_states_are_thinned_evenly() -> None:
     """Of few all stay, of many the first, the last and the one half-way, where rank r has finished chunk r alone."""
-    assert view_of("all_reduce", "ring", 8).states.states.tolist() == list(range(15))
-    view = view_of("all_reduce", "ring", 16)
+    assert made_view("ring", 8).states.states.tolist() == list(range(15))
+    view = made_view("ring", 16)
     states = view.states.states.tolist()
     half_way = MAX_STATES // 2
     assert (len(states), states[0], states[half_way], states[-1]) == (MAX_STATES, 0, 15, 30)
@@ -52,9 +48,9 @@ def test_at_the_crossover_the_time_is_twice_the_floor(algorithm: str) -> None:
 def test_the_closed_form_lies_on_the_simulated_times() -> None:
     """At every size, here powers of two, of which 8 ranks have chunks of the same size; a name alone has no formula."""
     for algorithm in ("ring", "bidirectional_ring", "direct"):
-        by_size = view_of("reduce_scatter", algorithm, 8).by_size
+        by_size = made_view(algorithm, 8, collective="reduce_scatter").by_size
         np.testing.assert_allclose(by_size.closed_form_s, by_size.times_s)
-    assert view_of("all_reduce", "double_binary_tree", 4).by_size.closed_form_s is None
+    assert made_view("double_binary_tree", 4).by_size.closed_form_s is None
     assert RunView(ring_broadcast(4, segments=2), NETWORK, 1 << 20).by_size.closed_form_s is None
 
 

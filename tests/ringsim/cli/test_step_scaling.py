@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ringsim.cli import recorder
+from ringsim.cli.commands import trace
 from ringsim.traces import TraceRequest
 from tests.processes import ROOT
 from tests.ringsim.commands import as_json, invoke, refused, run, written
@@ -43,7 +43,7 @@ HOSTS_OF_2 = '[host]\nranks = 2\nlink.bandwidth = "1GB/s"\nnic = { bandwidth = "
 @pytest.fixture
 def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TraceRequest:
     """Of a script that is there, which a recorder without torch pretends to run."""
-    monkeypatch.setattr(recorder, "RECORDING", (sys.executable, "-c", RECORDER))
+    monkeypatch.setattr(trace, "RECORDING", (sys.executable, "-c", RECORDER))
     (tmp_path / "program").mkdir()
     (tmp_path / "program" / "train.py").touch()
     written(tmp_path / "two.toml", HOSTS_OF_2)

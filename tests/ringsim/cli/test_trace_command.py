@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ringsim.cli import recorder
+from ringsim.cli.commands import trace
 from tests.processes import finish, left_of, start_python
 from tests.ringsim.commands import invoke
 
@@ -22,7 +22,7 @@ def test_ranks_of_a_host_share_its_cores(
         f"import os, pathlib, sys; pathlib.Path({str(told)!r}).write_text(str(os.environ.get('OMP_NUM_THREADS'))); "
         "pathlib.Path(sys.argv[2]).write_text('3')"
     )
-    monkeypatch.setattr(recorder, "RECORDING", (sys.executable, "-c", recording))
+    monkeypatch.setattr(trace, "RECORDING", (sys.executable, "-c", recording))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if given:
         monkeypatch.setenv("OMP_NUM_THREADS", given)
@@ -40,8 +40,8 @@ def test_what_ends_the_command_ends_the_program(number: int, tmp_path: Path) -> 
         f"import os, pathlib, time; pathlib.Path({str(pid_file)!r}).write_text(f'{{os.getpid()}}.'); time.sleep(60)"
     )
     command = (
-        "import sys; from ringsim.cli import main, recorder; from ringsim.cli.commands import trace; "
-        f"trace.require_torch = lambda _: None; recorder.RECORDING = (sys.executable, '-c', {recording!r}); "
+        "import sys; from ringsim.cli import main; from ringsim.cli.commands import trace; "
+        f"trace.console.require_torch = lambda _: None; trace.RECORDING = (sys.executable, '-c', {recording!r}); "
         f"main(['trace', {str(script)!r}])"
     )
     job = start_python("-c", command, folder=tmp_path)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from itertools import combinations, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, RunView, Sweep, run_sweep
 from ringsim.analysis import pack_sends, waiting_times
-from ringsim.calibration import ComparedCase, Comparison, Timing
-from ringsim.libraries import Call
 from ringsim.network import load_network, read_network
-from ringsim.registry import build
 from ringsim.report.plots import save_plot
 from ringsim.report.plots.charts import Curve, Labels, draw_curves, draw_loss_curves, set_axis, strided
 from ringsim.report.plots.comparison_figure import draw_errors, draw_times, format_factor, format_percent
@@ -28,6 +26,7 @@ from ringsim.report.plots.run_pages import draw_run_page
 from ringsim.report.plots.style import drawing, inline_svg, new_figure
 from ringsim.report.plots.sweep_figure import draw_sweep
 from ringsim.units import format_time
+from tests.ringsim.made_run import made_comparison, made_view
 from tests.ringsim.report.described import describe
 
 NETWORK = Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=4e9)
@@ -38,16 +37,10 @@ NEVER = "[[failure]]\nrank = 0\n[[failure]]\nrank = 1\n"
 HOSTS = '[[hosts]]\nname = "a"\nranks = [0, 2]\n[[hosts]]\nname = "b"\nranks = [1, 3]\n[host.nic]\nbandwidth = "1GB/s"'
 
 
-def view_of(
-    num_ranks: int,
-    algorithm: str = "ring",
-    network: Network | str = NETWORK,
-    collective: Collective = Collective.ALL_REDUCE,
-    size_bytes: int = 2**20,
-) -> RunView:
-    """The view of a built-in algorithm. network: also the text of a network file."""
+def view_of(num_ranks: int, algorithm: str = "ring", network: Network | str = NETWORK, **more: Any) -> RunView:
+    """See `made_view`. network: also the text of a network file."""
     network = read_network(network, "test.toml") if isinstance(network, str) else network
-    return RunView(build(collective, algorithm, num_ranks, size_bytes), network, size_bytes)
+    return made_view(algorithm, num_ranks, network, **more)
 
 
 VIEWS = {
@@ -90,16 +83,6 @@ SWEEPS = {
 }
 
 
-def comparison(ratios: list[float], num_groups: int = 1, used: bool = False) -> Comparison:
-    """Predictions that are so many times the measured 1 ms, for as many sizes, of several algorithms."""
-    cases = [
-        ComparedCase(Timing(call, f"algorithm{group}", (1e-3,), spread_s=(9e-4, 11e-4)), ratio * 1e-3, "test", used)
-        for group in range(num_groups)
-        for call, ratio in ((Call("all_reduce", 1024 << place, 4, 1), ratio) for place, ratio in enumerate(ratios))
-    ]
-    return Comparison("box", tuple(cases))
-
-
 def loss_curves() -> Figure:
     """Of eight strategies, two of which are alike."""
     figure = Figure()
@@ -109,11 +92,11 @@ def loss_curves() -> Figure:
 
 
 LINES: dict[str, Callable[[], Figure]] = {
-    "small errors": lambda: draw_errors(comparison([0.9, 1.2])),
-    "large errors": lambda: draw_errors(comparison([0.05, 1.0, 9.0])),
-    "many errors": lambda: draw_errors(comparison([1.0, 1.1], num_groups=26)),
-    "many times": lambda: draw_times(comparison([1.0, 1.1], num_groups=26)),
-    "used in the calibration": lambda: draw_times(comparison([1.0], used=True)),
+    "small errors": lambda: draw_errors(made_comparison([0.9, 1.2])),
+    "large errors": lambda: draw_errors(made_comparison([0.05, 1.0, 9.0])),
+    "many errors": lambda: draw_errors(made_comparison([1.0, 1.1], num_groups=26)),
+    "many times": lambda: draw_times(made_comparison([1.0, 1.1], num_groups=26)),
+    "used in the calibration": lambda: draw_times(made_comparison([1.0], used=True)),
     "losses": loss_curves,
 }
 

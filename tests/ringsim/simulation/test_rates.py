@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ringsim import algorithm, load_network, simulate
-from ringsim.network.topology import Resources
 from ringsim.simulation import rates
 from ringsim.simulation.rates import Activities, Levels, fair_rates
 from tests.ringsim.plain_sharing import Work, columns_of, filled_one_at_a_time
+from tests.ringsim.topologies import resources
 
 INF = math.inf
 
@@ -140,15 +140,9 @@ def test_a_change_is_computed_near_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def activities(uses: Sequence[Mapping[int, float]], most: Sequence[float], capacity: Sequence[float],
                fails_at_s: Mapping[int, float] | None = None) -> Activities:  # fmt: skip
     """Slots with these uses, of resources with these capacities."""
-    resource, use = np.zeros((3, len(uses)), dtype=np.int64), np.zeros((3, len(uses)))
-    for slot, used in enumerate(uses):
-        for row, (number, per_unit) in enumerate(used.items()):
-            resource[row, slot], use[row, slot] = number, per_unit
-    fails = np.full(len(capacity), INF)
-    fails[list(fails_at_s or {})] = list((fails_at_s or {}).values())
-    names = tuple(f"link{number}" for number in range(len(capacity)))
-    resources = Resources(names, np.array(capacity, dtype=np.float64), fails, np.zeros(len(capacity)))
-    return Activities(resource, use, np.array(most, dtype=np.float64), resources)
+    works = [Work(used, rate) for used, rate in zip(uses, most, strict=True)]
+    fails = [(fails_at_s or {}).get(number, INF) for number in range(len(capacity))]
+    return Activities(*columns_of(works, capacity)[:3], resources([float(limit) for limit in capacity], fails))
 
 
 def begin(work: Activities, *rows: tuple[int, float, float, float]) -> None:
@@ -216,7 +210,7 @@ def test_what_ends_before_a_failure_is_as_without_it() -> None:
 def test_work_that_could_never_end_is_refused() -> None:
     """With a time that is NaN or negative the clock would be asked for the next moment for ever, and stand still."""
     work = activities([{0: 1}, {0: 1}], [1.0, 1.0], [1.0])
-    message = "work in slot 0, on link0: begins at .* none of these may be negative or NaN"
+    message = "work in slot 0, on r0: begins at .* none of these may be negative or NaN"
     for row in ((0, math.nan, 0, 1), (0, -1.0, 0, 1), (0, 0, math.nan, 1), (0, 0, 0, math.nan)):
         with pytest.raises(ValueError, match=message):
             begin(work, row, (1, 0, 0, 1))

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Collective, Network, RunView, animation_page, load_network
-from ringsim.registry import ALGORITHMS, build
+from ringsim import Collective, RunView, animation_page, load_network
+from ringsim.registry import ALGORITHMS
 from tests.ringsim.made_networks import DEAD_LINK, SLOW_LINK, made_network, network_of_nics
+from tests.ringsim.made_run import made_view
 from tests.ringsim.report.pages.headless_chromium import Browser, needs_chromium
 
 pytestmark = needs_chromium
-NETWORK = Network.uniform(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
 
 Show = Callable[..., str]
 
@@ -45,13 +45,6 @@ def answer(show: Show, views: list[RunView], program: str, moment: str = "") -> 
     return json.loads(html.unescape(dom.partition("<title>")[2].partition("</title>")[0])), dom
 
 
-def made(
-    algorithm: str, num_ranks: int, network: Any = NETWORK, collective: str = "all_reduce", size: int = 2**20
-) -> RunView:
-    """A run of a built-in algorithm."""
-    return RunView(build(Collective(collective), algorithm, num_ranks, size), network, size)
-
-
 def texts(dom: str, css_class: str) -> list[str]:
     """Return the texts of the elements of a class."""
     return [html.unescape(text) for text in re.findall(rf'<\w+ class="{css_class}[^"]*"[^>]*>([^<]*)<', dom)]
@@ -60,7 +53,7 @@ def texts(dom: str, css_class: str) -> list[str]:
 @pytest.mark.parametrize("moment", ["", "#step=2", "#step=3&chunk=0", "#step=4", "#t=1"])
 def test_an_address_leads_to_a_moment(show: Show, moment: str, snapshot: SnapshotAssertion) -> None:
     """The end of a step: the sentence is that of the step, and all of its transfers are applied, in words as well."""
-    dom = show([made("ring", 4)], moment)
+    dom = show([made_view("ring", 4)], moment)
     shown = [text for css_class in ("phase", "sentence", "applied") for text in texts(dom, css_class)]
     assert "\n".join(shown) == snapshot
 
@@ -70,7 +63,7 @@ HELD = "(({ held, action, own, needed }) => [held, action, own.map(countBits), n
 
 def test_the_counts_of_a_ring(show: Show) -> None:
     """Each contribution is added once: 2, 3, then all 4; all that follows is a copy of what is complete."""
-    held, action, own, needed = answer(show, [made("ring", 4)], HELD)[0]
+    held, action, own, needed = answer(show, [made_view("ring", 4)], HELD)[0]
     assert held == [count for count in (2, 3, 4, 4, 4, 4) for _ in range(4)]
     assert action == [0] * 12 + [2] * 12
     assert (own, needed) == ([1] * 16, 4)
@@ -78,12 +71,12 @@ def test_the_counts_of_a_ring(show: Show) -> None:
 
 def test_a_timeline_in_another_order_means_the_same(show: Show) -> None:
     """A record lists the transfers of a step by their senders."""
-    plain = made("halving_doubling", 8)
+    plain = made_view("halving_doubling", 8)
     timeline, mean = plain.timeline, []
     order = np.lexsort((timeline.chunk, timeline.dst, timeline.src, timeline.step))[::-1]
     for rows in (np.arange(len(order)), order[np.argsort(timeline.step[order], kind="stable")]):
         columns = {name: getattr(timeline, name)[rows] for name in timeline.columns()}
-        view = RunView(plain.schedule, NETWORK, 2**20, timeline=replace(timeline, **columns))
+        view = RunView(plain.schedule, plain.network, 2**20, timeline=replace(timeline, **columns))
         held = answer(show, [view], HELD)[0][0]
         transfers = [columns[name].tolist() for name in ("step", "src", "dst", "chunk")]
         mean.append(sorted(zip(*transfers, held, strict=True)))
@@ -99,8 +92,8 @@ def driven(show: Show, views: list[RunView], program: str) -> Any:
 @pytest.mark.parametrize("runs", [("ring",), ("ring", "slow link"), ("naive_ring", "ring"), ("binomial_tree",)])
 def test_a_step_moves_to_its_end_where_all_views_show_the_same_moment(show: Show, runs: tuple[str, ...]) -> None:
     """Also where fast ranks have begun the next step by then, and of two runs on one axis of time."""
-    network = made_network(SLOW_LINK) if runs[-1] == "slow link" else NETWORK
-    views = [made(name, 4, network) for name in runs if name != "slow link"]
+    network = [made_network(SLOW_LINK)] if runs[-1] == "slow link" else []
+    views = [made_view(name, 4, *network) for name in runs if name != "slow link"]
     log = driven(show, views, "stepThrough")
     ends = [(step, boxes, set(words), is_moving) for is_moving, ((step, boxes, words), *_) in log[1::2]]
     assert ends == [(step, [], {"applied"}, False) for step in range(1, views[0].schedule.num_steps + 1)]
@@ -114,7 +107,7 @@ def test_keys_step_jump_and_play(show: Show) -> None:
 
     For readers who want no motion a step jumps to its end at once, and playing shows one step after another.
     """
-    ends, *log = driven(show, [made("ring", 4)], "pressKeys")
+    ends, *log = driven(show, [made_view("ring", 4)], "pressKeys")
     ticks, buttons = zip(*log, strict=True)
     assert [*ticks[1:2], *ticks[3:7], *ticks[9:]] == [ends[0], ends[0], 1e6, ends[4], 0, *ends[:3]]
     assert 0 < ticks[0] < ends[0] < ticks[2] < ends[1]
@@ -127,7 +120,7 @@ DOING = "[...Array(player.sections[0].run.numRanks).keys()].map((r) => player.se
 
 def test_a_run_that_never_finishes_says_who_hangs(show: Show) -> None:
     """And who waits for whom; what never happens is marked."""
-    doing, dom = answer(show, [made("ring", 4, made_network(DEAD_LINK))], DOING, "#t=1")
+    doing, dom = answer(show, [made_view("ring", 4, made_network(DEAD_LINK))], DOING, "#t=1")
     assert [tuple(rank.values()) for rank in doing[2:]] == [("sends", 3, True), ("waits", 2, True)]
     assert "This run never finishes." in dom
     assert "host2.nic0.out failed at 300 us" in dom
@@ -137,7 +130,7 @@ def test_a_run_that_never_finishes_says_who_hangs(show: Show) -> None:
 
 def test_a_slow_link_holds_the_others_back(show: Show) -> None:
     """Half-way through, one rank sends and most of the others wait for the one before them."""
-    doing, _ = answer(show, [made("ring", 8, made_network(SLOW_LINK))], DOING, "#t=0.5")
+    doing, _ = answer(show, [made_view("ring", 8, made_network(SLOW_LINK))], DOING, "#t=0.5")
     assert [(doing[rank]["doing"], doing[rank]["peer"]) for rank in (2, 3)] == [("sends", 3), ("waits", 2)]
     assert sum(rank["doing"] == "waits" for rank in doing) >= 4
 
@@ -150,7 +143,7 @@ def test_labels_of_slow_links_do_not_overlap(show: Show, algorithm: str, num_lab
         const hits = labels.filter((label) => [...labels, ...ranks].some((o) => o !== label && overlap(label, o)));
         return [labels.length, hits.length];
     })(player.sections[0].graph)"""
-    views = [made(algorithm, 6, network_of_nics(10, 1, 2, 10, 10, 10))]
+    views = [made_view(algorithm, 6, network_of_nics(10, 1, 2, 10, 10, 10))]
     (shown, hidden), _ = answer(show, views, program, "#t=0.3")
     assert (hidden, num_labels <= shown <= 8) == (0, True)
 
@@ -166,19 +159,19 @@ def test_no_chunk_hides_the_number_of_a_rank(show: Show) -> None:
         player.sections[0].graph.draw(TICKS * 0.3, null, themeColours());
         return [drawn.lastIndexOf('drawChunk') < drawn.indexOf('drawRank'), drawn.length > 16];
     })()"""
-    assert answer(show, [made("ring", 16, load_network("dgx-a100"))], program, "#t=0.3")[0] == [True, True]
+    assert answer(show, [made_view("ring", 16, load_network("dgx-a100"))], program, "#t=0.3")[0] == [True, True]
 
 
 @pytest.mark.parametrize(("algorithm", "most", "has_dots"), [("direct", 8 * 7, True), ("ring", 8, False)])
 def test_the_key_tells_of_dots_if_many_messages_travel(show: Show, algorithm: str, most: int, has_dots: bool) -> None:
     """Of 8 ranks each sends to all others at once, or to its neighbour."""
-    num_messages, dom = answer(show, [made(algorithm, 8)], "mostInTransit(player.sections[0].run)", "#t=0.3")
+    num_messages, dom = answer(show, [made_view(algorithm, 8)], "mostInTransit(player.sections[0].run)", "#t=0.3")
     assert (num_messages, "a dot is a chunk in transit" in dom) == (most, has_dots)
 
 
 def test_two_runs_side_by_side(show: Show) -> None:
     """On one axis of time: when the first is done the other is still at it; at the end the page names the faster."""
-    runs = [made("ring", 4), made("binomial_tree", 4)]
+    runs = [made_view("ring", 4), made_view("binomial_tree", 4)]
     dom = show(runs, "#t=0.6")
     assert (len(texts(dom, "phase")), dom.count("<canvas")) == (2, 6)
     assert ["Done after" in text for text in texts(dom, "sentence")] == [True, False]
@@ -191,13 +184,14 @@ def test_two_runs_side_by_side(show: Show) -> None:
 def test_every_algorithm_draws(show: Show, collective: Collective) -> None:
     """The page counts the shares anew and fails if it counts others."""
     names = [name for other, name in ALGORITHMS if other is collective]
+    views = [made_view(name, 5, collective=collective, size_bytes=2**10) for name in names]
     for first in range(0, len(names), 2):
-        show([made(name, 5, collective=collective.value, size=2**10) for name in names[first : first + 2]], "#t=0.5")
+        show(views[first : first + 2], "#t=0.5")
 
 
 def test_hosts_and_64_ranks_draw(show: Show) -> None:
     """Also in the dark; and one rank, which has nothing to send."""
-    show([made("ring", 1)], "#t=0.4")
+    show([made_view("ring", 1)], "#t=0.4")
     for algorithm, num_ranks in (("hierarchical", 32), ("nvls", 8)):
-        show([made(algorithm, num_ranks, load_network("dgx-h100-cluster"))], "#t=0.5&theme=dark")
-    assert "and 56 more" in show([made("ring", 64)], "#step=71")
+        show([made_view(algorithm, num_ranks, load_network("dgx-h100-cluster"))], "#t=0.5&theme=dark")
+    assert "and 56 more" in show([made_view("ring", 64)], "#step=71")

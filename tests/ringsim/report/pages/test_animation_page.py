@@ -7,19 +7,18 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Collective, Network, RunView, animation_page, load_network
-from ringsim.registry import build
+from ringsim import animation_page, load_network
 from ringsim.report.colours import contributor_colours
 from ringsim.report.pages import page
 from tests.ringsim.made_networks import DEAD_LINK, SLOW_LINK, SLOW_RANK, made_network, network_of_nics
+from tests.ringsim.made_run import made_view
 
-NETWORK = Network.uniform(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
 MEGABYTE = 10**6
 
 
-def page_of(algorithm: str, num_ranks: int, network: Any = NETWORK, size: int = 2**20) -> str:
-    """The page of one all_reduce."""
-    return animation_page([RunView(build(Collective.ALL_REDUCE, algorithm, num_ranks), network, size)])
+def page_of(*run: Any, **more: Any) -> str:
+    """The page of one run, see `made_view`."""
+    return animation_page([made_view(*run, **more)])
 
 
 def data_of(text: str) -> dict[str, Any]:
@@ -32,12 +31,12 @@ def data_of(text: str) -> dict[str, Any]:
 def test_a_ring_of_64_ranks_is_less_than_a_megabyte() -> None:
     """On a network where all are alike, and on one where hosts share NICs."""
     assert len(page_of("ring", 64).encode()) < MEGABYTE
-    assert len(page_of("ring", 64, load_network("dgx-h100-cluster"), 2**26).encode()) < MEGABYTE
+    assert len(page_of("ring", 64, load_network("dgx-h100-cluster"), size_bytes=2**26).encode()) < MEGABYTE
 
 
 def test_the_times_are_those_of_the_timeline() -> None:
     """To a millionth of the whole, as differences from one to the next."""
-    animation = RunView(build(Collective.ALL_REDUCE, "torus", 6), NETWORK, 2**20)
+    animation = made_view("torus", 6)
     data = data_of(animation_page([animation]))
     (run,) = data["runs"]
     tick_s = (data["lastS"] - data["firstS"]) / 1e6
@@ -61,11 +60,11 @@ def test_a_run_that_never_finishes_has_no_infinity() -> None:
 def test_troubles_are_told_in_words(snapshot: SnapshotAssertion) -> None:
     """Above the picture; nothing where there are none."""
     pages = (
-        page_of("ring", 4, made_network(f"{SLOW_LINK}\n{SLOW_RANK}"), 2**26),
+        page_of("ring", 4, made_network(f"{SLOW_LINK}\n{SLOW_RANK}"), size_bytes=2**26),
         page_of("ring", 4, made_network(DEAD_LINK)),
         page_of("direct", 4, made_network("[[failure]]\nrank = 1\nat = '300us'")),
-        page_of("ring", 4, network_of_nics(10, 10, 1, 10), 2**26),
-        page_of("direct", 12, network_of_nics(*[10] * 7, 1, 2, 3, 4, 5), 2**20),
+        page_of("ring", 4, network_of_nics(10, 10, 1, 10), size_bytes=2**26),
+        page_of("direct", 12, network_of_nics(*[10] * 7, 1, 2, 3, 4, 5)),
         page_of("ring", 4),
     )
     assert "\n".join(" ".join(re.findall("<p class='wrong'>(.*?)</p>", text)) for text in pages) == snapshot
@@ -73,7 +72,7 @@ def test_troubles_are_told_in_words(snapshot: SnapshotAssertion) -> None:
 
 def test_two_runs_share_one_axis() -> None:
     """The axis of two runs is that of the longer one; three runs have no room."""
-    runs = [RunView(build(Collective.ALL_REDUCE, name, 4), NETWORK, 2**20) for name in ("ring", "binomial_tree")]
+    runs = [made_view(name, 4) for name in ("ring", "binomial_tree")]
     data = data_of(animation_page(runs))
     assert [run["name"] for run in data["runs"]] == ["ring", "binomial_tree"]
     assert data["lastS"] == max(run.timeline.time_s for run in runs)
@@ -83,7 +82,7 @@ def test_two_runs_share_one_axis() -> None:
 
 def test_a_name_is_text() -> None:
     """The name of a user's network or algorithm does not become markup; no address of another file or host is there."""
-    animation = RunView(build(Collective.ALL_REDUCE, "ring", 2), NETWORK, 100, name="</script><b>")
+    animation = made_view("ring", 2, size_bytes=100, name="</script><b>")
     text = animation_page([animation, animation])
     assert not any(word in text for word in ("<b>", "http:", "https:", "src=", "@import", "url(", "import("))
 
