@@ -235,7 +235,7 @@ def _load(file: Any, map_location: Any = None, **options: Any) -> Any:
 
 
 def _of_files(function: Any) -> Any:
-    """Return a function of files that knows those saved in memory, too; files on the disk stay as they are."""
+    """Return a function of files that also knows those saved in memory; files on the disk stay as they are."""
 
     @wraps(function)
     def called(path: Any, *args: Any, **options: Any) -> Any:

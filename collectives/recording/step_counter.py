@@ -33,7 +33,7 @@ LAST_USUAL = 5  # as after epochs of two batches with validation, or with batche
 MAX_STOPS = 10  # that a program may catch
 
 
-class Work(NamedTuple):
+class StepWork(NamedTuple):
     """The operations of a step, and its calls."""
 
     flops: int
@@ -147,9 +147,9 @@ class StepCounter:
         return usual_step(self._seen, is_last=True) if self._usual is None else self._usual
 
     @property
-    def _seen(self) -> list[Work]:
+    def _seen(self) -> list[StepWork]:
         return [
-            Work(step.flops, tuple((call.collective, call.size_bytes, call.group) for call in step.calls))
+            StepWork(step.flops, tuple((call.collective, call.size_bytes, call.group) for call in step.calls))
             for step in self._recorder.steps[: LAST_USUAL + 1]
         ]
 
@@ -230,7 +230,7 @@ class StepCounter:
         raise EnoughError
 
 
-def usual_step(steps: Sequence[Work], is_last: bool) -> int | None:
+def usual_step(steps: Sequence[StepWork], is_last: bool) -> int | None:
     """Return the index of a usual step, once one has the same work as another watched one; until then None.
 
     Of steps with equally frequent numbers of operations, those without validation have the fewest, and few calls.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives.recording.step_counter import Work, usual_step
+from collectives.recording.step_counter import StepWork, usual_step
 from ringsim.traces import Device
 from tests.collectives.recording.recorded import IMPORTS, trace_of
 
@@ -50,10 +50,10 @@ def test_all_steps_are_recorded_as_they_come_where_many_are_asked_for(tmp_path: 
 
 def test_what_follows_an_epoch_may_be_calls_alone() -> None:
     """Such as those that average a metric."""
-    plain, with_metric = Work(5, (("all_reduce", 64, 0),)), Work(5, (("all_reduce", 64, 0), ("all_reduce", 4, 0)))
-    assert usual_step([Work(0), plain, with_metric, plain], is_last=False) == 3
-    of_new_buckets = Work(5, (("all_reduce", 60, 0), ("all_reduce", 4, 0)))
-    assert usual_step([Work(0), of_new_buckets, with_metric, plain, with_metric], is_last=False) == 3
+    plain, with_metric = StepWork(5, (("all_reduce", 64, 0),)), StepWork(5, (("all_reduce", 64, 0), ("all_reduce", 4, 0)))
+    assert usual_step([StepWork(0), plain, with_metric, plain], is_last=False) == 3
+    of_new_buckets = StepWork(5, (("all_reduce", 60, 0), ("all_reduce", 4, 0)))
+    assert usual_step([StepWork(0), of_new_buckets, with_metric, plain, with_metric], is_last=False) == 3
 
 
 @pytest.mark.parametrize(
@@ -72,4 +72,4 @@ def test_what_follows_an_epoch_may_be_calls_alone() -> None:
 )
 def test_the_usual_step_is_like_another(flops: list[int], is_last: bool, usual: int | None) -> None:
     """Where none is, it is one with the median operations; the first two steps differ in their calls."""
-    assert usual_step([Work(number) for number in flops], is_last) == usual
+    assert usual_step([StepWork(number) for number in flops], is_last) == usual
