@@ -50,7 +50,10 @@ def test_all_steps_are_recorded_as_they_come_where_many_are_asked_for(tmp_path: 
 
 def test_what_follows_an_epoch_may_be_calls_alone() -> None:
     """Such as those that average a metric."""
-    plain, with_metric = StepWork(5, (("all_reduce", 64, 0),)), StepWork(5, (("all_reduce", 64, 0), ("all_reduce", 4, 0)))
+    plain, with_metric = (
+        StepWork(5, (("all_reduce", 64, 0),)),
+        StepWork(5, (("all_reduce", 64, 0), ("all_reduce", 4, 0))),
+    )
     assert usual_step([StepWork(0), plain, with_metric, plain], is_last=False) == 3
     of_new_buckets = StepWork(5, (("all_reduce", 60, 0), ("all_reduce", 4, 0)))
     assert usual_step([StepWork(0), of_new_buckets, with_metric, plain, with_metric], is_last=False) == 3
