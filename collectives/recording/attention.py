@@ -30,7 +30,7 @@ from collectives.recording.without_values import is_unknown
 aten = torch.ops.aten
 _ATTENTION: OpOverload = aten.scaled_dot_product_attention.default
 _TENSORS = "query", "key", "value"
-_HALVES = torch.float16, torch.bfloat16
+HALVES = torch.float16, torch.bfloat16
 _LARGEST_HEAD = 256  # of flash attention
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _MAKE_MASK = flex.create_block_mask
@@ -73,7 +73,7 @@ def _chosen(
     enabled: Any = torch.backends.cuda
     tensors, widths = (query, key, value), (query.shape[-1], value.shape[-1])
     is_dense = all(tensor.dim() == 4 for tensor in tensors)
-    is_half = is_dense and all(tensor.dtype in _HALVES for tensor in tensors)
+    is_half = is_dense and all(tensor.dtype in HALVES for tensor in tensors)
     has_equal_heads = is_dense and query.shape[1] == key.shape[1] == value.shape[1]
     is_square = not is_causal or query.shape[-2] == key.shape[-2]
     is_narrow = max(widths) <= _LARGEST_HEAD

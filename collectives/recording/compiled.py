@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cache, partial, wraps
+from itertools import product
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -18,31 +19,30 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy
-from torch._dynamo import config, convert_frame, decorators
+from torch._dynamo import config, convert_frame
 from torch._dynamo.exc import Unsupported
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.types import ConvertFrameReturn
 from torch._dynamo.variables import torch as dynamo_torch
 from torch._dynamo.variables.optimizer import OptimizerVariable
-from torch._dynamo.variables.streams import SymbolicStreamState
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Interpreter, Node
-from torch.fx.experimental import proxy_tensor
 from torch.fx.node import map_arg
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_map_only
 
 from collectives.recording.fusion import NAMESPACES, Unit, base_of, is_in_place, is_view, operation, plan, tensors_of
 from collectives.recording.operators import OperatorWatch
 from collectives.recording.placement import CPU, as_on_cuda, device_of, methods_of_torch
 from collectives.recording.recorder import Recorder
-from collectives.recording.replacements import Replacement, replaced, within
+from collectives.recording.replacements import Replacement, replaced, returning, run_within, within
 from collectives.recording.without_values import INTEGERS, CachingFakeMode
 
 aten = torch.ops.aten
 EAGER_BACKENDS = ("eager", "aot_eager")  # of torch.compile: they run the operators as they are
 MAX_VERSIONS = 10_000  # of a function that is captured; each is for one set of shapes
+_DYNAMO = "torch._dynamo."
 _CAST = aten._to_copy.default
 _LIKE_ANOTHER = aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty.default
 _OPTIONS: dict[str, Any] = {  # of Dynamo
@@ -100,7 +100,6 @@ def compiling(recorder: Recorder, in_eager_mode: list[str]) -> Iterator[None]:
         config.patch(**_OPTIONS),
         patch.dict(_CONSTANTS[0]),
         patch.dict(_CONSTANTS[1]),
-        patch.object(proxy_tensor, "CONSTANT_NUMEL_LIMIT", -1),  # constants would be computed on a GPU
         replaced([*_of_dynamo(), _noting_failures(in_eager_mode)]),
         _compiling_by(lambda _: optimize(backend())),
     ):
@@ -147,16 +146,18 @@ def _of_dynamo() -> Iterator[Replacement]:
             match_constant(builder, guard, *rest)
 
     # Each set of shapes is captured.
-    for name in ("mark_dynamic", "maybe_mark_dynamic"):
-        yield from ((module, name, lambda *_, **__: None) for module in (torch._dynamo, decorators))
-    yield convert_frame.log, "warning", lambda *_, **__: None
-    yield SymbolicStreamState, "__init__", lambda state: setattr(state, "cur_stream_stack", deque())
-    yield GuardBuilder, "TORCH_FUNCTION_STATE", lambda *_: None  # it has other modes while it captures
-    yield GuardBuilder, "CONSTANT_MATCH", match_but_for_rates
-    yield convert_frame.CatchErrorsWrapper, "__call__", capture_program
-    yield OptimizerVariable, "call_method", call_optimizer
+    for module, name in product(("torch._dynamo", f"{_DYNAMO}decorators"), ("mark_dynamic", "maybe_mark_dynamic")):
+        yield f"{module}.{name}", returning(None)
+    yield f"{_DYNAMO}convert_frame.log.warning", returning(None)
+    streams = f"{_DYNAMO}variables.streams.SymbolicStreamState"
+    yield f"{streams}.__init__", lambda state: setattr(state, "cur_stream_stack", deque())
+    yield f"{_DYNAMO}guards.GuardBuilder.TORCH_FUNCTION_STATE", returning(None)  # it has other modes while it captures
+    yield f"{_DYNAMO}guards.GuardBuilder.CONSTANT_MATCH", match_but_for_rates
+    yield f"{_DYNAMO}convert_frame.CatchErrorsWrapper.__call__", capture_program
+    yield f"{_DYNAMO}variables.optimizer.OptimizerVariable.call_method", call_optimizer
     # Dynamo leaves all modes while it captures, but would not begin in one.
-    yield TorchDispatchMode, "ignore_compile_internals", classmethod(lambda _: True)
+    yield "torch.utils._python_dispatch.TorchDispatchMode.ignore_compile_internals", classmethod(returning(True))
+    yield "torch.fx.experimental.proxy_tensor.CONSTANT_NUMEL_LIMIT", -1  # constants would be computed on a GPU
 
 
 def _noting_failures(in_eager_mode: list[str]) -> Replacement:
@@ -171,7 +172,7 @@ def _noting_failures(in_eager_mode: list[str]) -> Replacement:
             in_eager_mode.append(f"torch.compile cannot capture {code.co_name}: {reason}".partition("\n")[0])
         return str(describe(error, code, *rest))
 
-    return convert_frame, "format_error_msg", note
+    return f"{_DYNAMO}convert_frame.format_error_msg", note
 
 
 def _compiling_by(choose: Callable[[Any], Callable[[Any], Any]]) -> AbstractContextManager[object]:
@@ -182,8 +183,8 @@ def _compiling_by(choose: Callable[[Any], Callable[[Any], Any]]) -> AbstractCont
         wrap = _as_it_is if disable or backend in EAGER_BACKENDS else choose(backend)
         return wrap if model is None else wrap(model)
 
-    optimize = torch._dynamo, "optimize", lambda backend="inductor", **_: compile_(backend=backend)
-    return replaced([(torch, "compile", compile_), optimize])
+    optimize = "torch._dynamo.optimize", lambda backend="inductor", **_: compile_(backend=backend)
+    return replaced([("torch.compile", compile_), optimize])
 
 
 def _as_it_is(model: Any) -> Any:
@@ -198,8 +199,7 @@ def noting_scripts(in_eager_mode: list[str]) -> Iterator[None]:
         in_eager_mode.append("TorchScript")
         return nullcontext()
 
-    kinds = torch._C.ScriptFunction, torch._C.ScriptMethod
-    with replaced((kind, "__call__", within(note, kind.__call__)) for kind in kinds):
+    with replaced(run_within(note, "torch._C.ScriptFunction.__call__", "torch._C.ScriptMethod.__call__")):
         yield
 
 

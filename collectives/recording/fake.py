@@ -7,48 +7,37 @@ that describe the job and not the model, are real.
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import cache, partial, wraps
 from importlib.util import find_spec
 from io import BytesIO
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any, NoReturn
-from unittest.mock import patch
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, UntypedStorage, nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.amp.grad_scaler import GradScaler
-from torch.distributed import device_mesh, distributed_c10d
-from torch.distributed.checkpoint import state_dict_saver
-from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributions import Distribution
 from torch.library import Library
-from torch.optim import optimizer
-from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map_only
-from torch.utils.data import DataLoader
-from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data import DataLoader, dataloader
 
 from collectives.recording.placement import device_of, make_with_keys_of_cpu, place, with_data
-from collectives.recording.replacements import Replacement, replaced, returning, within
+from collectives.recording.replacements import Replacement, replaced, returning, run_within, within
 from collectives.recording.without_values import DATA, INTEGERS, TORCH, CachingFakeMode, WithoutValues, set_data
 
 _DEEPCOPY, _ADDRESS, _ASARRAY = Tensor.__deepcopy__, UntypedStorage.data_ptr, torch.asarray
 _SWAP, _PARAMETER, _FAKE_TENSOR = torch.utils.swap_tensors, nn.Parameter.__new__, FakeTensor.__new__
 _PART: Any = UntypedStorage.__getitem__
 _SAVE, _LOAD, _REDUCE = torch.save, torch.load, Tensor.__reduce_ex__
-_SET, _BEGIN_LOADING = DataLoader.__setattr__, _BaseDataLoaderIter.__init__
+_SET, _BEGIN_LOADING = DataLoader.__setattr__, dataloader._BaseDataLoaderIter.__init__
 _NO_WORKERS = {"timeout": 0, "persistent_workers": False, "prefetch_factor": None, "multiprocessing_context": None}
 SAVED: dict[str, bytes] = {}  # by path, instead of files
-_FETCHERS = _MapDatasetFetcher, _IterableDatasetFetcher
+_FAKE = "torch._subclasses.fake_tensor.FakeTensor"
 _LARGEST = 2**43  # bytes of a storage, and of the places at which storages begin
 _MAP_NORESERVE = 0x4000  # Linux's; Python has it from 3.13 on
 
@@ -74,75 +63,81 @@ def without_data(in_worker: Callable[[], Any], is_balanced: bool = False) -> Ite
     in_worker: context of what other processes of the program would load. is_balanced: experts get equally many tokens.
     """
     mode = CachingFakeMode()
-    without_values = WithoutValues(mode, is_balanced)
-    of_values = [
-        (FakeTensor, "numpy", lambda tensor, **_: without_values.array_of(tensor)),
-        (FakeTensor, "__format__", _formatted),
-        *((kind, "fetch", without_values.loading(kind.fetch)) for kind in _FETCHERS),
-    ]
+    values = WithoutValues(mode, is_balanced)
     with (
-        replaced([*_with_real_tensors(in_worker), *_without_saving(), *of_values], [FakeTensor]),
-        patch("safetensors.torch.save_file", returning(None)) if find_spec("safetensors") else nullcontext(),
+        replaced([*_with_real_tensors(in_worker), *_without_saving(), *_of_values(values)], [_FAKE]),
         mode,
-        without_values,
+        values,
         torch.serialization.safe_globals([_made_again, _made_of]),
     ):
         yield
 
 
+def _of_values(values: WithoutValues) -> Iterator[Replacement]:
+    yield f"{_FAKE}.numpy", lambda tensor, **_: values.array_of(tensor)
+    yield f"{_FAKE}.__format__", _formatted
+    for kind in ("Map", "Iterable"):
+        fetch = f"torch.utils.data._utils.fetch._{kind}DatasetFetcher.fetch"
+        yield fetch, values.loading(resolve_name(fetch))
+
+
 def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
     """Yield replacements for functions of torch whose tensors need data or memory."""
-    make_mesh = device_mesh.init_device_mesh
     # DistributedDataParallel compares shapes with all ranks in C++.
-    yield dist, "_verify_params_across_processes", returning(None)
+    yield "torch.distributed._verify_params_across_processes", returning(None)
     # A mesh is an array of ranks, and its methods read it.
-    for module in list(sys.modules.values()):
-        if vars(module).get("init_device_mesh") is make_mesh:
-            yield module, "init_device_mesh", within(unset_fake_temporarily, make_mesh)
-    for name in ("__init__", "__getitem__", "_flatten"):
-        yield DeviceMesh, name, within(unset_fake_temporarily, vars(DeviceMesh)[name])
+    meshes = [name for name, module in sys.modules.items() if "init_device_mesh" in vars(module)]
+    yield from run_within(unset_fake_temporarily, *(f"{name}.init_device_mesh" for name in meshes))
+    of_mesh = (f"torch.distributed.device_mesh.DeviceMesh.{name}" for name in ("__init__", "__getitem__", "_flatten"))
+    yield from run_within(unset_fake_temporarily, *of_mesh)
     # `module.to()` swaps a tensor with another one only without weak references; the mode has one to each tensor.
-    yield torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda _: [])
-    yield torch.utils, "swap_tensors", _swap
-    yield Tensor, "data", property(DATA.__get__, set_data)
-    yield FakeTensor, "as_subclass", lambda tensor, _: tensor  # it has a class already
-    yield Tensor, "_make_subclass", staticmethod(_subclass)
-    yield nn.Parameter, "__new__", staticmethod(_parameter)
-    yield FakeTensor, "__new__", staticmethod(_fake_tensor)
+    yield "torch.utils.weakref", SimpleNamespace(getweakrefs=lambda _: [])
+    yield "torch.utils.swap_tensors", _swap
+    yield "torch.Tensor.data", property(DATA.__get__, set_data)
+    yield f"{_FAKE}.as_subclass", lambda tensor, _: tensor  # it has a class already
+    yield "torch.Tensor._make_subclass", staticmethod(_subclass)
+    yield "torch.nn.Parameter.__new__", staticmethod(_parameter)
+    yield f"{_FAKE}.__new__", staticmethod(_fake_tensor)
     # Objects travel as tensors of bytes.
     for name in ("all_gather_object", "gather_object"):
-        function = within(unset_fake_temporarily, getattr(dist, name))
-        yield from ((module, name, function) for module in (dist, distributed_c10d))
-    yield Tensor, "__deepcopy__", _deepcopy
+        modules = "torch.distributed", "torch.distributed.distributed_c10d"
+        yield from run_within(unset_fake_temporarily, *(f"{module}.{name}" for module in modules))
+    yield "torch.Tensor.__deepcopy__", _deepcopy
     # A storage copies by new tensors of bytes, which would have no data.
     share = within(_disable_current_modes, UntypedStorage.share_memory_)
-    yield UntypedStorage, "share_memory_", lambda storage: share(storage) if storage.device.type == "cpu" else storage
-    for name in ("copy_", "fill_"):
-        yield UntypedStorage, name, within(_disable_current_modes, getattr(UntypedStorage, name))
-    yield UntypedStorage, "__getitem__", _part_of_storage
-    yield torch, "asarray", _asarray
-    yield FakeTensor, "data_ptr", _address_of_tensor
-    yield UntypedStorage, "data_ptr", _address
+    storage = "torch.UntypedStorage"
+    yield f"{storage}.share_memory_", lambda storage: share(storage) if storage.device.type == "cpu" else storage
+    yield from run_within(_disable_current_modes, f"{storage}.copy_", f"{storage}.fill_")
+    yield f"{storage}.__getitem__", _part_of_storage
+    yield "torch.asarray", _asarray
+    yield f"{_FAKE}.data_ptr", _address_of_tensor
+    yield f"{storage}.data_ptr", _address
     # As without overflow.
-    yield GradScaler, "_maybe_opt_step", lambda _, optimizer, __, *args, **options: optimizer.step(*args, **options)
-    yield Distribution, "_validate_args", False  # it compares values
+    scaler = "torch.amp.grad_scaler.GradScaler"
+    yield f"{scaler}._maybe_opt_step", lambda _, optimizer, __, *args, **options: optimizer.step(*args, **options)
+    yield "torch.distributions.Distribution._validate_args", False  # it compares values
     # A data loader loads in the program's process: other processes cannot send tensors without data.
-    yield DataLoader, "__setattr__", _load_here
-    yield _BaseDataLoaderIter, "__init__", lambda iterator, loader: _begin_loading(iterator, loader, in_worker)
-    for module in (optimizer, _foreach_utils):  # which update many tensors of these classes at once
-        yield module, "_foreach_supported_types", [*module._foreach_supported_types, FakeTensor]
-    yield torch.optim.LBFGS, "step", _refuse_search
-    yield nn.init, "_no_grad_trunc_normal_", _drawn_once
+    yield "torch.utils.data.DataLoader.__setattr__", _load_here
+    iterating = "torch.utils.data.dataloader._BaseDataLoaderIter.__init__"
+    yield iterating, lambda iterator, loader: _begin_loading(iterator, loader, in_worker)
+    for module in ("torch.optim.optimizer", "torch.utils._foreach_utils"):  # many tensors of these classes at once
+        name = f"{module}._foreach_supported_types"
+        yield name, [*resolve_name(name), FakeTensor]
+    yield "torch.optim.LBFGS.step", _refuse_search
+    yield "torch.nn.init._no_grad_trunc_normal_", _drawn_once
 
 
 def _without_saving() -> Iterator[Replacement]:
     """Yield replacements for functions of torch that would overwrite the program's checkpoints."""
-    yield torch, "save", wraps(_SAVE)(_save)
-    yield torch, "load", wraps(_LOAD)(_load)
-    yield Tensor, "__reduce_ex__", _reduced
-    yield from ((torch._C.ScriptModule, name, lambda *_, **__: b"") for name in ("save", "save_to_buffer"))
-    yield state_dict_saver, "_save_state_dict", lambda *_, **__: Metadata({})
-    yield StateDictStager, "stage", lambda _, state_dict, **__: state_dict  # of async_save
+    yield "torch.save", wraps(_SAVE)(_save)
+    yield "torch.load", wraps(_LOAD)(_load)
+    yield "torch.Tensor.__reduce_ex__", _reduced
+    yield from ((f"torch._C.ScriptModule.{name}", lambda *_, **__: b"") for name in ("save", "save_to_buffer"))
+    yield "torch.distributed.checkpoint.state_dict_saver._save_state_dict", lambda *_, **__: Metadata({})
+    stager = "torch.distributed.checkpoint._state_dict_stager.StateDictStager"
+    yield f"{stager}.stage", lambda _, state_dict, **__: state_dict  # of async_save
+    if find_spec("safetensors"):
+        yield "safetensors.torch.save_file", returning(None)
 
 
 class _Elsewhere(int):

@@ -29,15 +29,8 @@ _POINTWISE = {  # without torch's tag
 }
 _LOOKUPS = {"embedding", "gather", "index", "index_select", "_unsafe_index", "_unsafe_masked_index"}
 NAMESPACES = {"aten", "prims", "inductor", "inductor_prims"}
-_OVERWRITING = {
-    "copy",
-    "copy_",
-    "fill",
-    "full_like",
-    "rand_like",
-    "randint_like",
-    "randn_like",
-}  # do not read the first
+# Operators that do not read their first argument.
+_OVERWRITING = {"copy", "copy_", "fill", "full_like", "rand_like", "randint_like", "randn_like"}
 _RANDOM = Tag.nondeterministic_seeded
 
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -21,12 +20,13 @@ from collectives.integrations import NAME as RING
 from collectives.integrations import BackendOptions, RingGroup, carries_out
 from collectives.recording.pretended_gpu import CudaGraph
 from collectives.recording.recorder import Recorder
-from collectives.recording.replacements import by_names, returning
+from collectives.recording.replacements import by_names, replaced, returning
 from collectives.runtime import Work
 from ringsim.schedule import Collective
 from ringsim.traces import Group, TraceCall
 
 NAME = "recording"
+_C10D = "torch.distributed.distributed_c10d"
 DEVICES = ["cpu", "cuda"]
 
 
@@ -222,14 +222,18 @@ def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]
         yield RecordingStore(), own_rank, int(os.environ["WORLD_SIZE"]) if size < 0 else size
 
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
-    with (
-        patch.multiple(distributed_c10d, _new_process_group_helper=make_recording, rendezvous=meet, **_WITHOUT_PEERS),
-        # In the store, ranks would wait for others to join a group.
-        patch.object(distributed_c10d, "_store_based_barrier", lambda *_: None),
-        patch.multiple(dist, TCPStore=RecordingStore, **_WITHOUT_PEERS),
-        patch.object(torch.futures, "collect_all", recorder.collect_all),
-        patch.object(torch.futures, "wait_all", lambda futures: [future.wait() for future in futures]),
-    ):
+    instead = {
+        f"{_C10D}._new_process_group_helper": make_recording,
+        f"{_C10D}.rendezvous": meet,
+        f"{_C10D}._store_based_barrier": returning(None),  # in the store, ranks would wait for others to join a group
+        "torch.distributed.TCPStore": RecordingStore,
+        "torch.futures.collect_all": recorder.collect_all,
+        "torch.futures.wait_all": lambda futures: [future.wait() for future in futures],
+        **{
+            f"{module}.{name}": function for module in ("torch.distributed", _C10D) for name, function in _WITHOUT_PEERS
+        },
+    }
+    with replaced(instead.items()):
         yield
 
 
@@ -253,11 +257,12 @@ def _split_group(given: dict[str, Any]) -> Any:
 
 
 # Only Gloo has a monitored barrier, and objects of a peer can be read only if it exists.
-_WITHOUT_PEERS: dict[str, Any] = {
-    **{
-        name: by_names(getattr(dist, name), partial(_leave_own_objects, name))
-        for name in ("broadcast_object_list", "scatter_object_list", "recv_object_list")
-    },
-    "monitored_barrier": lambda group=None, *_, **__: dist.barrier(group),
-    "split_group": by_names(dist.split_group, _split_group),
-}
+_OF_OBJECTS = dist.broadcast_object_list, dist.scatter_object_list, dist.recv_object_list
+_WITHOUT_PEERS = [
+    *(
+        (function.__name__, by_names(function, partial(_leave_own_objects, function.__name__)))
+        for function in _OF_OBJECTS
+    ),
+    ("monitored_barrier", lambda group=None, *_, **__: dist.barrier(group)),
+    ("split_group", by_names(dist.split_group, _split_group)),
+]

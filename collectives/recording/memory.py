@@ -1,4 +1,4 @@
-"""`MemoryWatch`: the peak and the final memory of a step, from its storages.
+"""`MemoryWatch`: the peak and the final memory of a step, and what `CachingAllocator` reserves for its storages.
 
 torch's `MemTracker` refuses a model that is called twice in a step, as in gradient accumulation, and counts the tensors
 of the recording.
@@ -6,7 +6,8 @@ of the recording.
 
 import gc
 import weakref
-from collections import Counter, deque
+from bisect import bisect_left, insort
+from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import wraps
@@ -21,13 +22,20 @@ from torch.distributed._tools.common_utils import get_untyped_storages
 from torch.optim.optimizer import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from collectives.recording.allocator import MIB, CachingAllocator, MemoryBlock
 from collectives.recording.placement import device_of, tensors_in
 from collectives.recording.recorder import Recorder
 from ringsim.traces import HeldBytes, StepMemory
 
 _KINDS = ("parameters", "gradients", "optimizer")
 _REST = "rest"
+MIB = 2**20
+# Of torch's default allocator (PyTorch's notes on CUDA semantics, c10/cuda/CUDACachingAllocator.cpp), which cuts blocks
+# from segments: it asks CUDA for these and, while memory is left, never gives them back.
+_GRAIN = 512  # bytes
+_SMALL = MIB  # largest block in a small segment; a rest of a larger block is cut off if it is larger than that
+_SMALL_SEGMENT, _LARGE_SEGMENT = 2 * MIB, 20 * MIB
+_OWN_SEGMENT = 10 * MIB  # smallest block that gets a segment of its own size
+_SEGMENT_GRAIN = 2 * MIB
 # In torch's allocator: cuBLAS on an H100 has one for the thread of the program and one for that of backward passes.
 _WORKSPACES = [32 * MIB] * 2
 
@@ -237,3 +245,64 @@ def _reserved_bytes(changes: list[_Change]) -> int:
         if sizes[storage]:
             blocks[storage] = allocator.allocate(sizes[storage], storage.stream)
     return allocator.reserved_bytes
+
+
+class MemoryBlock(NamedTuple):
+    """A part of a segment. pool: the free blocks that it may be one of."""
+
+    size_bytes: int
+    address: int
+    pool: list[tuple[int, int]]
+
+
+class CachingAllocator:
+    """The memory that torch reserves on a GPU for the tensors of a program. reserved_bytes: become only more."""
+
+    def __init__(self) -> None:
+        self.reserved_bytes = self._next_address = 0
+        # Free blocks: size and address, sorted; the sizes by address; and the addresses by what follows the block.
+        self._pools: defaultdict[tuple[Hashable, bool], list[tuple[int, int]]] = defaultdict(list)
+        self._sizes: dict[int, int] = {}
+        self._before: dict[int, int] = {}
+
+    def allocate(self, size_bytes: int, stream: Hashable = None) -> MemoryBlock:
+        """Return the smallest free block that is large enough, or a part of it; streams share no blocks."""
+        size_bytes = max(_GRAIN, _rounded(size_bytes, _GRAIN))
+        is_small = size_bytes <= _SMALL
+        pool = self._pools[stream, is_small]
+        index = bisect_left(pool, (size_bytes,))
+        if index == len(pool):
+            own_bytes = _LARGE_SEGMENT if size_bytes < _OWN_SEGMENT else _rounded(size_bytes, _SEGMENT_GRAIN)
+            segment_bytes = _SMALL_SEGMENT if is_small else own_bytes
+            self._add(MemoryBlock(segment_bytes, self._next_address, pool))
+            self.reserved_bytes += segment_bytes
+            self._next_address += segment_bytes + _GRAIN  # segments are no neighbours
+        block = self._take(pool[index][1], pool)
+        if (rest := block.size_bytes - size_bytes) > (0 if is_small else _SMALL):
+            self._add(MemoryBlock(rest, block.address + size_bytes, pool))
+            return block._replace(size_bytes=size_bytes)
+        return block
+
+    def free(self, block: MemoryBlock) -> None:
+        """Make a block free, as one with free neighbours."""
+        size_bytes, address, pool = block
+        if (after := address + size_bytes) in self._sizes:
+            size_bytes += self._take(after, pool).size_bytes
+        if address in self._before:
+            before = self._take(self._before[address], pool)
+            size_bytes, address = before.size_bytes + size_bytes, before.address
+        self._add(MemoryBlock(size_bytes, address, pool))
+
+    def _add(self, block: MemoryBlock) -> None:
+        insort(block.pool, block[:2])
+        self._sizes[block.address] = block.size_bytes
+        self._before[block.address + block.size_bytes] = block.address
+
+    def _take(self, address: int, pool: list[tuple[int, int]]) -> MemoryBlock:
+        size_bytes = self._sizes.pop(address)
+        del self._before[address + size_bytes], pool[bisect_left(pool, (size_bytes, address))]
+        return MemoryBlock(size_bytes, address, pool)
+
+
+def _rounded(size_bytes: int, grain: int) -> int:
+    return -(-size_bytes // grain) * grain

@@ -5,7 +5,12 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+
+from collectives.recording.placement import in_cpp
+
+DEVICE = torch.ops.prim.device.default
 
 
 class OnPlainTensors(TorchDispatchMode):
@@ -17,6 +22,8 @@ class OnPlainTensors(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is DEVICE and isinstance(args[0], FakeTensor):  # what C++ asks most often
+            return in_cpp(args[0])
         if func.namespace == "profiler":  # of which FSDP calls many; it reads no tensors
             with torch._C._DisableTorchDispatch():
                 return func(*args, **kwargs or {})
@@ -35,18 +42,14 @@ def _have_parts(types: Any) -> bool:
 
 
 @cache
-def _names(func: OpOverload) -> tuple[str, ...]:
-    return tuple(argument.name for argument in func._schema.arguments)
-
-
-@cache
 def _defaults(func: OpOverload) -> dict[str, Any]:
     return {argument.name: argument.default_value for argument in func._schema.arguments}
 
 
 def named(func: OpOverload, args: Any, kwargs: Any) -> dict[str, Any]:
     """Return all arguments of an operator by their names; None for one that is missing."""
-    return {**_defaults(func), **dict(zip(_names(func), args, strict=False)), **kwargs}
+    defaults = _defaults(func)  # in the order of the arguments
+    return {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
 
 
 @cache

@@ -20,16 +20,14 @@ from torch.utils.flop_counter import flop_registry
 from collectives.calls import name_of
 from collectives.recording.attention import FORMULAS
 from collectives.recording.memory import MemoryWatch, parts_of
-from collectives.recording.operands import OnPlainTensors, named, written
-from collectives.recording.placement import device_of, in_cpp, place, tensors_in
+from collectives.recording.operands import DEVICE, OnPlainTensors, named, written
+from collectives.recording.placement import device_of, place, tensors_in
 from collectives.recording.pretended_gpu import CudaGraph
 from collectives.recording.recorder import Recorder
 from collectives.recording.replacements import Replacement
-from collectives.recording.shapes import sizes_of
-from ringsim.traces import Operator
+from ringsim.traces import Attention, Operator, Product
 
 aten = torch.ops.aten
-_DEVICE = torch.ops.prim.device.default
 _READING = aten._local_scalar_dense.default  # by `item`
 _UNSEEN = torch._C.DisableTorchFunction  # else a mode would run for each attribute that is read
 
@@ -88,6 +86,10 @@ _IS_PRODUCT = re.compile("mm|conv|rnn|attention")  # also where torch decomposes
 _LARGE = 2**20  # bytes of tensors on the CPU that matter
 _BY_BYTES_ELSEWHERE = {"fsdp", "prims", "rngprims", "profiler", "c10d", "_dtensor"}  # torch's own namespaces
 _TF32_DTYPES = {"float32", "complex64"}
+# Names of arguments, of the operators whose sizes are known.
+_LEFT, _RIGHT = ("mat1", "batch1", "self"), ("mat2", "batch2", "mat_b")
+_OFFSETS, _KEYS = ("cum_seq_q", "cu_seq_q", "cu_seqlens_q"), ("max_k", "max_seqlen_k")
+_KNOWN = "aten.", "ringsim.", "torch_attn."  # operators with these names of arguments
 
 
 class _Kind:
@@ -147,9 +149,7 @@ class OperatorWatch(OnPlainTensors):
     def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         if func is _READING:
             self._recorder.synchronize()
-        if func is _DEVICE and type(args[0]) is FakeTensor:  # what C++ asks most often
-            return in_cpp(args[0])
-        if func is _DEVICE or self._recorder.is_stopped:
+        if func is DEVICE or self._recorder.is_stopped:
             return func(*args, **kwargs)
         if func.namespace == "_c10d_functional":
             # Its kernel in C++ copies the tensors, which is watched, and calls our process groups.
@@ -175,7 +175,7 @@ class OperatorWatch(OnPlainTensors):
                 size_bytes = sum(tensor.nbytes for tensor in tensors)
                 flops = kind.formula(*args, **kwargs, out_val=outcome) if is_counted and kind.formula else 0
                 is_counted = is_counted and flops is not None  # it may depend on unknown numbers
-                sizes = sizes_of(kind.name, given, int(flops)) if flops else {}
+                sizes = _sizes_of(kind.name, given, int(flops)) if flops else {}
                 dtype = dtype_of(_strided(args[1:2]) if kind.formula is _sum_flops else tensors)
                 if flops and dtype in _TF32_DTYPES and _multiplies_in_tf32(kind.name):
                     dtype = "tf32"
@@ -222,9 +222,10 @@ def kernels_of_triton(recorder: Recorder, overwrite: Callable[[list[Tensor]], No
         recorder.count(operator)
         CudaGraph.note(launch, kernel, *args, **options)
 
-    yield from ((kind, "run", launch) for kind in (runtime.Autotuner, runtime.Heuristics, runtime.JITFunction))
+    yield from ((f"triton.runtime.{kind}.run", launch) for kind in ("Autotuner", "Heuristics", "JITFunction"))
     target = compiler.GPUTarget("cuda", 90, 32)  # of an H100, for which torch.compile finds what a kernel writes
-    yield runtime.driver, "_active", SimpleNamespace(get_current_target=lambda: target, get_current_device=lambda: 0)
+    active = SimpleNamespace(get_current_target=lambda: target, get_current_device=lambda: 0)
+    yield "triton.runtime:driver._active", active
 
 
 def _strided(*values: Any) -> list[Tensor]:
@@ -244,3 +245,55 @@ def _multiplies_in_tf32(name: str) -> bool:
     backends: Any = torch.backends
     by_cudnn = "conv" in name and backends.cudnn.enabled
     return bool((backends.cudnn.conv if by_cudnn else backends.cuda.matmul).fp32_precision == "tf32")
+
+
+def _sizes_of(name: str, given: dict[str, Any], flops: int) -> dict[str, Any]:
+    """Return the fields `product` or `attention` of an `Operator`, as far as they are known.
+
+    name: of the operator. given: all of its arguments by the names in torch's schema. flops: of the call.
+    """
+    if not name.startswith(_KNOWN):
+        return {}
+    if "query" in given:
+        attention = _attention(given, is_by_heads="scaled_dot_product" in name or "flex" in name)
+        return {"attention": attention} if min(attention.batch, attention.queries, attention.keys) else {}
+    if "weight" in given:
+        product = _convolution(given, flops)
+    else:
+        left, right = _first(given, _LEFT), _first(given, _RIGHT)
+        product = None if right is None else _product(left, right)
+    return {"product": product} if product and min(product.m, product.n, product.k, product.count) else {}
+
+
+def _first(given: dict[str, Any], names: tuple[str, ...]) -> Any:
+    """Return the first of these arguments that is given."""
+    return next((given[name] for name in names if given.get(name) is not None), None)
+
+
+def _product(left: Tensor, right: Tensor) -> Product:
+    """Return the product; of experts, each of which has some rows of a matrix, as if these were equally many."""
+    m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
+    count = max((tensor.shape[0] for tensor in (left, right) if tensor.dim() == 3), default=1)
+    return Product(m // count if left.dim() < right.dim() else m, n, k, count)
+
+
+def _convolution(given: dict[str, Any], flops: int) -> Product | None:
+    """Return the implicit product of a convolution, which its backward pass makes for each gradient asked for."""
+    weight = given["weight"]
+    channels, *window = weight.shape
+    if not window or given.get("groups", 1) != 1:  # groups of channels have other kernels
+        return None
+    num_products = sum(given.get("output_mask", [True])[:2])
+    rows = flops // (2 * weight.numel() * max(1, num_products))
+    return Product(rows, channels, weight.numel() // channels)
+
+
+def _attention(given: dict[str, Any], is_by_heads: bool) -> Attention:
+    """Return the sizes. is_by_heads: the heads come before the rows of a head."""
+    query, key = given["query"], given["key"]
+    if (offsets := _first(given, _OFFSETS)) is not None:  # sequences one after the other
+        batch = max(1, len(offsets) - 1)
+        rows = max(1, query.shape[0] // batch)  # in the mean: kernels skip what no sequence has
+        return Attention(batch, query.shape[-2], rows, _first(given, _KEYS) or key.shape[0], query.shape[-1])
+    heads, rows = (1, 2) if is_by_heads else (2, 1)
+    return Attention(query.shape[0], query.shape[heads], query.shape[rows], key.shape[rows], query.shape[-1])

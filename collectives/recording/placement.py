@@ -3,7 +3,6 @@
 torch's C++ sees tensors of the CPU, since a build for CPUs has neither streams nor an autograd engine for CUDA.
 """
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
@@ -14,7 +13,6 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
-from torch._dynamo import utils as dynamo
 from torch._dynamo.utils import get_torch_function_mode_stack, set_torch_function_mode_stack
 from torch._functorch import config
 from torch._guards import active_fake_mode
@@ -22,13 +20,11 @@ from torch._ops import OpOverload
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.autograd.graph import _engine_run_backward, saved_tensors_hooks
-from torch.distributed.tensor import _dispatch, _random
-from torch.nn.parallel import comm
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from collectives.recording.replacements import Replacement, replaced, within
+from collectives.recording.replacements import Replacement, replaced, run_within, within
 
 Arguments = tuple[Any, ...]
 Options = dict[str, Any]
@@ -295,49 +291,54 @@ def as_on_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
 def methods_of_torch() -> Iterator[None]:
     """Let tensors have torch's own methods within the block, as Dynamo knows no others."""
     modes = get_torch_function_mode_stack()
+    own = [(f"torch.Tensor.{method.__name__}", method) for method in _OURS]
     with ExitStack() as stack:
         stack.callback(set_torch_function_mode_stack, modes)
         set_torch_function_mode_stack([mode for mode in modes if not isinstance(mode, OnCuda)])
-        for method in _OURS:
-            stack.enter_context(patch.object(Tensor, method.__name__, method))
-        stack.enter_context(patch.object(torch._C._nn, "_parse_to", _PARSE_TO))
+        stack.enter_context(replaced([*own, ("torch._C._nn._parse_to", _PARSE_TO)]))
         yield
 
 
 @contextmanager
 def placed_on_cuda() -> Iterator[None]:
     """Let tensors without data be on CUDA devices within the block."""
-    with ExitStack() as stack:
-        stack.enter_context(replaced(_replacements()))
-        handlers = {_DEVICE: lambda args: in_cpp(args[0])}
-        stack.enter_context(patch.dict(fake_tensor._DISPATCH_META_HANDLERS, handlers))
+    with (
+        replaced(_replacements()),
+        patch.dict(fake_tensor._DISPATCH_META_HANDLERS, {_DEVICE: lambda args: in_cpp(args[0])}),
         # Where C++ makes a tensor for one on CUDA, it is on the CPU.
-        stack.enter_context(config.patch(fake_tensor_prefer_device_type="cuda"))
-        stack.enter_context(OnCuda())
+        config.patch(fake_tensor_prefer_device_type="cuda"),
+        OnCuda(),
+    ):
         yield
 
 
 def _replacements() -> Iterator[Replacement]:
-    yield threading.Thread, "_bootstrap_inner", within(WithDataOnCuda, vars(threading.Thread)["_bootstrap_inner"])
-    yield FakeTensor, "__torch_dispatch__", classmethod(_dispatched)
-    yield FakeTensorMode, "dispatch", _made_in_place
-    yield FakeTensor, "_normalize_fake_device", staticmethod(lambda at: CPU if at == FROM_PYTHON else with_index(at))
-    yield FakeTensorMode, "avoid_device_init", True
+    of_fake, tensor = "torch._subclasses.fake_tensor", "torch.Tensor"
+    yield from run_within(WithDataOnCuda, "threading.Thread._bootstrap_inner")
+    yield f"{of_fake}.FakeTensor.__torch_dispatch__", classmethod(_dispatched)
+    yield f"{of_fake}.FakeTensor._normalize_fake_device", staticmethod(_normalized)
+    yield f"{of_fake}.FakeTensorMode.dispatch", _made_in_place
+    yield f"{of_fake}.FakeTensorMode.avoid_device_init", True
+    yield f"{of_fake}.run_fallback_kernel", _run_on_cpu
     # The state of a generator of CUDA, which tensors without data need not follow.
-    yield from ((module, "is_rng_supported_mesh", lambda _: False) for module in (_dispatch, _random))
+    for module in ("_dispatch", "_random"):
+        yield f"torch.distributed.tensor.{module}.is_rng_supported_mesh", lambda _: False
     region = {"distribute_region_enabled": False, "_distribute_region": lambda *_: nullcontext()}
-    yield _random, "_rng_tracker", SimpleNamespace(**region)
-    yield Tensor, "device", property(device_of)
-    yield Tensor, "is_cuda", property(lambda tensor: tensor.device.type == "cuda")
-    yield Tensor, "is_cpu", property(lambda tensor: tensor.device.type == "cpu")
-    yield torch, "get_device", _index_of
-    yield fake_tensor, "run_fallback_kernel", _run_on_cpu
-    yield from ((Tensor, method.__name__, ours) for method, ours in _OURS.items())
-    yield dynamo, "run_node", as_on_cuda(dynamo.run_node)
-    yield torch._C._nn, "_parse_to", _parse
-    yield torch._C._nn, "pad_sequence", _padded
-    yield comm, "scatter", _scatter
-    yield GradBucket, "buffer", _buffer
+    yield "torch.distributed.tensor._random._rng_tracker", SimpleNamespace(**region)
+    yield f"{tensor}.device", property(device_of)
+    yield f"{tensor}.is_cuda", property(lambda tensor: tensor.device.type == "cuda")
+    yield f"{tensor}.is_cpu", property(lambda tensor: tensor.device.type == "cpu")
+    yield "torch.get_device", _index_of
+    yield from ((f"{tensor}.{method.__name__}", ours) for method, ours in _OURS.items())
+    yield from run_within(Captured, "torch._dynamo.utils.run_node")
+    yield "torch._C._nn._parse_to", _parse
+    yield "torch._C._nn.pad_sequence", _padded
+    yield "torch.nn.parallel.comm.scatter", _scatter
+    yield "torch._C._distributed_c10d.GradBucket.buffer", _buffer
     # torch leaves modes of functions within a function, and so in the hooks that it calls.
-    yield torch.autograd, "_engine_run_backward", within(OnCuda, _engine_run_backward)
-    yield saved_tensors_hooks, "__init__", _save_on_cuda
+    yield from run_within(OnCuda, "torch.autograd._engine_run_backward")
+    yield "torch.autograd.graph.saved_tensors_hooks.__init__", _save_on_cuda
+
+
+def _normalized(device: Any) -> Any:
+    return CPU if device == FROM_PYTHON else with_index(device)

@@ -4,8 +4,8 @@ Tensors stay on the CPU. Streams are torch's placeholders for a CPU, which show 
 """
 
 import os
-import sys
-import threading
+import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
@@ -14,23 +14,36 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor, nn, serialization
+from torch import Tensor, serialization
 from torch.amp import autocast_mode
-from torch.distributed import device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.library import _scoped_library, fallthrough_kernel
 from torch.nn import attention
-from torch.utils import _device
+from torch.utils._pytree import tree_map_only
 
-from collectives.recording.attention import attention_of_gpus
-from collectives.recording.autocast import autocast_of_gpus
+from collectives.recording.attention import HALVES, attention_of_gpus
 from collectives.recording.placement import CPU, PINNED, Arguments, Device, OnCuda, Options, pinned, placed_on_cuda
 from collectives.recording.pretended_gpu import EXTENDED, devices, stand_in
-from collectives.recording.replacements import Replacement, fixing, replaced, returning, within
+from collectives.recording.replacements import Replacement, changed, fixing, replaced, returning, run_within
 
-_GENERATOR = torch.Generator
-_AUTOCAST = autocast_mode.autocast.__init__
+aten = torch.ops.aten
+_GENERATOR, _AUTOCAST = torch.Generator, autocast_mode.autocast.__init__
 _PROGRAMS = Path(__file__).parent / "path"  # nvidia-smi
 _PARSE_TO = torch._C._nn._parse_to  # reads the arguments of a module's `to`
+
+# torch's C++ has a kernel of autocast for each operator on its list (`autocast_mode.h`), also the kernels for CUDA in a
+# build for CPUs. These leave tensors of a CPU as they are, so that only their names are of use.
+_LISTED = torch._C._dispatch_get_registrations_for_dispatch_key
+_KEY = torch._C.DispatchKey.AutocastCPU
+# Operators on a GPU's list that compute in a half, or in the widest dtype of their arguments.
+_OTHERS = re.compile(
+    "convolution|attention|_cell|add(mv|r|cdiv|cmul)$|chain_matmul|einsum|mv$|linalg_multi_dot"
+    "|atan2|bilinear$|cross$|v?dot$|grid_sampler|index_put|tensordot|scatter_add"
+)
+# Operators that convert as they compute, if they are given the dtype.
+_CONVERTING = re.compile("(log_)?softmax|cumprod|cumsum|linalg_(vector|matrix)_norm|sum|norm")
+# Operators on the list of a CPU that a GPU runs in any dtype, or by operators that are on its list.
+_ANY = re.compile(r"cross_entropy_loss|(reflection|replication)_pad\dd|(avg|max|adaptive_avg|adaptive_max)_pool3d")
+_FUSED = {"softmax": aten._softmax.default, "log_softmax": aten._log_softmax.default}  # on a GPU
 
 
 def _on_cpu(value: Any) -> Any:
@@ -70,7 +83,7 @@ def pretended_cuda(num_devices: int, is_fake: bool) -> Iterator[None]:
     set_dtype("cpu", torch.get_autocast_dtype("cuda"))
     try:
         # FSDP2 asks for the device of its mesh.
-        accelerator = (torch._C, "_get_accelerator", returning(Device("cuda")))
+        accelerator = "torch._C._get_accelerator", returning(Device("cuda"))
         placed = [accelerator] if is_fake else _on_the_cpu()
         with (
             replaced([*devices(num_devices), *_without_gpu(), *placed], EXTENDED),
@@ -89,26 +102,26 @@ def pretended_cuda(num_devices: int, is_fake: bool) -> Iterator[None]:
 def hidden_cuda() -> Iterator[None]:
     """Make torch report no CUDA devices within the block."""
     answers = {"is_available": returning(False), "device_count": returning(0)}
-    with replaced((module, *answer) for module in (torch.cuda, torch.accelerator) for answer in answers.items()):
+    with replaced((f"torch.{of}.{name}", answers[name]) for of in ("cuda", "accelerator") for name in answers):
         yield
 
 
 def _without_gpu() -> Iterator[Replacement]:
     """Yield the replacements for methods and classes that need a GPU."""
-    yield torch, "Generator", stand_in("Generator", _make_generator, _is_generator, __module__="torch")
-    yield Tensor, "pin_memory", pinned  # also in the thread of a data loader
-    yield Tensor, "is_pinned", lambda tensor, *_, **__: hasattr(tensor.untyped_storage(), PINNED)
-    yield serialization, "_package_registry", list(serialization._package_registry)
-    for kind in (torch.UntypedStorage, torch.TypedStorage):
-        yield kind, "cuda", lambda itself, *_, **__: itself
-    yield torch, "get_autocast_gpu_dtype", partial(torch.get_autocast_dtype, "cpu")
-    yield torch, "set_autocast_gpu_dtype", partial(torch.set_autocast_dtype, "cpu")
-    yield autocast_mode.autocast, "__init__", _autocast
-    yield fixing(nn.parallel.DistributedDataParallel, "__init__", device_ids=None, output_device=None)
-    yield _changed(torch, "is_autocast_enabled", lambda args, kwargs: _all_on_cpu(args or ("cuda",), kwargs))
-    yield _changed(torch, "set_autocast_enabled", lambda args, kwargs: _all_on_cpu(("cuda", *args)[-2:], kwargs))
-    for name in ("get_autocast_dtype", "set_autocast_dtype"):
-        yield _changed(torch, name, _all_on_cpu)
+    generator = stand_in("Generator", _make_generator, lambda thing: isinstance(thing, _GENERATOR), __module__="torch")
+    yield "torch.Generator", generator
+    yield "torch.Tensor.pin_memory", pinned  # also in the thread of a data loader
+    yield "torch.Tensor.is_pinned", lambda tensor, *_, **__: hasattr(tensor.untyped_storage(), PINNED)
+    yield "torch.serialization._package_registry", list(serialization._package_registry)
+    for kind in ("UntypedStorage", "TypedStorage"):
+        yield f"torch.{kind}.cuda", lambda itself, *_, **__: itself
+    yield "torch.amp.autocast_mode.autocast.__init__", _autocast
+    yield fixing("torch.nn.parallel.DistributedDataParallel.__init__", device_ids=None, output_device=None)
+    for name in ("get_autocast", "set_autocast"):
+        yield f"torch.{name}_gpu_dtype", partial(getattr(torch, f"{name}_dtype"), "cpu")
+        yield changed(f"torch.{name}_dtype", _all_on_cpu)
+    yield changed("torch.is_autocast_enabled", lambda args, kwargs: _all_on_cpu(args or ("cuda",), kwargs))
+    yield changed("torch.set_autocast_enabled", lambda args, kwargs: _all_on_cpu(("cuda", *args)[-2:], kwargs))
 
 
 @wraps(_AUTOCAST)
@@ -124,27 +137,15 @@ def _autocast(
 
 def _on_the_cpu() -> Iterator[Replacement]:
     """Yield the replacements for methods and classes that take a device without a function of a tensor."""
-    yield threading.Thread, "_bootstrap_inner", within(CpuForCuda, vars(threading.Thread)["_bootstrap_inner"])
-    yield Tensor, "cuda", lambda itself, *_, **__: itself
-    yield sys.modules[nn.DataParallel.__module__], "_get_available_device_type", returning(None)  # it calls its module
+    yield from run_within(CpuForCuda, "threading.Thread._bootstrap_inner")
+    yield "torch.Tensor.cuda", lambda itself, *_, **__: itself
+    yield "torch.nn.parallel.data_parallel._get_available_device_type", returning(None)  # DataParallel calls its module
     # A GPU has kernels of attention that a CPU lacks.
-    yield attention, "sdpa_kernel", wraps(attention.sdpa_kernel)(lambda *_, **__: nullcontext())
-    yield fixing(FullyShardedDataParallel, "__init__", device_id=CPU)
-    for kind in (device_mesh.DeviceMesh, _device.DeviceContext):
-        yield _changed(kind, "__init__", _all_on_cpu)
-    yield _changed(autocast_mode, "_cast", _all_on_cpu)
-
-
-def _changed(owner: Any, name: str, change: Callable[..., tuple[Arguments, Options]]) -> Replacement:
-    """Replace a function by itself with other arguments."""
-    function = vars(owner)[name]
-
-    @wraps(function)
-    def changed(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = change(args, kwargs)
-        return function(*args, **kwargs)
-
-    return owner, name, changed
+    yield "torch.nn.attention.sdpa_kernel", wraps(attention.sdpa_kernel)(lambda *_, **__: nullcontext())
+    yield fixing("torch.distributed.fsdp.FullyShardedDataParallel.__init__", device_id=CPU)
+    yield changed("torch.distributed.device_mesh.DeviceMesh.__init__", _all_on_cpu)
+    yield changed("torch.utils._device.DeviceContext.__init__", _all_on_cpu)
+    yield changed("torch.amp.autocast_mode._cast", _all_on_cpu)
 
 
 def _all_on_cpu(args: Arguments, kwargs: Options) -> tuple[Arguments, Options]:
@@ -155,9 +156,39 @@ def _make_generator(device: Any = CPU) -> torch.Generator:
     return _GENERATOR(_device_on_cpu(device))
 
 
-def _is_generator(thing: object) -> bool:
-    return isinstance(thing, _GENERATOR)
-
-
 def _storage_of_cuda(storage: Any, location: str) -> Any:
     return storage if location.partition(":")[0] == "cuda" else None
+
+
+@contextmanager
+def autocast_of_gpus(is_fake: bool) -> Iterator[None]:
+    """Let autocast on a CPU choose dtypes as on a GPU within the block, where other operators compute in float32."""
+    on_gpu, on_cpu = ({name.removeprefix("aten::") for name in _LISTED(key)} for key in ("AutocastCUDA", _KEY.name))
+    with _scoped_library("aten", "IMPL") as library:
+        for name in on_gpu - on_cpu:
+            packet = name.partition(".")[0]
+            if not _OTHERS.search(packet):
+                library.impl(name, _in_float32(packet, is_fake), _KEY.name)
+        with warnings.catch_warnings(action="ignore"):  # torch warns of replaced kernels
+            for name in filter(_ANY.fullmatch, on_cpu):
+                library.impl(name, fallthrough_kernel, _KEY.name, allow_override=True)
+        yield
+
+
+def _in_float32(packet: str, is_fake: bool) -> Callable[..., Any]:
+    operator = getattr(aten, packet)
+
+    def widened(tensor: Tensor) -> Tensor:
+        return tensor.float() if tensor.dtype in HALVES else tensor
+
+    def compute(*args: Any, **options: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_KEY)):
+            if not _CONVERTING.fullmatch(packet):
+                return operator(*tree_map_only(Tensor, widened, args), **options)
+            if args[0].dtype not in HALVES or options.get("dtype") or isinstance(args[-1], torch.dtype):
+                return operator(*args, **options)
+            if is_fake and packet in _FUSED:
+                return _FUSED[packet](args[0], args[1], True)
+            return operator(*args, **{**options, "dtype": torch.float32})
+
+    return compute

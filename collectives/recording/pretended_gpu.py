@@ -19,9 +19,7 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch._C import _distributed_c10d
 from torch._C._distributed_c10d import FakeProcessGroup
 from torch._guards import active_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
@@ -247,8 +245,9 @@ _NCCL = stand_in(
     Options=_NcclOptions,
     NCCLConfig=SimpleNamespace,
 )
-# Where names are added: what a CPU's torch lacks.
-EXTENDED = [torch.cpu.Stream, torch._C, _distributed_c10d, dist, distributed_c10d, FakeProcessGroup]
+_OF_C10D = "torch._C._distributed_c10d", "torch.distributed.distributed_c10d", "torch.distributed"
+_BACKEND = f"{_OF_C10D[0]}.FakeProcessGroup"
+EXTENDED = "torch.cpu.Stream", "torch._C", _BACKEND, *_OF_C10D  # which get what a CPU's torch lacks
 
 
 def _answers(num_devices: int) -> dict[str, Any]:
@@ -310,25 +309,23 @@ def devices(num_devices: int) -> Iterator[Replacement]:
     """Yield the replacements that show `num_devices` GPUs."""
     answers = _answers(num_devices)
     for module in _MODULES:
-        yield from ((module, name, answers[name]) for name in answers.keys() & vars(module).keys())
-    yield from ((torch.cpu.Stream, name, value) for name, value in _OF_STREAMS.items())
-    yield torch, "Stream", torch.cpu.Stream
-    yield torch, "Event", _Event
-    yield torch.version, "cuda", VERSION
-    yield torch.cuda.nccl, "version", returning(NCCL_VERSION)
-    yield Tensor, "type", _to_type
-    yield torch, "set_default_tensor_type", _set_default_type
+        yield from ((f"{module.__name__}.{name}", answers[name]) for name in answers.keys() & vars(module).keys())
+    yield from ((f"torch.cpu.Stream.{name}", value) for name, value in _OF_STREAMS.items())
+    yield "torch.Stream", torch.cpu.Stream
+    yield "torch.Event", _Event
+    yield "torch.version.cuda", VERSION
+    yield "torch.cuda.nccl.version", returning(NCCL_VERSION)
+    yield "torch.Tensor.type", _to_type
+    yield "torch.set_default_tensor_type", _set_default_type
     # Of the CPU: for each operator, torch would warn that there is no event of CUDA.
-    yield fixing(torch.autograd.profiler.profile, "__init__", use_cpu=True, use_cuda=False, use_device=None)
-    for module in (dist, distributed_c10d, _distributed_c10d):
-        yield module, "ProcessGroupNCCL", _NCCL
-    yield distributed_c10d, "default_pg_nccl_timeout", distributed_c10d.default_pg_timeout
-    yield FakeProcessGroup, "uid", 0
-    yield FakeProcessGroup, "mem_allocator", property(_refusing("ProcessGroupNCCL.mem_allocator"))
-    yield from ((module, "__getattr__", _refuse_missing) for module in (torch._C, _distributed_c10d))
+    yield fixing("torch.autograd.profiler.profile.__init__", use_cpu=True, use_cuda=False, use_device=None)
+    yield from ((f"{module}.ProcessGroupNCCL", _NCCL) for module in _OF_C10D)
+    yield "torch.distributed.distributed_c10d.default_pg_nccl_timeout", distributed_c10d.default_pg_timeout
+    yield f"{_BACKEND}.uid", 0
+    yield f"{_BACKEND}.mem_allocator", property(_refusing("ProcessGroupNCCL.mem_allocator"))
+    yield from ((f"{module}.__getattr__", _refuse_missing) for module in ("torch._C", _OF_C10D[0]))
     for functions in _TABLE["elsewhere"]:
-        owner = resolve_name(functions["owner"])
         answers = {**dict.fromkeys(functions.get("nothing", ())), **functions.get("answers", {})}
-        yield from ((owner, name, returning(answer)) for name, answer in answers.items())
+        yield from ((f"{functions['owner']}.{name}", returning(answer)) for name, answer in answers.items())
         for name in functions.get("refused", ()):
-            yield owner, name, _refusing(functions["refused_as"].format(name))
+            yield f"{functions['owner']}.{name}", _refusing(functions["refused_as"].format(name))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import accumulate
-from multiprocessing.context import ForkProcess, ForkServerProcess, SpawnProcess
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -20,10 +20,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 from msgspec.structs import replace
-from torch import distributed, multiprocessing
+from torch import distributed
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
-from torch.distributed import rpc
-from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
 from collectives.recording.compiled import compiling, not_compiling, noting_scripts
 from collectives.recording.fake import SAVED, without_data
@@ -31,7 +29,7 @@ from collectives.recording.group import recording
 from collectives.recording.operators import kernels_of_triton
 from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
 from collectives.recording.recorder import Recorder, StreamMoment
-from collectives.recording.replacements import replaced, returning, within
+from collectives.recording.replacements import replaced, returning, run_within
 from collectives.recording.step_counter import EnoughError, StepCounter
 from collectives.recording.without_values import forget_written
 from ringsim import traces
@@ -93,7 +91,8 @@ _SINGLE_RANKS = (
     "the program sends to single ranks, as pipelines do: ringsim step will refuse this trace, since the recording of "
     "one rank does not tell what the others do"
 )
-_FIND = vars(ShardingPropagator)[_FIND_SHAPES := "_propagate_tensor_meta_non_cached"]
+_FIND_SHAPES = "torch.distributed.tensor._sharding_prop.ShardingPropagator._propagate_tensor_meta_non_cached"
+_FORK = staticmethod(ForkProcess._Popen)
 _WITHOUT_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _OF_BOTH = (traces.TraceEventKind.CALL, traces.TraceEventKind.WAIT)
 
@@ -120,7 +119,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         noting_scripts(in_eager_mode),
         compiling(recorder, in_eager_mode) if request.is_fake else not_compiling(in_eager_mode),
         # DTensor finds the shapes of results by operators on tensors of the whole shape.
-        patch.object(ShardingPropagator, _FIND_SHAPES, within(recorder.stopped, _FIND)),
+        replaced(run_within(recorder.stopped, _FIND_SHAPES)),
         without_data(recorder.stopped, request.assume is not None) if request.is_fake else nullcontext(),
         replaced(kernels_of_triton(recorder, forget_written) if request.is_fake else ()),
         pretended_cuda(request.ranks_here, request.is_fake) if request.device is traces.Device.CUDA else hidden_cuda(),
@@ -240,14 +239,16 @@ def _as_started_by_torchrun(request: traces.TraceRequest) -> Iterator[None]:
     }
     spawn = partial(_run_own, request)
     folder = os.getcwd() if request.is_module else str(Path(request.program).resolve().parent)
-    with (
-        patch.dict(os.environ, {name: str(value) for name, value in environment.items()}),
-        patch.multiple(sys, argv=[request.program, *request.arguments], path=[folder, *sys.path]),
-        patch.multiple(multiprocessing, spawn=spawn, start_processes=spawn),
+    instead = {
+        "sys.argv": [request.program, *request.arguments],
+        "sys.path": [folder, *sys.path],
+        **dict.fromkeys(("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"), spawn),
         # A fork knows that it must not train.
-        replaced((kind, "_Popen", staticmethod(ForkProcess._Popen)) for kind in (SpawnProcess, ForkServerProcess)),
-        patch.object(rpc, "init_rpc", _refuse_rpc),
-    ):
+        **{f"multiprocessing.context.{kind}Process._Popen": _FORK for kind in ("Spawn", "ForkServer")},
+        "torch.distributed.rpc.init_rpc": _refuse_rpc,
+    }
+    variables = {name: str(value) for name, value in environment.items()}
+    with patch.dict(os.environ, variables), replaced(instead.items()):
         yield
 
 

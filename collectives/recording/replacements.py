@@ -4,21 +4,26 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from inspect import signature
+from pkgutil import resolve_name
 from typing import Any
 from unittest.mock import patch
 
-Replacement = tuple[Any, str, Any]  # an object, the name of its attribute, and the value in its place
+Replacement = tuple[
+    str, Any
+]  # the name of an attribute, with those of its module and class, and the value in its place
 
 
 @contextmanager
-def replaced(replacements: Iterable[Replacement], extended: Container[Any] = ()) -> Iterator[None]:
-    """Replace attributes within the block; all values are made before the first one is in place.
+def replaced(replacements: Iterable[Replacement], extended: Container[str] = ()) -> Iterator[None]:
+    """Replace attributes within the block; all of them are looked up before the first one is replaced.
 
-    extended: objects that may get attributes that they lack.
+    extended: names of modules and classes that may get attributes that they lack.
     """
+    attributes = [(name.rpartition("."), value) for name, value in replacements]
+    owners = {name: resolve_name(name) for (name, _, _), _ in attributes}
     with ExitStack() as stack:
-        for owner, name, value in list(replacements):
-            stack.enter_context(patch.object(owner, name, value, create=owner in extended))
+        for (owner, _, name), value in attributes:
+            stack.enter_context(patch.object(owners[owner], name, value, create=owner in extended))
         yield
 
 
@@ -38,6 +43,23 @@ def within(make_context: Callable[[], Any], function: Callable[..., Any]) -> Cal
     return called
 
 
+def run_within(make_context: Callable[[], Any], *names: str) -> Iterator[Replacement]:
+    """Yield replacements of functions by themselves in a context."""
+    return ((name, within(make_context, resolve_name(name))) for name in names)
+
+
+def changed(name: str, change: Callable[..., tuple[Any, Any]]) -> Replacement:
+    """Return a replacement of a function by itself with other arguments. change: gets, and returns, args and kwargs."""
+    function = resolve_name(name)
+
+    @wraps(function)
+    def called(*args: Any, **options: Any) -> Any:
+        args, options = change(args, options)
+        return function(*args, **options)
+
+    return name, called
+
+
 def by_names(function: Callable[..., Any], instead: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
     """Return a function that calls `instead` with all arguments of `function` by their names."""
 
@@ -50,14 +72,7 @@ def by_names(function: Callable[..., Any], instead: Callable[[dict[str, Any]], A
     return called
 
 
-def fixing(owner: Any, name: str, **fixed: Any) -> Replacement:
+def fixing(name: str, **fixed: Any) -> Replacement:
     """Return a replacement of a function by itself with some arguments as given here."""
-    function = getattr(owner, name)
-
-    @wraps(function)
-    def called(*args: Any, **options: Any) -> Any:
-        bound = signature(function).bind(*args, **options)
-        bound.arguments.update(fixed)
-        return function(*bound.args, **bound.kwargs)
-
-    return owner, name, called
+    function = resolve_name(name)
+    return name, by_names(function, lambda given: function(**{**given, **fixed}))

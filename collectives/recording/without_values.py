@@ -15,27 +15,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import (  # type: ignore[attr-defined]
-    FakeTensor,
-    FakeTensorMode,
-    _BypassDispatchCache,
-    _CacheKeyState,
-    _DispatchCacheValidEntry,
-    unset_fake_temporarily,
-)
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
 from collectives.recording import balanced, placement
-from collectives.recording.operands import OnPlainTensors, named, written
-from collectives.recording.placement import CPU, FROM_PYTHON, gpu_of, in_cpp, place_made, tensors_in, with_data
+from collectives.recording.operands import DEVICE, OnPlainTensors, named, written
+from collectives.recording.placement import CPU, FROM_PYTHON, gpu_of, place_made, tensors_in, with_data
 
 aten = torch.ops.aten
 TORCH = Path(torch.__file__).parent
 # Files of torch between a call of the program, such as `tensor.item()`, and this module.
 _CALLERS = "_compile", "_dynamo/eval_frame", "_ops", "_subclasses/fake_tensor", "_tensor", "_tensor_str"
 _ON_THE_WAY = {f"{TORCH / name}.py" for name in _CALLERS}
-_DEVICE, _MAKE_SUBCLASS = torch.ops.prim.device.default, Tensor._make_subclass
+_MAKE_SUBCLASS = Tensor._make_subclass
 _COMPARING = aten.equal.default, aten.allclose.default
 _WRITING = aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default
 _INDEXING = aten.index.Tensor, *_WRITING
@@ -66,7 +60,7 @@ class CachingFakeMode(FakeTensorMode):
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
-        self._entries: dict[Any, _DispatchCacheValidEntry | None] = {}
+        self._entries: dict[Any, Any] = {}  # torch's
         self._attributes: dict[str, Any] = {}  # of each FakeTensor but for its device
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -94,9 +88,10 @@ class CachingFakeMode(FakeTensorMode):
             if key is None or key in self._entries:
                 return
             entry = self._entries[key] = None
-            with suppress(_BypassDispatchCache):
-                entry = self.cache.get(self._cache_key(_CacheKeyState(None), func, args, kwargs))
-            if isinstance(entry, _DispatchCacheValidEntry) and all(map(_is_quick, entry.output_infos)):
+            with suppress(fake_tensor._BypassDispatchCache):
+                state: Any = fake_tensor._CacheKeyState(None)  # type: ignore[attr-defined]
+                entry = self.cache.get(self._cache_key(state, func, args, kwargs))
+            if isinstance(entry, fake_tensor._DispatchCacheValidEntry) and all(map(_is_quick, entry.output_infos)):
                 self._entries[key] = entry if _key_of(args) == key[1] else None
 
     def known(self, key: Any, func: OpOverload, args: Any) -> Any:
@@ -182,8 +177,8 @@ class WithoutValues(OnPlainTensors):
         return fetched
 
     def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
-        if func is _DEVICE:  # what C++ asks most often
-            return in_cpp(args[0]) if isinstance(args[0], FakeTensor) else func(*args)
+        if func is DEVICE:
+            return func(*args)
         if func is aten._unsafe_view.default:
             func = aten.view.default  # whose outcome torch keeps; below autograd they are alike
         key = None if self._is_loading else self._mode.key(func, args, kwargs)

@@ -1,21 +1,8 @@
 """The algorithms: functions from a number of ranks to a `Schedule`."""
 
 from ringsim.algorithms.all_to_all import shift
-from ringsim.algorithms.direct import direct_all_gather
 from ringsim.algorithms.hierarchical import hierarchical_all_reduce, hosts_of, split_into_hosts, torus_of
-from ringsim.algorithms.nccl import (
-    RANKS_PER_HOST,
-    RanksPerHost,
-    fill_hosts,
-    nccl_ring_all_gather,
-    nccl_ring_all_reduce,
-    nccl_ring_reduce_scatter,
-    nccl_tree_all_reduce,
-    nccl_tree_segments,
-    nvls_all_reduce,
-    nvls_segments,
-)
+from ringsim.algorithms.nccl import RANKS_PER_HOST, RanksPerHost, fill_hosts
 from ringsim.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from ringsim.algorithms.rings import gloo_ring_all_gather
-from ringsim.algorithms.table import ALGORITHMS, BY_SIZE, NCCL_ALGORITHMS, TWO_LEVEL, Algorithm
+from ringsim.algorithms.table import ALGORITHMS, BY_SIZE, NCCL_ALGORITHMS, TWO_LEVEL, Algorithm, built_in
 from ringsim.algorithms.tree import double_binary_tree_all_reduce

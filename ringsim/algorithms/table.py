@@ -64,3 +64,13 @@ BY_SIZE: dict[tuple[Collective, str], tuple[Callable[..., int], Algorithm]] = {
     (Collective.ALL_REDUCE, "nccl_tree"): (nccl.nccl_tree_segments, nccl.nccl_tree_all_reduce),
     (Collective.ALL_REDUCE, "nvls"): (nccl.nvls_segments, nccl.nvls_all_reduce),
 }
+
+
+def built_in(
+    collective: Collective, name: str, num_ranks: int, size_bytes: int | None, **hosts: nccl.RanksPerHost
+) -> Schedule:
+    """Return the schedule of a built-in algorithm for a size; None: a small one. hosts: ranks_per_host, or nothing."""
+    if size_bytes is None or (collective, name) not in BY_SIZE:
+        return ALGORITHMS[collective, name](num_ranks, **hosts)
+    num_segments, make = BY_SIZE[collective, name]
+    return make(num_ranks, num_segments(num_ranks, size_bytes, **hosts), **hosts)

@@ -10,7 +10,7 @@ from ringsim.analysis.costs import candidates
 from ringsim.files import finite_or_none
 from ringsim.libraries import library_of
 from ringsim.limits import ADVISED_TRANSFERS, ADVISED_UNSHARED_TRANSFERS, estimated_transfers, format_count
-from ringsim.network import Network, with_numbers
+from ringsim.network import Network
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Schedule, ScheduleError
 from ringsim.simulation import has_contention
@@ -144,10 +144,10 @@ def better_networks(network: Network) -> Iterator[tuple[str, Network]]:
         if getattr(network.spec, field) != value:
             yield name, network.with_spec(**{field: value})
     for name, names, factor in _CHANGES:
-        other: Network = with_numbers(network, partial(_scaled, names, factor))
+        other = network.with_numbers(partial(_scaled, names, factor))
         if other != network:
             yield name, other
 
 
-def _scaled(names: frozenset[str], factor: float, field: str, number: float) -> float:
+def _scaled(names: frozenset[str], factor: float, _place: str, field: str, number: float) -> float:
     return type(number)(number * factor) if field in names else number

@@ -12,13 +12,14 @@ from itertools import product
 from typing import Annotated, Any, ClassVar, Self
 
 from ringsim import files
+from ringsim.algorithms import Algorithm
 from ringsim.analysis.costs import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.files import values
 from ringsim.libraries import LIBRARIES, LIBRARY, LIBRARY_ALGORITHMS, MESSAGES, Call, library_of, why_not
 from ringsim.limits import SWEPT_TRANSFERS, estimated_transfers, format_count
 from ringsim.measurements import provenance
 from ringsim.network import Network
-from ringsim.registry import Algorithm, base_name, build, size_variant
+from ringsim.registry import base_name, build, size_variant
 from ringsim.schedule import Collective, Schedule
 from ringsim.text_table import records_csv
 from ringsim.units import ROUNDING, decimal_number, format_size, plural, whole_number

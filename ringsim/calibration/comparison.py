@@ -15,17 +15,7 @@ from ringsim.calibration.timings import Timing, cases_of_measurements, repeated
 from ringsim.estimates import Estimate, ends_of
 from ringsim.files import OpenRecord, encode, values
 from ringsim.libraries import GLOO, OURS, SHARED_MEMORY, Library, SimulatedDraws, copy_s, intervals, predict
-from ringsim.measurements import (
-    OPENMPI,
-    PLAIN_RING,
-    RAW_SOCKETS,
-    RING_TESTS,
-    TORCH,
-    Measurements,
-    RecordedRun,
-    busbw_factor,
-    p95,
-)
+from ringsim.measurements import RING_TESTS, TORCH, WITHOUT_SCHEDULE, Measurements, RecordedRun, busbw_factor, p95
 from ringsim.network import Calibration, Network
 from ringsim.registry import build_recorded
 from ringsim.schedule import Collective, Schedule, dependencies
@@ -34,13 +24,6 @@ from ringsim.units import plural
 
 # Summarised separately: times dominated by latency, by both, and by bandwidth.
 SIZE_CLASSES = (("< 64 KiB", 0, 2**16), ("64 KiB - 1 MiB", 2**16, 2**20), (">= 1 MiB", 2**20, 2**62))
-
-_WITHOUT_SCHEDULE = {
-    RAW_SOCKETS: "bare sockets have no schedule",
-    PLAIN_RING: "the hand-written ring has no schedule",
-    OPENMPI: "Open MPI has no schedule",
-}
-
 
 # The prediction for a case: the fields predicted_s, how and interval of a `ComparedCase`.
 Expectation = tuple[float | None, str, Estimate | None]
@@ -109,20 +92,13 @@ class ComparedCase:
 
     @property
     def cell(self) -> ComparedCell:
+        call = self.case.call
         return ComparedCell(
-            collective=self.case.call.collective,
-            algorithm=self.case.algorithm,
-            size_bytes=self.case.call.size_bytes,
-            num_ranks=self.case.call.num_ranks,
-            num_nodes=self.case.call.num_nodes,
-            predicted_s=self.predicted_s,
-            **ends_of(self.interval),
-            measured_s=self.case.measured_s,
-            error=self.error,
-            spread=self.spread,
-            used_in_calibration=self.used_in_calibration,
-            predicted_by=self.how,
-        )
+            collective=call.collective, algorithm=self.case.algorithm, size_bytes=call.size_bytes,
+            num_ranks=call.num_ranks, num_nodes=call.num_nodes, predicted_s=self.predicted_s,
+            **ends_of(self.interval), measured_s=self.case.measured_s, error=self.error, spread=self.spread,
+            used_in_calibration=self.used_in_calibration, predicted_by=self.how,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +228,8 @@ def _simulation(case: Timing, cluster: Network, trusted: Collection[str]) -> tup
 
     Raises ValueError or OSError with the reason if there is no prediction.
     """
-    if case.algorithm in _WITHOUT_SCHEDULE:
-        raise ValueError(_WITHOUT_SCHEDULE[case.algorithm])
+    if case.algorithm in WITHOUT_SCHEDULE:
+        raise ValueError(WITHOUT_SCHEDULE[case.algorithm])
     collective, library = Collective(case.call.collective), GLOO if case.algorithm == TORCH else OURS
     if library is OURS:
         schedule = build_recorded(collective, case.algorithm, case.call.num_ranks, case.call.size_bytes, trusted)

@@ -21,16 +21,7 @@ from msgspec import structs
 from ringsim.calibration.log_parameters import ANY, LogParameters, Posterior, assumptions, fit
 from ringsim.calibration.timings import FittedParameter, Timing, repeated
 from ringsim.calibration.warnings import contradiction_warning, implausible_warning, nic_warning, settings_warning
-from ringsim.libraries import (
-    CallColumns,
-    byte_shares,
-    draw_ratios,
-    launch_s,
-    noises,
-    predict,
-    senders_per_host,
-    times_s,
-)
+from ringsim.libraries import CallColumns, byte_share, draw_ratios, launch_s, noises, predict, senders_per_host, times_s
 from ringsim.measurements import RING_TESTS, TESTS
 from ringsim.network import BANDWIDTHS, CalibratedCells, Calibration, Floats, Host, Link, Network, Nics, RingStep, Spec
 from ringsim.schedule import Bools
@@ -161,7 +152,7 @@ def _cluster(name: str, fitted: _Fitted, cases: Sequence[Timing]) -> Network:
     files = sorted({case.file_name for case in cases})
     devices = sorted({case.device for case in cases if case.device})
     calls = CallColumns.from_calls([case.call for case in cases])
-    noise, latency_noise = noises(posterior.residuals, byte_shares(rates, calls), NOISE)
+    noise, latency_noise = noises(posterior.residuals, byte_share(rates, calls), NOISE)
     senders = None if layout.nics else max(senders_per_host(case.call for case in cases), default=None)
     cluster = Network(
         name,

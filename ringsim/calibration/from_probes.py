@@ -14,15 +14,14 @@ from functools import partial
 import numpy as np
 from msgspec import structs
 
-from ringsim.calibration.host_costs import calibrate_host, calibrate_hosts, calibrate_uniform
-from ringsim.calibration.probe_times import exchange_s, shift_s
+from ringsim.calibration.host_costs import calibrate_host, calibrate_hosts, calibrate_uniform, exchange_s, shift_s
 from ringsim.calibration.timings import MISFIT
 from ringsim.calibration.warnings import warning_line
 from ringsim.estimates import Estimate
 from ringsim.files import parsed, values
 from ringsim.libraries import NUM_DRAWS, OURS, noises, rounded_ratios
 from ringsim.measurements import Measurements, Probe, RankHosts, p10_p90
-from ringsim.network import Calibration, Host, Link, Network, Nics, Spec, quantities, value_of, with_free_bytes
+from ringsim.network import Calibration, Host, Link, Network, Nics, Spec, quantities, with_free_bytes
 
 _RESAMPLED = 200
 _SEED = 0
@@ -173,8 +172,8 @@ def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> 
 
 def _values(cluster: Network, model: ProbeModel) -> dict[str, float]:
     """Return the model's parameters; rates of shared memory are for messages that fill a slot."""
-    names = [*_PROBES[model], *(_SHARED_MEMORY_PROBES if cluster.spec.host.shared_memory else ())]
-    return {name: value_of(cluster.spec, name) for name in names}
+    numbers = quantities(cluster.spec)
+    return {name: numbers[name] for name in (*_PROBES[model], *_SHARED_MEMORY_PROBES) if name in numbers}
 
 
 def probe_calibration(file: str, cluster: Network, draws: Sequence[Network], measurements: Measurements) -> Calibration:

@@ -2,7 +2,7 @@
 
 import hashlib
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ringsim.estimates import Estimate
@@ -22,7 +22,7 @@ from ringsim.measurements import (
 MISFIT = 0.25  # of a time: beyond that the model is said not to fit
 _ADDING_SWITCHES = ("H100", "H200", "H800", "H20", "GH200")  # GPUs that may be connected to switches that reduce
 DIGEST_LENGTH = 10  # letters: only rows of the same collective, ranks and size are compared
-_Key = tuple[str, str, int, int, int, str, NcclSettings]
+_Rows = list[tuple[LogTable, LogRow]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +98,16 @@ def cases_of_tables(tables: Iterable[LogTable], known: NcclSettings = NOT_KNOWN)
     known: settings of NCCL for logs without them.
     Files stay apart because their settings may differ, see `contradiction_warning`.
     """
-    rows_by_case: dict[_Key, list[tuple[LogTable, LogRow]]] = {}
+    rows_by_case: dict[tuple[Call, str, str], _Rows] = {}
     for table in tables:
         if not table.num_ranks or not table.num_nodes:
             continue  # of a test that there is no formula for, which needs none
         settings = NcclSettings.from_environment(table.environment).or_else(known)
         for row in table.rows:
-            shape = row.size_bytes, table.num_ranks, table.num_nodes
-            key = (table.test, _algorithm(table, settings), *shape, table.file, settings)
-            rows_by_case.setdefault(key, []).append((table, row))
-    by_place = sorted(rows_by_case.items(), key=lambda item: (*item[0][:-1], str(item[0][-1])))  # None has no order
-    return [_case(key, rows) for key, rows in by_place]
+            call = Call(table.test, row.size_bytes, table.num_ranks, table.num_nodes, settings)
+            rows_by_case.setdefault((call, _algorithm(table, settings), table.file), []).append((table, row))
+    cases = [_case(*key, rows) for key, rows in rows_by_case.items()]
+    return sorted(cases, key=lambda case: (*case.group[:2], *case.call[1:4], case.file, str(case.call.settings)))
 
 
 def _algorithm(table: LogTable, settings: NcclSettings) -> str:
@@ -136,24 +135,21 @@ def _has_ring_alone(table: LogTable, settings: NcclSettings) -> bool:
     return table.num_nodes != table.num_ranks or settings.uses_pat is False
 
 
-def _case(key: _Key, rows: Sequence[tuple[LogTable, LogRow]]) -> Timing:
+def _case(call: Call, algorithm: str, file: str, rows: _Rows) -> Timing:
     times = tuple(time for _, row in rows for time in row.times_s)
     in_place = tuple(row.times_s[1] for _, row in rows if len(row.times_s) > 1)
     lows = [row.low_s for _, row in rows if row.low_s is not None]
     highs = [row.high_s for _, row in rows if row.high_s is not None]
     spread = (min(lows), max(highs)) if lows and highs else p10_p90(times)
-    digests = tuple(sorted({_digest(key, row) for _, row in rows}))
+    digests = tuple(sorted({_digest(call, row) for _, row in rows}))
     device = " and ".join(sorted({device for table, _ in rows for device in table.devices}))
-    test, algorithm, size_bytes, num_ranks, num_nodes, file, settings = key
-    call = Call(test, size_bytes, num_ranks, num_nodes, settings)
     return Timing(call, algorithm, times, in_place, spread, device, file, digests)
 
 
-def _digest(key: _Key, row: LogRow) -> str:
+def _digest(call: Call, row: LogRow) -> str:
     """Return a short digest of a row, different for another run of the test."""
-    test, _, *shape = key[:5]
     times = [f"{time_s:.9e}" for time_s in row.times_s]
-    return hashlib.sha256(" ".join([test, *map(str, shape), *times]).encode()).hexdigest()[:DIGEST_LENGTH]
+    return hashlib.sha256(" ".join([*map(str, call[:4]), *times]).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def cases_of_measurements(measurements: Measurements, num_nodes: int, file: str) -> list[Timing]:

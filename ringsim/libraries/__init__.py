@@ -4,7 +4,7 @@ from ringsim.libraries.call import Call, CallColumns
 from ringsim.libraries.intervals import (
     NUM_DRAWS,
     SimulatedDraws,
-    byte_shares,
+    byte_share,
     draw_ratios,
     guessed_from,
     intervals,
@@ -15,6 +15,9 @@ from ringsim.libraries.intervals import (
 from ringsim.libraries.library import (
     DIRECT,
     GLOO,
+    LIBRARIES,
+    LIBRARY,
+    LIBRARY_ALGORITHMS,
     MESSAGES,
     NEW_BEYOND_BYTES,
     OURS,
@@ -22,7 +25,8 @@ from ringsim.libraries.library import (
     Library,
     copy_s,
     given_name,
+    library_of,
+    why_not,
 )
 from ringsim.libraries.nccl_model import Rates, launch_s, predict, times_s, unmet_settings
 from ringsim.libraries.plan import Plan, in_even_chunks
-from ringsim.libraries.table import LIBRARIES, LIBRARY, LIBRARY_ALGORITHMS, library_of, why_not

@@ -60,7 +60,7 @@ def noises(residuals: Floats, byte_share: Floats, least: float = 0.0) -> tuple[f
     return noise, latency_noise
 
 
-def byte_shares(rates: Rates, columns: CallColumns) -> Floats:
+def byte_share(rates: Rates, columns: CallColumns) -> Floats:
     """Return the share of the bytes alone in each time, (num_calls,).
 
     By the protocols, since the measured steps of a ring do not separate latency from bytes.
@@ -79,7 +79,7 @@ def intervals(network: Network, calls: Sequence[Call]) -> list[Estimate]:
     drawn_s = np.array([times_s(drawn, columns) for drawn in _drawn_rates(network, calibration)])
     known = {(cells.collective, cells.num_ranks, cells.num_hosts) for cells in calibration.cells}
     is_known = np.array([(asked.collective, asked.num_ranks, asked.num_nodes) in known for asked in calls])
-    factor = _factors(calibration, time_s, drawn_s, byte_shares(rates, columns), is_known)
+    factor = _factors(calibration, time_s, drawn_s, byte_share(rates, columns), is_known)
     other_s = _with_other_nics_s(network, rates, columns, time_s)
     ends = np.minimum(time_s, other_s) / factor, np.maximum(time_s, other_s) * factor
     return [Estimate(*row) for row in np.stack([time_s, *ends], axis=1).tolist()]

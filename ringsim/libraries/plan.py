@@ -19,16 +19,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from ringsim.algorithms import (
-    fill_hosts,
-    nccl_ring_all_gather,
-    nccl_ring_all_reduce,
-    nccl_ring_reduce_scatter,
-    nccl_tree_all_reduce,
-    nccl_tree_segments,
-    nvls_all_reduce,
-    nvls_segments,
-)
+from ringsim.algorithms import ALGORITHMS, built_in, fill_hosts
 from ringsim.estimates import Estimate
 from ringsim.libraries.call import Call
 from ringsim.libraries.nccl_model import algorithm_times
@@ -41,11 +32,7 @@ from ringsim.simulation import RULE, OnProgress, Runtime, ignore_progress, lists
 from ringsim.units import plural
 
 _PACES_KEPT = 1024
-_RINGS = {
-    Collective.ALL_REDUCE: nccl_ring_all_reduce,
-    Collective.REDUCE_SCATTER: nccl_ring_reduce_scatter,
-    Collective.ALL_GATHER: nccl_ring_all_gather,
-}
+_OWN_NAMES = {"tree": "nccl_tree", "in_switch": "nvls"}  # of NCCL's schedules, by those in the formulas
 _IS_PORT = re.compile(r"rank\d+\.|host\d+\.nic")  # of a link whose bandwidth is that of `host.link` or `host.nic`
 
 
@@ -244,12 +231,34 @@ class Plan:
         return self.formula.pace if self.formula else 1.0
 
     @property
+    def _is_in_switch(self) -> bool:
+        return base_name(self.schedule.algorithm) == "nvls" and bool(self.described.spec.library.switch_share)
+
+    @property
     def start_s(self) -> float:
-        return self._pace * _start_s(self.schedule, self.protocol, self.described)
+        switch_s, start_s = self.described.spec.library.switch_latency_s, self.protocol.start_s
+        if switch_s is not None and self._is_in_switch:
+            start_s = max(0.0, switch_s - 2 * self.protocol.link_latency_s)
+        return self._pace * start_s
 
     @cached_property
     def network(self) -> Network:
-        return _over(self.schedule, self.protocol, self.described, self._pace)
+        """The network with the latencies and the bandwidth share of the protocol, at the pace."""
+        protocol, library, pace = self.protocol, self.described.spec.library, self._pace
+        is_tree = base_name(self.schedule.algorithm) == "nccl_tree"
+        link_s = protocol.tree_link_latency_s if is_tree else protocol.link_latency_s
+        hop_s = protocol.tree_hop_latency_s if is_tree else protocol.hop_latency_s
+        if self._is_in_switch and library.switch_hop_latency_s is not None:
+            hop_s = library.switch_hop_latency_s
+        share = protocol.share * (library.tree_share or 1.0 if is_tree else 1.0) / pace
+
+        def paced(host: Host) -> Host:
+            link_rate, nic_rate = (share * link.bandwidth_bytes_per_s for link in (host.link, host.nics))
+            link = replace(host.link, latency_s=pace * link_s, bandwidth_bytes_per_s=link_rate)
+            nics = replace(host.nics, latency_s=pace * hop_s / 2, bandwidth_bytes_per_s=nic_rate)
+            return replace(host, link=link, nics=nics)
+
+        return dataclasses.replace(self.described, spec=with_ports(self.described.spec, paced, _IS_PORT, share))
 
 
 def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int = 1) -> int:
@@ -273,41 +282,7 @@ def _simulated_s(algorithm: str, call: Call, protocol: Protocol, hosts: Network)
 
 @lru_cache(maxsize=1)  # of all protocols
 def _own_schedule(algorithm: str, call: Call) -> Schedule:
-    collective, num_ranks, size_bytes = Collective(call.collective), call.num_ranks, call.size_bytes
-    per_host = call.ranks_per_host
-    if algorithm == "tree":
-        return nccl_tree_all_reduce(num_ranks, nccl_tree_segments(num_ranks, size_bytes, per_host), per_host)
-    if algorithm == "in_switch":
-        return nvls_all_reduce(num_ranks, nvls_segments(num_ranks, size_bytes, per_host), per_host)
-    ring = _RINGS.get(collective)
-    return ring(num_ranks, per_host) if ring else build(collective, "ring", num_ranks, size_bytes)
-
-
-def _start_s(schedule: Schedule, protocol: Protocol, network: Network) -> float:
-    switch_s = network.spec.library.switch_latency_s
-    if switch_s is None or not _is_in_switch(schedule, network):
-        return protocol.start_s
-    return max(0.0, switch_s - 2 * protocol.link_latency_s)
-
-
-def _is_in_switch(schedule: Schedule, network: Network) -> bool:
-    return base_name(schedule.algorithm) == "nvls" and bool(network.spec.library.switch_share)
-
-
-def _over(schedule: Schedule, protocol: Protocol, network: Network, pace: float) -> Network:
-    """Return the network with the latencies and bandwidth share of a protocol, at a pace."""
-    library = network.spec.library
-    is_tree = base_name(schedule.algorithm) == "nccl_tree"
-    link_s = protocol.tree_link_latency_s if is_tree else protocol.link_latency_s
-    hop_s = protocol.tree_hop_latency_s if is_tree else protocol.hop_latency_s
-    if _is_in_switch(schedule, network) and library.switch_hop_latency_s is not None:
-        hop_s = library.switch_hop_latency_s
-    share = protocol.share * (library.tree_share or 1.0 if is_tree else 1.0) / pace
-
-    def paced(host: Host) -> Host:
-        link_rate, nic_rate = (share * link.bandwidth_bytes_per_s for link in (host.link, host.nics))
-        link = replace(host.link, latency_s=pace * link_s, bandwidth_bytes_per_s=link_rate)
-        nics = replace(host.nics, latency_s=pace * hop_s / 2, bandwidth_bytes_per_s=nic_rate)
-        return replace(host, link=link, nics=nics)
-
-    return dataclasses.replace(network, spec=with_ports(network.spec, paced, _IS_PORT, share))
+    collective, name = Collective(call.collective), _OWN_NAMES.get(algorithm, "nccl_ring")
+    if (collective, name) in ALGORITHMS:
+        return built_in(collective, name, call.num_ranks, call.size_bytes, ranks_per_host=call.ranks_per_host)
+    return build(collective, "ring", call.num_ranks, call.size_bytes)

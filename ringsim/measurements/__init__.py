@@ -5,10 +5,8 @@ from ringsim.measurements.log_reader import read_logs
 from ringsim.measurements.measurements import (
     CHAIN_TESTS,
     MESSAGE_TESTS,
-    OPENMPI,
     PLAIN_RING,
     PT2PT_BANDWIDTH,
-    RAW_SOCKETS,
     RING_TESTS,
     ROUNDS_PER_RUN,
     SENDRECV,
@@ -17,15 +15,17 @@ from ringsim.measurements.measurements import (
     TORCH,
     TOUCHED_BYTES,
     TRANSFER,
+    WITHOUT_SCHEDULE,
     CollectiveTimes,
     Measurements,
     Probe,
     ProbeKind,
+    RankHosts,
     RecordedRun,
     p10_p90,
     p95,
     pooled,
+    provenance,
 )
 from ringsim.measurements.nccl_settings import NCCL_ALGORITHMS, NCCL_PROTOCOLS, NOT_KNOWN, NcclSettings
 from ringsim.measurements.nccl_tests import busbw_factor
-from ringsim.measurements.provenance import RankHosts, provenance

@@ -1,22 +1,14 @@
 """Networks: the costs of messages and reductions, and the resources that they share."""
 
 from ringsim.network.fabric import lay_out, nic_share, with_ports
-from ringsim.network.file_format import network_text, quantities, scaled, value_of
-from ringsim.network.file_reader import load_network, preset_names, read_network
-from ringsim.network.network import (
-    BANDWIDTHS,
-    OF_THE_LIBRARY,
-    CalibratedCells,
-    Calibration,
-    MessageCosts,
-    Network,
-    parameter_names,
-)
+from ringsim.network.file import load_network, network_text, preset_names, read_network
+from ringsim.network.network import BANDWIDTHS, OF_THE_LIBRARY, CalibratedCells, Calibration, Network, parameter_names
 from ringsim.network.spec import (
     FabricPoint,
     Host,
     Link,
     MemoryRate,
+    MessageCosts,
     Nics,
     PlacedHost,
     Processor,
@@ -26,8 +18,9 @@ from ringsim.network.spec import (
     SlowLink,
     Spec,
     Tuning,
+    quantities,
+    scaled,
     with_free_bytes,
-    with_numbers,
 )
 from ringsim.network.topology import (
     NONE,

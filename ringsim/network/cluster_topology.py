@@ -1,4 +1,9 @@
-"""`ClusterTopology`: hosts, NICs, cores and switches as the engines see them, for one number of ranks."""
+"""`ClusterTopology`: hosts, NICs, cores and switches as the engines see them, for one number of ranks.
+
+`SharedMemoryTopology`: the ranks of one host, which read received chunks from each other's memory. The sender copies a
+chunk to shared memory, unless it is there already, and the receiver adds or copies it from there (see `MemoryPasses`).
+Tensors larger than a slot go in portions.
+"""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -6,9 +11,9 @@ from itertools import chain
 import numpy as np
 
 from ringsim.files import values
-from ringsim.network.fabric import Catalogue, RankLayout, lay_out, make_fabric
-from ringsim.network.spec import Spec
-from ringsim.network.topology import NONE, Floats, Ints, Paths, Processors, Topology, connection_keys
+from ringsim.network.fabric import Cables, Catalogue, Leaves, RankLayout, lay_out
+from ringsim.network.spec import MemoryRate, SharedMemory, Spec
+from ringsim.network.topology import NONE, Floats, Ints, Paths, Processors, Resources, Topology, connection_keys
 
 Use = tuple[Ints, Floats | float]  # a column of paths: the resource, and how much of it a byte takes
 
@@ -25,7 +30,7 @@ class ClusterTopology(Topology):
         self.num_ranks = num_ranks
         self._layout = layout
         self._number_hosts(layout, catalogue)
-        self._fabric = make_fabric(spec, layout, catalogue)
+        self._fabric: Cables | Leaves = (Cables if spec.cables else Leaves)(spec, layout, catalogue)
         self._fails = _failing_ranks(spec, num_ranks, catalogue)
         self.resources, self._extra_latency_s = catalogue.resources()
         self.processors = processors_of(spec, num_ranks, self._cores[layout.host_of_rank])
@@ -135,18 +140,12 @@ def processors_of(spec: Spec, num_ranks: int, cores: Ints, **instead: float) -> 
     cores: see `Processors`. instead: of the spec's costs.
     """
     slowdown = _slowdowns(spec, num_ranks)
+    costs = {field: getattr(spec.processor, field) for field in _COSTS} | instead
+    slowed = {field: cost / slowdown if field.endswith("_per_s") else cost * slowdown for field, cost in costs.items()}
+    return Processors(cores=cores, **slowed)
 
-    def cost(name: str) -> float:
-        own: float = getattr(spec.processor, name)
-        return instead.get(name, own)
 
-    return Processors(
-        send_overhead_s=cost("send_overhead_s") * slowdown,
-        receive_overhead_s=cost("receive_overhead_s") * slowdown,
-        reduce_bytes_per_s=cost("reduce_bytes_per_s") / slowdown,
-        cores=cores,
-        copy_bytes_per_s=cost("copy_bytes_per_s") / slowdown,
-    )
+_COSTS = ("send_overhead_s", "receive_overhead_s", "reduce_bytes_per_s", "copy_bytes_per_s")
 
 
 def _slowdowns(spec: Spec, num_ranks: int) -> Floats:
@@ -163,3 +162,62 @@ def _slowdowns(spec: Spec, num_ranks: int) -> Floats:
 def _check_rank(rank: int, place: str, num_ranks: int) -> None:
     if rank >= num_ranks:
         raise ValueError(f"{place} = {rank}: there are only ranks 0 to {num_ranks - 1}")
+
+
+def rate_at(costs: SharedMemory, published_bytes: int, touched_bytes: int) -> MemoryRate:
+    """Return the rates for the bytes that a rank publishes at a time and the bytes that it touches.
+
+    Seconds per byte are interpolated in the logarithm of bytes. If a rank touches at most twice the bytes that it
+    publishes (sent and received), they are in the caches.
+    """
+    at = np.log([rate.published_bytes for rate in costs.rates])
+    published = max(published_bytes, 1)
+
+    def seconds(name: str) -> float:
+        return float(np.interp(np.log(published), at, [1 / getattr(rate, name) for rate in costs.rates]))
+
+    ends = np.log([2 * published, max(costs.touched_bytes, 2 * published + 1)])
+    missing = float(np.interp(np.log(max(touched_bytes, 1)), ends, [0.0, 1.0]))  # the part that is not in the caches
+    rates = {}
+    for name in ("copy_bytes_per_s", "reduce_bytes_per_s", "reduce_into_bytes_per_s"):
+        taken_s = missing * seconds(name) + (1 - missing) * seconds(f"cached_{name}")
+        rates[name] = 1 / taken_s if taken_s else np.inf
+    return MemoryRate(published, **rates)
+
+
+class SharedMemoryTopology(Topology):
+    """One core per rank, or the cores of the host if it has fewer than ranks.
+
+    rate: of one core.
+    """
+
+    def __init__(self, spec: Spec, num_ranks: int, published_bytes: int | None, touched_bytes: int | None) -> None:
+        """published_bytes: by each rank at a time; None: a full slot.
+
+        touched_bytes: memory that a rank touches between two collectives of the same tensor; None: as measured.
+        """
+        self.num_ranks, self.jitter, costs = num_ranks, spec.jitter, spec.host.shared_memory
+        assert costs is not None
+        published_bytes = costs.slot_bytes if published_bytes is None else published_bytes
+        self.rate = rate_at(costs, published_bytes, costs.touched_bytes if touched_bytes is None else touched_bytes)
+        cores = spec.host.cores
+        if cores is not None and cores < num_ranks:
+            self.resources = Resources.steady(("host0.cores",), np.array([float(cores)]))
+            core_of_rank = np.zeros(num_ranks, dtype=np.int64)
+        else:
+            names = tuple(f"rank{rank}.core" for rank in range(num_ranks))
+            self.resources = Resources.steady(names, np.ones(num_ranks))
+            core_of_rank = np.arange(num_ranks)
+        own = {field: getattr(self.rate if field.endswith("_per_s") else costs, field) for field in _COSTS}
+        self.processors: Processors = processors_of(spec, num_ranks, core_of_rank, **own)
+        self._latency_s = costs.latency_s
+
+    def paths(self, src: Ints, dst: Ints) -> Paths:  # noqa: ARG002  whose copies are the receiver's own work
+        """Return the paths of sends: copies by the sender's core."""
+        copies: Floats = self.processors.copy_bytes_per_s[src]
+        return Paths(
+            latency_s=np.full(len(src), self._latency_s),
+            bytes_per_s=copies,
+            resource=self.processors.cores[src][:, None],
+            use_per_byte=(1 / copies)[:, None],
+        )

@@ -1,4 +1,4 @@
-"""`RankLayout`: the host and NIC of each rank; `Fabric`: the switches or cables between hosts.
+"""`RankLayout`: the host and NIC of each rank; `Leaves`, `Cables`: the switches or cables between hosts.
 
 `nic_share` is the rate of NICs by the number of hosts, where nothing is known of switches and cables.
 """
@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from ringsim.network.spec import Cable, FabricPoint, Failure, Host, Link, SlowLink, Spec, Switch
+from ringsim.network.spec import Cable, FabricPoint, Failure, Host, Link, SlowLink, Spec
 from ringsim.network.topology import NONE, Floats, Ints, Resources
 
 
@@ -209,25 +209,11 @@ class HostPath(NamedTuple):
     resources: Sequence[Ints]
 
 
-class Fabric(Protocol):
-    """The network to which hosts are attached."""
-
-    def host_path(self, src_host: Ints, dst_host: Ints) -> HostPath:
-        """Return the paths of these pairs of hosts; arbitrary for a host to itself."""
-
-
-def make_fabric(spec: Spec, layout: RankLayout, catalogue: Catalogue) -> Fabric:
-    """Return the fabric of the spec, with its links in the catalogue."""
-    if spec.cables:
-        return _Cables(spec.cables, layout.names, catalogue)
-    return _Leaves(spec.switch, layout, catalogue)
-
-
-class _Leaves:
+class Leaves:
     """Leaf switches with `hosts_per_leaf` hosts each, below a core without limits."""
 
-    def __init__(self, switch: Switch, layout: RankLayout, catalogue: Catalogue) -> None:
-        self._switch = switch
+    def __init__(self, spec: Spec, layout: RankLayout, catalogue: Catalogue) -> None:
+        self._switch = switch = spec.switch
         self._leaf_of_host = np.arange(len(layout.hosts)) // (switch.hosts_per_leaf or len(layout.hosts))
         num_leaves = int(self._leaf_of_host[-1]) + 1
         uplink = self._uplinks(layout, num_leaves) if num_leaves > 1 else np.full(1, np.inf)
@@ -244,6 +230,7 @@ class _Leaves:
         return mean * (self._switch.hosts_per_leaf or 1) / self._switch.oversubscription
 
     def host_path(self, src_host: Ints, dst_host: Ints) -> HostPath:
+        """Return the paths of these pairs of hosts; arbitrary for a host to itself."""
         src_leaf, dst_leaf = self._leaf_of_host[src_host], self._leaf_of_host[dst_host]
         across = src_leaf != dst_leaf
         longer = self._switch.latency_s + self._switch.uplink_latency_s
@@ -251,11 +238,11 @@ class _Leaves:
         return HostPath(self._switch.latency_s + across * longer, (up, down))
 
 
-class _Cables:
+class Cables:
     """Cables between hosts and switches; messages take a path with the fewest links, the first in file order."""
 
-    def __init__(self, cables: Sequence[Cable], hosts: Sequence[str], catalogue: Catalogue) -> None:
-        self._hosts = hosts
+    def __init__(self, spec: Spec, layout: RankLayout, catalogue: Catalogue) -> None:
+        self._hosts, cables = layout.names, spec.cables
         self._latency = np.array([cable.latency_s for cable in cables])
         self._ways = neighbours(cables)
         self._there, self._back = _number(cables, catalogue)

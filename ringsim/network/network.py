@@ -1,19 +1,18 @@
 """`Network`: the costs of messages and reductions between ranks, and the timings it was calibrated from."""
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Self
 
 import msgspec
 import numpy as np
 
 from ringsim.files import Record, finite_or_none, naming_place, values
-from ringsim.network.cluster_topology import ClusterTopology
+from ringsim.network.cluster_topology import ClusterTopology, SharedMemoryTopology
 from ringsim.network.fabric import lay_out, on_hosts
-from ringsim.network.shared_memory import SharedMemoryTopology
-from ringsim.network.spec import Host, Link, Processor, SharedMemory, Spec, require_number, require_quantities
+from ringsim.network.spec import MessageCosts, SharedMemory, Spec, require_number, require_quantities, with_numbers
 from ringsim.network.topology import Topology
 
 _UNIFORM = "uniform"
@@ -92,27 +91,6 @@ def parameter_names(protocols: Iterable[str]) -> list[str]:
     """Return the names of all parameters of a fit to logs with these protocols, in order."""
     of_protocols = [f"{protocol} {key}" for protocol in protocols for key in _OF_A_PROTOCOL]
     return [*BANDWIDTHS, *of_protocols, *OF_THE_LIBRARY]
-
-
-class MessageCosts(NamedTuple):
-    """The costs of a message on a uniform network; see `Network.uniform`."""
-
-    latency_s: float
-    bandwidth_bytes_per_s: float
-    reduce_bytes_per_s: float = math.inf
-    gap_s: float = 0.0
-    receive_overhead_s: float = 0.0
-
-    @classmethod
-    def from_spec(cls, spec: Spec) -> Self:
-        link, rank = spec.host.link, spec.processor
-        overheads_s = rank.send_overhead_s, rank.receive_overhead_s
-        return cls(link.latency_s, link.bandwidth_bytes_per_s, rank.reduce_bytes_per_s, *overheads_s)
-
-    @property
-    def spec(self) -> Spec:
-        processor = Processor(self.gap_s, self.receive_overhead_s, self.reduce_bytes_per_s)
-        return Spec(host=Host(link=Link(self.latency_s, self.bandwidth_bytes_per_s)), processor=processor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +190,10 @@ class Network:
     def with_spec(self, **changes: Any) -> Self:
         return replace(self, spec=msgspec.structs.replace(self.spec, **changes))
 
+    def with_numbers(self, change: Callable[[str, str, float], Any]) -> Self:
+        """Return the network with `change(place, field, number)` for each number of its spec."""
+        return replace(self, spec=with_numbers(self.spec, change))
+
     def on_hosts(self, num_hosts: int) -> Self:
         """Return the network as a collective among this many hosts sees it: its NICs have the rate of `fabric`.
 
@@ -237,9 +219,8 @@ class Network:
 
         Raises ValueError as `topology` does.
         """
-        assert self.shared_memory is not None
         self.topology(num_ranks)  # refuses too many ranks
-        return SharedMemoryTopology(self.spec, num_ranks, self.shared_memory, published_bytes, touched_bytes)
+        return SharedMemoryTopology(self.spec, num_ranks, published_bytes, touched_bytes)
 
     def require_priced(self, num_ranks: int) -> None:
         """Raise ValueError if a message between neighbouring ranks takes no time, except on a uniform network.

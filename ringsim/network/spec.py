@@ -1,10 +1,8 @@
 """`Spec`: the contents of a network file as data; `docs/reference/files.md` describes each table."""
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import fields, is_dataclass, replace
-from functools import partial
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple, Self
 
 import msgspec
 from msgspec import structs
@@ -304,22 +302,69 @@ class Spec(Table, frozen=True):
         return self.num_hosts * self.ranks_per_host
 
 
-def with_numbers(value: Any, change: Callable[[str, float], Any]) -> Any:
-    """Return a network, a spec or part of one with `change(field, number)` for each number, at any depth."""
-    if isinstance(value, tuple):
-        return tuple(with_numbers(inner, change) for inner in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        names: Iterable[str] = [field.name for field in fields(value)]
-        replaced: Callable[..., Any] = partial(replace, value)
-    elif isinstance(value, msgspec.Struct):
-        names, replaced = value.__struct_fields__, partial(structs.replace, value)
-    else:
-        return value
+class MessageCosts(NamedTuple):
+    """The costs of a message on a uniform network; see `Network.uniform`."""
+
+    latency_s: float
+    bandwidth_bytes_per_s: float
+    reduce_bytes_per_s: float = math.inf
+    gap_s: float = 0.0
+    receive_overhead_s: float = 0.0
+
+    @classmethod
+    def from_spec(cls, spec: Spec) -> Self:
+        link, rank = spec.host.link, spec.processor
+        overheads_s = rank.send_overhead_s, rank.receive_overhead_s
+        return cls(link.latency_s, link.bandwidth_bytes_per_s, rank.reduce_bytes_per_s, *overheads_s)
+
+    @property
+    def spec(self) -> Spec:
+        processor = Processor(self.gap_s, self.receive_overhead_s, self.reduce_bytes_per_s)
+        return Spec(host=Host(link=Link(self.latency_s, self.bandwidth_bytes_per_s)), processor=processor)
+
+
+def with_numbers(part: Any, change: Callable[[str, str, float], Any], place: str = "") -> Any:
+    """Return a spec, or part of one, with `change(place, field, number)` for each number, at any depth.
+
+    place: by the keys of the file, such as "host.nic.latency"; the same for all tables of a list.
+    """
+    if isinstance(part, tuple):
+        return tuple(with_numbers(inner, change, place) for inner in part)
+    if not isinstance(part, msgspec.Struct):
+        return part
     changed = {}
-    for name in names:
-        inner = getattr(value, name)
-        changed[name] = change(name, inner) if values.is_number(inner) else with_numbers(inner, change)
-    return replaced(**changed)
+    for field, key in zip(part.__struct_fields__, part.__struct_encode_fields__, strict=True):
+        inner, there = getattr(part, field), f"{place}.{key}".removeprefix(".")
+        changed[field] = change(there, field, inner) if values.is_number(inner) else with_numbers(inner, change, there)
+    return structs.replace(part, **changed)
+
+
+def quantities(spec: Spec) -> dict[str, float]:
+    """Return each number of the tables by its place, as in `with_numbers`; of a list of tables, the last one's."""
+    numbers: dict[str, float] = {}
+
+    def noted(place: str, _field: str, number: float) -> float:
+        numbers[place] = number
+        return number
+
+    with_numbers(spec, noted)
+    return {place: number for place, number in numbers.items() if "." in place}
+
+
+def scaled(spec: Spec, ratios: Mapping[str, float]) -> Spec:
+    """Return the spec with the quantities multiplied by `ratios`, whose keys are places as in `with_numbers`.
+
+    Shares are limited to 1. Places that the spec lacks are ignored.
+    """
+
+    def times(place: str, field: str, number: float) -> float:
+        if place not in ratios:
+            return number
+        product = number * ratios[place]
+        return min(product, 1.0) if field.endswith("share") else round(product) if isinstance(number, int) else product
+
+    larger: Spec = with_numbers(spec, times)
+    return larger
 
 
 FREE_BYTES_PER_S = 1e300  # bytes take no time, yet it is a rate: a network on which nothing costs anything is refused
@@ -328,7 +373,7 @@ FREE_BYTES_PER_S = 1e300  # bytes take no time, yet it is a rate: a network on w
 def with_free_bytes(spec: Spec) -> Spec:
     """Return the spec with bytes that take no time; latencies and overheads remain, also of slow links and cores."""
 
-    def free(field: str, number: float) -> float:
+    def free(_place: str, field: str, number: float) -> float:
         return FREE_BYTES_PER_S if field.endswith("_per_s") else 0 if field == "burst_bytes" else number
 
     free_spec: Spec = with_numbers(spec, free)

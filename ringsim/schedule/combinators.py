@@ -5,8 +5,9 @@ A result is a `Relay` wherever that is possible.
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,8 +16,7 @@ import numpy.typing as npt
 from ringsim.files import quoted
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.steps import Copies, Relay, Steps
-from ringsim.schedule.table import Ints, ScheduleError, TransferTable
+from ringsim.schedule.steps import Copies, Ints, Relay, ScheduleError, Steps, TransferTable
 from ringsim.schedule.user_steps import MAX_CHUNKS, require_count, whole_numbers
 
 MOST_HOPS = 2**20  # of a relay; larger schedules are listed when their table is accessed, if memory permits
@@ -159,24 +159,24 @@ def on_groups(
         raise ScheduleError(f"on_groups: {schedule}: each group must have {schedule.num_ranks} different ranks")
     if members[0] < 0 or members[-1] >= num_ranks or start.min() < 0 or start.max() + schedule.num_chunks > num_chunks:
         raise ScheduleError(f"on_groups: {schedule}: not within {num_ranks} ranks and {num_chunks} chunks")
-    steps = _in_groups(schedule.steps, ranks, start)
+    steps = _copied(schedule.steps, [partial(_renamed, *group) for group in zip(ranks, start, strict=True)])
     return Schedule(collective, schedule.algorithm, num_ranks, num_chunks, steps, schedule.partition)
 
 
-def _in_groups(steps: Steps, ranks: Ints, first_chunk: Ints) -> Steps:
-    if steps.relay and len(steps.relay.src) * len(ranks) <= MOST_HOPS:
-        relays = (_renamed(steps.relay, group, first) for group, first in zip(ranks, first_chunk, strict=True))
-        return Steps.relayed(Relay.joined(list(relays)))
+def _copied(steps: Steps, changes: Sequence[Callable[[Any], Any]], moved: tuple[Steps, Ints] | None = None) -> Steps:
+    """Return steps with several changed copies of all transfers; changes: of the columns of a relay or a table."""
+    if steps.relay and (len(changes) == 1 or len(steps.relay.src) * len(changes) <= MOST_HOPS):
+        return Steps.relayed(Relay.joined([change(steps.relay) for change in changes]))
 
     def make() -> TransferTable:
-        groups = ranks.astype(np.int32), first_chunk.astype(np.int32)
-        return TransferTable.joined([_renamed(steps.table, group, first) for group, first in zip(*groups, strict=True)])
+        return TransferTable.joined([change(steps.table) for change in changes])
 
-    return Steps(len(steps), steps.num_transfers * len(ranks), make)
+    return Steps(len(steps), steps.num_transfers * len(changes), make, moved=moved)
 
 
-def _renamed(rows: _Rows, ranks: Any, first_chunk: int) -> _Rows:
-    return replace(rows, src=ranks[rows.src], dst=ranks[rows.dst], chunk=_scaled(rows.chunk, 1, first_chunk))
+def _renamed(ranks: Ints, first_chunk: int, rows: _Rows) -> _Rows:
+    new: Any = ranks.astype(rows.src.dtype)
+    return replace(rows, src=new[rows.src], dst=new[rows.dst], chunk=_scaled(rows.chunk, 1, first_chunk))
 
 
 def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.integer]) -> Schedule:
@@ -205,25 +205,17 @@ def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.inte
         )
     shares = np.arange(schedule.num_chunks).reshape(num_shares, -1)
     new_chunk = shares[_permuted_shares(schedule.collective, new_rank)].ravel()
-    return replace(schedule, steps=_permuted(schedule.steps, new_rank, new_chunk))
+
+    def permuted(rows: _Rows) -> _Rows:
+        return replace(_renamed(new_rank, 0, rows), chunk=new_chunk.astype(rows.chunk.dtype)[rows.chunk])
+
+    return replace(schedule, steps=_copied(schedule.steps, [permuted], moved=(schedule.steps, new_rank)))
 
 
 def _permuted_shares(collective: Collective, new_rank: Ints) -> Ints:
     if collective is Collective.ALL_TO_ALL:
         return (len(new_rank) * new_rank[:, np.newaxis] + new_rank).ravel()
     return new_rank if collective.num_shares(2) > 1 else np.zeros(1, np.int64)
-
-
-def _permuted(steps: Steps, new_rank: Ints, new_chunk: Ints) -> Steps:
-    if steps.relay:
-        relay = _renamed(steps.relay, new_rank, 0)
-        return Steps.relayed(replace(relay, chunk=new_chunk[steps.relay.chunk]))
-
-    def make() -> TransferTable:
-        table = _renamed(steps.table, new_rank.astype(np.int32), 0)
-        return replace(table, chunk=new_chunk.astype(np.int32)[table.chunk])
-
-    return Steps(len(steps), steps.num_transfers, make, moved=(steps, new_rank))
 
 
 def on_channel(schedule: Schedule, channel: int) -> Schedule:
@@ -237,17 +229,13 @@ def on_channel(schedule: Schedule, channel: int) -> Schedule:
     """
     _require_schedules("on_channel", schedule)
     require_count("channel", channel, least=0)
-    steps = schedule.steps
     if not channel:
         return schedule
-    if steps.relay:
-        relay = replace(steps.relay, channel=_scaled(steps.relay.channel, 1, channel))
-        return replace(schedule, steps=Steps.relayed(relay))
 
-    def make() -> TransferTable:
-        return replace(steps.table, channel=_scaled(steps.table.channel, 1, channel))
+    def moved(rows: _Rows) -> _Rows:
+        return replace(rows, channel=_scaled(rows.channel, 1, channel))
 
-    return replace(schedule, steps=Steps(len(steps), steps.num_transfers, make))
+    return replace(schedule, steps=_copied(schedule.steps, [moved]))
 
 
 def split(schedule: Schedule, segments: int) -> Schedule:

@@ -5,7 +5,7 @@ these two columns.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from ringsim.limits import require_memory
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.table import AnyInts, Bools, Ints, Rows, TransferTable, stable_order
+from ringsim.schedule.steps import AnyInts, Bools, Ints, Rows, TransferTable, stable_order
 
 NO_ROW = -1  # in place of a row: the version that the rank has held from the start, or nothing to wait for
 BYTES_MADE = 100  # of memory for each transfer, while it or the arrows between its rows are made, at most
@@ -82,8 +82,7 @@ def _flow(schedule: Schedule, rows: TransferTable) -> Flow:
     sent, written = (pair(rank, rows.chunk, schedule.num_ranks, schedule.num_chunks) for rank in (rows.src, rows.dst))
     writes = Occurrences(written, rows.step)
     reads = writes.last_until(sent, rows.step - 1)  # a step sends the versions from before the step
-    columns = {field.name: getattr(rows, field.name) for field in fields(TransferTable)}
-    return Flow(**columns, reads=reads, replaces=writes.previous())
+    return Flow(**rows.columns(), reads=reads, replaces=writes.previous())
 
 
 class Occurrences:
@@ -179,7 +178,7 @@ def dependencies(schedule: Schedule, *, in_order: bool = False) -> Dependencies:
         before_on_connection = Occurrences(connection, step).previous()
         before_in_chunk[connection[before_in_chunk] == connection] = NO_ROW  # it waits for that one as it is
     return Dependencies(
-        **{field.name: getattr(rows, field.name) for field in fields(TransferTable)},
+        **rows.columns(),
         data_dependency=data_dependency,
         before_on_channel=before_on_channel,
         before_on_connection=before_on_connection,

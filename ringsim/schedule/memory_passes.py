@@ -13,7 +13,7 @@ import numpy as np
 from ringsim.schedule.collective import held_at_end
 from ringsim.schedule.flow import NO_ROW, Flow, FlowRow, Occurrences, flow, pair
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.table import Bools
+from ringsim.schedule.steps import Bools
 
 
 @dataclass(frozen=True, slots=True, eq=False)

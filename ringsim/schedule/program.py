@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ringsim.schedule.flow import NO_ROW, FlowRow, flow_of_rank
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.table import NEVER
+from ringsim.schedule.steps import NEVER
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from ringsim.files import quoted
 from ringsim.limits import require_memory
-from ringsim.schedule.steps import Steps
-from ringsim.schedule.table import BYTES_LISTED, ScheduleError, Transfer, TransferTable
+from ringsim.schedule.steps import BYTES_LISTED, ScheduleError, Steps, Transfer, TransferTable
 
 ArrayColumns = tuple[npt.NDArray[np.integer | np.bool_], ...]  # one for each field of a transfer
 LARGEST = 2**63 - 1  # that fits into a column

@@ -20,7 +20,7 @@ from ringsim.estimates import Estimate
 from ringsim.libraries import OURS, copy_s
 from ringsim.limits import REPORT_DRAWN_PAIRS, REPORT_FITS, REPORT_RANKS, SWEPT_TRANSFERS
 from ringsim.measurements import Measurements, p10_p90
-from ringsim.network import Network, with_numbers
+from ringsim.network import Network
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective
 from ringsim.training_step import BucketCaps, DdpConfig, DdpStep, StepProfile, predict_ddp, recommend, sweep_caps
@@ -109,9 +109,9 @@ def attribute(cluster: Network, num_ranks: int, size_bytes: int) -> Attribution:
 # A network without any costs is refused; latencies therefore become tiny instead of 0.
 _TAKEN_AWAY: dict[Bound, Callable[[Network], Network]] = {
     Bound.STRAGGLER: lambda cluster: cluster.with_spec(slow_ranks=(), slow_links=()),
-    Bound.CORES: lambda cluster: with_numbers(cluster, lambda field, number: None if field == "cores" else number),
-    Bound.LATENCY: lambda cluster: with_numbers(
-        cluster, lambda field, number: 1e-300 if field in _LATENCIES else number
+    Bound.CORES: lambda cluster: cluster.with_numbers(lambda _, field, number: None if field == "cores" else number),
+    Bound.LATENCY: lambda cluster: cluster.with_numbers(
+        lambda _, field, number: 1e-300 if field in _LATENCIES else number
     ),
 }
 

@@ -4,7 +4,7 @@ import math
 import random
 from dataclasses import replace
 
-from ringsim.registry.algorithms import ALGORITHMS
+from ringsim.registry import ALGORITHMS
 from tests.fuzz.calls import COALESCED, EXOTIC, GATHERS, IN_PLACE, NAMES, REDUCING, Call
 from tests.fuzz.case import chance
 from tests.fuzz.views import COMPLEX_ONLY, READ_ONLY, WRITABLE

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ringsim.libraries import Call, Plan
-from ringsim.libraries.table import NCCL
+from ringsim.libraries.library import NCCL
 from ringsim.network import Network, SlowLink, load_network, network_text, read_network
 from ringsim.schedule import Collective
 from tests.ringsim.commands import written

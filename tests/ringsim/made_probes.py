@@ -2,10 +2,10 @@
 
 from msgspec.structs import replace
 
-from ringsim.calibration.probe_times import shift_s
+from ringsim.calibration.host_costs import shift_s
 from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe
 from ringsim.network import Host, Link, Network, Nics, Processor, SlowLink, Spec
-from ringsim.registry.algorithms import build
+from ringsim.registry import build
 from ringsim.schedule.collective import Collective
 from ringsim.simulation import IN_ORDER, predict_time
 

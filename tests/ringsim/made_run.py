@@ -5,7 +5,7 @@ from ringsim.calibration import ComparedCase, Comparison, Timing
 from ringsim.calibration.comparison import issued_s
 from ringsim.libraries import Call
 from ringsim.measurements.measurements import TRANSFER, RecordedRun
-from ringsim.registry.algorithms import build
+from ringsim.registry import build
 from ringsim.simulation import IN_ORDER
 
 NETWORK = Network.uniform(1e-5, 1e9, 4e9, 1e-6, 2e-6)

@@ -13,7 +13,7 @@ from netns_testbed.description import network_text
 from netns_testbed.plan import TORCHRUN, burst_bytes, owner, parse_tc_rate, plan, queue_bytes
 from netns_testbed.testbed import Testbed
 from netns_testbed.torchrun import AGENT, EXIT_BARRIER, is_shown
-from ringsim.network.file_reader import read_network
+from ringsim.network.file import read_network
 from tests.refusals import said_by
 from tests.ringsim.topologies import capacities
 

@@ -17,7 +17,7 @@ from collectives.probes.workloads import IN_FLIGHT, RESTED_CALLS, ProbeWorkload,
 from collectives.runtime import Executor, transport_in_use
 from ringsim.calibration import calibrate, calibrate_uniform
 from ringsim.measurements.measurements import ROUNDS_PER_RUN, Measurements, ProbeKind
-from ringsim.registry.algorithms import build
+from ringsim.registry import build
 from ringsim.schedule.collective import Collective
 from tests.collectives.shared_groups import sharing_group
 from tests.ranks import RankPool

@@ -18,7 +18,8 @@ from tests.ranks import run_forked_programs
 LIMIT_S = 240.0  # less than the limit of a test
 BACKEND = "cpu:gloo,cuda:nccl"
 IMPORTS = """
-import atexit, copy, ctypes, multiprocessing, os, signal, subprocess, sys, threading, torch, torch.distributed as dist
+import atexit, copy, ctypes, io, multiprocessing, os, pickle, signal, subprocess, sys, threading
+import numpy, torch, torch.distributed as dist
 from torch import nn"""
 HEAD = f"""{IMPORTS}
 never = threading.Event()
@@ -35,7 +36,7 @@ _RECORDERS: list[Forked] = []  # one that is kept for many programs, or none
 
 
 def recorded(
-    program: Path,
+    program: Path | str,
     *arguments: str,
     num_ranks: int = 8,
     rank: int = 0,
@@ -47,8 +48,12 @@ def recorded(
 ) -> Any:
     """Return the trace of the program, or why there is none.
 
-    call: what to do in the recorder's process instead. also: further fields of the request.
+    program: a file, or the text of a file `train.py`. call: what to do in the recorder's process instead. also: further
+    fields of the request.
     """
+    if isinstance(program, str):
+        text, program = program, nursery().new_folder() / "train.py"
+        program.write_text(text)
     place = num_ranks, rank, 8
     request = TraceRequest(str(program), arguments, False, *place, num_steps, "", is_fake, device=device, **also)
     if not _RECORDERS or _RECORDERS[0].home.is_closed:
@@ -62,7 +67,7 @@ def recorded(
     return answer.value
 
 
-def trace_of(program: Path, *arguments: str, **options: Any) -> ProgramTrace:
+def trace_of(program: Path | str, *arguments: str, **options: Any) -> ProgramTrace:
     """Return the trace of a program that can be recorded."""
     trace = recorded(program, *arguments, **options)
     assert isinstance(trace, ProgramTrace), f"{trace}; it wrote:\n{_RECORDERS[0].log.read_text()[-4000:]}"

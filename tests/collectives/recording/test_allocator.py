@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectives.recording.allocator import MIB, CachingAllocator
+from collectives.recording.memory import MIB, CachingAllocator
 
 
 @pytest.mark.parametrize(

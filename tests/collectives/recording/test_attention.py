@@ -1,7 +1,5 @@
 """The kernels of attention in a recording: those of a GPU without data, those of a CPU with data."""
 
-from pathlib import Path
-
 import pytest
 
 from ringsim.traces import Device
@@ -94,17 +92,10 @@ KERNELS = {
 }
 
 
-@pytest.fixture
-def attention(tmp_path: Path) -> Path:
-    """Return a program with the ways of attention."""
-    (program := tmp_path / "attention.py").write_text(PROGRAM)
-    return program
-
-
-def flops_of(program: Path, way: str, is_fake: bool) -> dict[str, list[int]]:
+def flops_of(way: str, is_fake: bool) -> dict[str, list[int]]:
     """Return the operations of each call of an operator that has some."""
     flops: dict[str, list[int]] = {}
-    trace = trace_of(program, way, is_fake=is_fake, device=Device.CUDA)
+    trace = trace_of(PROGRAM, way, is_fake=is_fake, device=Device.CUDA)
     assert not trace.is_compiled
     for event in trace.steps[0].events:
         for operator in event.operators:
@@ -114,25 +105,25 @@ def flops_of(program: Path, way: str, is_fake: bool) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("way", [pytest.param(way, marks=[pytest.mark.slow] * (way == "flex")) for way in KERNELS])
-def test_without_data_attention_runs_by_the_kernel_of_a_gpu(attention: Path, way: str) -> None:
+def test_without_data_attention_runs_by_the_kernel_of_a_gpu(way: str) -> None:
     """Which one depends on dtype and mask; a backward pass costs 2.5 times as much."""
     name, flops = KERNELS[way]
     backward = [operations * 5 // 2 for operations in flops]
-    assert flops_of(attention, way, is_fake=True) == {name: flops, f"{name}_backward": backward}
+    assert flops_of(way, is_fake=True) == {name: flops, f"{name}_backward": backward}
 
 
-def test_the_program_may_choose_the_kernel(attention: Path) -> None:
+def test_the_program_may_choose_the_kernel() -> None:
     """`sdpa_kernel` is obeyed, and inference mode has the same kernels."""
-    assert set(flops_of(attention, "math", is_fake=True)) == {"aten.bmm"}
-    assert flops_of(attention, "inference", is_fake=True) == {FLASH: [SQUARE]}
+    assert set(flops_of("math", is_fake=True)) == {"aten.bmm"}
+    assert flops_of("inference", is_fake=True) == {FLASH: [SQUARE]}
     # Two products forward and five backward, of which one and two have values of half the width.
     expected = {CUDNN: [SQUARE * 3 // 4], f"{CUDNN}_backward": [SQUARE * 2]}
-    assert flops_of(attention, "priority", is_fake=True) == expected
+    assert flops_of("priority", is_fake=True) == expected
 
 
-def test_with_data_attention_runs_by_the_kernel_of_a_cpu(attention: Path) -> None:
+def test_with_data_attention_runs_by_the_kernel_of_a_cpu() -> None:
     """Also on sharded heads; a CPU has none for parts of a sequence, which is told in one line."""
     of_cpu = f"{FLASH}_for_cpu"
-    assert flops_of(attention, "sharded", is_fake=False)[of_cpu] == KERNELS["sharded"][1]
-    told = recorded(attention, "context", device=Device.CUDA)
+    assert flops_of("sharded", is_fake=False)[of_cpu] == KERNELS["sharded"][1]
+    told = recorded(PROGRAM, "context", device=Device.CUDA)
     assert told.endswith("RuntimeError: attention on parts of a sequence needs kernels of a GPU: record with --fake")

@@ -1,7 +1,5 @@
 """`ringsim trace --fake --assume balanced`: mixtures of experts whose routers choose all experts equally often."""
 
-from pathlib import Path
-
 import pytest
 
 from ringsim.traces import AssumedValues, Device
@@ -53,11 +51,10 @@ CASES += [(way, "bincount") for way in ("sort", "multinomial", "argmax")]
 
 @pytest.mark.parametrize("device", list(Device))
 @pytest.mark.parametrize("case", CASES, ids="-".join)
-def test_balanced_experts_get_equally_many_tokens(tmp_path: Path, case: tuple[str, str], device: Device) -> None:
+def test_balanced_experts_get_equally_many_tokens(case: tuple[str, str], device: Device) -> None:
     """Each rank sends and receives as many rows as it has, and each of its experts computes an equal part of them."""
-    (program := tmp_path / "train.py").write_text(HEAD + MIXTURE)
     options = {"is_fake": True, "num_ranks": RANKS, "device": device, "assume": AssumedValues.BALANCED}
-    (step,) = trace_of(program, *case, device.value, **options).steps
+    (step,) = trace_of(HEAD + MIXTURE, *case, device.value, **options).steps
     rows = TOKENS * CHOICES
     assert [call.size_bytes for call in step.calls] == [8 * EXPERTS, 4 * rows * WIDTH, 4 * rows * WIDTH]
     products = [operator for event in step.events for operator in event.operators if operator.flops]

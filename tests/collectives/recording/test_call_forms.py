@@ -40,7 +40,7 @@ def call_forms() -> Iterator[tuple[list[str], str, int, dict[str, int]]]:
 
 
 @pytest.mark.parametrize("backend", [BACKEND, "ring"])
-def test_each_form_of_a_call_is_recorded_once(backend: str, tmp_path: Path) -> None:
+def test_each_form_of_a_call_is_recorded_once(backend: str) -> None:
     """With options, with what torch's overloads take in their place, or with neither; each argument also by keyword."""
     in_barrier = 4 if backend == "ring" else 0  # which sums one number
     expected = {
@@ -49,8 +49,7 @@ def test_each_form_of_a_call_is_recorded_once(backend: str, tmp_path: Path) -> N
         for method in methods
         for form, root in forms.items()
     }
-    (program := tmp_path / "train.py").write_text(HEAD.replace(BACKEND, backend) + PROGRAM)
-    (step,) = trace_of(program, *expected, num_ranks=4).steps
+    (step,) = trace_of(HEAD.replace(BACKEND, backend) + PROGRAM, *expected, num_ranks=4).steps
     recorded: list[list[tuple[str, int, int]]] = [[]]
     for call in step.calls:
         if call.collective == "send":  # which follows each form

@@ -1,7 +1,5 @@
 """torch.compile with --fake: kernels, their bytes, what is saved for the backward pass, and what is not captured."""
 
-from pathlib import Path
-
 import pytest
 
 from ringsim.traces import FUSED, Device, ProgramTrace, TraceEvent, TraceEventKind
@@ -65,17 +63,9 @@ FUNCTIONS = {
 }
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    """A program that runs its texts: the first once, the others in each step, with a barrier after each."""
-    path = tmp_path / "program.py"
-    path.write_text(PROGRAM)
-    return path
-
-
-def recorded(program: Path, setup: str, *works: str, is_fake: bool = True) -> ProgramTrace:
-    """Return the trace of the program for GPUs."""
-    return trace_of(program, setup, *works, is_fake=is_fake, device=Device.CUDA)
+def recorded(setup: str, *works: str, is_fake: bool = True) -> ProgramTrace:
+    """Return the trace of a program for GPUs: the first text runs once, the others in each step, then a barrier."""
+    return trace_of(PROGRAM, setup, *works, is_fake=is_fake, device=Device.CUDA)
 
 
 def kernels(event: TraceEvent) -> dict[str, int]:
@@ -85,11 +75,11 @@ def kernels(event: TraceEvent) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_bytes_of_kernels(program: Path) -> None:
+def test_bytes_of_kernels() -> None:
     """Of functions without gradients."""
     setup = "parts = [" + ", ".join(f"torch.compile(lambda: {function})" for function in FUNCTIONS) + "]"
     works = [f"with torch.no_grad(): parts[{index}](); x.sort()" for index in range(len(FUNCTIONS))]
-    trace = recorded(program, setup, *works)
+    trace = recorded(setup, *works)
     computations = [event for event in trace.steps[0].events if event.operators]
     found = dict(zip(FUNCTIONS, map(kernels, computations), strict=False))
     assert found == FUNCTIONS
@@ -125,10 +115,10 @@ FORMS = {
 
 
 @pytest.mark.slow
-def test_forms_of_compiling(program: Path) -> None:
+def test_forms_of_compiling() -> None:
     """A module, a function, nested, with recomputation, within and around data parallelism: with all its calls."""
     setup = ";;".join([NET, *(f"net = make();;{form};;models.append(model)" for form in FORMS)])
-    trace = recorded(program, setup, *(f"models[{index}](x).sum().backward()" for index in range(len(FORMS))))
+    trace = recorded(setup, *(f"models[{index}](x).sum().backward()" for index in range(len(FORMS))))
     calls = dict.fromkeys(FORMS, 0)
     remaining = iter(FORMS)
     form, found = next(remaining), []
@@ -145,12 +135,12 @@ def test_forms_of_compiling(program: Path) -> None:
     assert not trace.is_compiled
 
 
-def test_memory_is_that_of_the_compiled_graph(program: Path) -> None:
+def test_memory_is_that_of_the_compiled_graph() -> None:
     """The backward pass computes cheap results again; eager mode saves every second one of six."""
     setup = "w = nn.Parameter(x.clone());;def chain(x): return x.exp().sin().tanh().sin().tanh().sin().sum();;"
     beside = {}  # the bytes at the peak, beside those that are left at the end
     for part in ("chain", "torch.compile(chain)"):
-        trace = recorded(program, f"{setup}part = {part}", "w.grad = None;;part(w).backward()")
+        trace = recorded(f"{setup}part = {part}", "w.grad = None;;part(w).backward()")
         assert trace.memory is not None
         beside[part] = trace.memory.peak.total - trace.memory.end.total
     names = [kernel for event in trace.steps[0].events for kernel in kernels(event).values()]
@@ -159,30 +149,30 @@ def test_memory_is_that_of_the_compiled_graph(program: Path) -> None:
     assert beside["chain"] >= 3 * 4 * N
 
 
-def test_an_optimizer_is_captured_once(program: Path) -> None:
+def test_an_optimizer_is_captured_once() -> None:
     """An optimizer whose learning rate changes with each step."""
     setup = (
         "w = nn.Parameter(x.clone());;w.grad = x;;other = torch.optim.SGD([w], 1.0);;step = torch.compile(other.step)"
     )
     count = "torch._dynamo.utils.counters['stats']['unique_graphs']"
-    trace = recorded(program, setup, f"other.param_groups[0]['lr'] /= 2;;step();;assert {count} == 1")
+    trace = recorded(setup, f"other.param_groups[0]['lr'] /= 2;;step();;assert {count} == 1")
     assert {"add, copy_": 3 * 4 * N} in [kernels(event) for event in trace.steps[0].events]
 
 
 @pytest.mark.slow
-def test_compiled_autograd_leaves_gradients(program: Path) -> None:
+def test_compiled_autograd_leaves_gradients() -> None:
     """On the GPU, each copied to the strides of its parameter, which reads and writes it once."""
     setup = "from torch._dynamo import compiled_autograd;;w = nn.Parameter(x.clone())"
     enabled = "compiled_autograd._enable(torch.compile(backend='inductor'))"
     work = f"w.grad = None;;with {enabled}: (x @ w.t()).sum().backward()"
-    trace = recorded(program, setup, work)
+    trace = recorded(setup, work)
     assert trace.memory is not None
     assert trace.memory.end.gradients == 4 * N
     assert {"copy": 2 * 4 * N} in [kernels(event) for event in trace.steps[0].events]
 
 
 @pytest.mark.slow
-def test_other_lengths_are_captured_again(program: Path) -> None:
+def test_other_lengths_are_captured_again() -> None:
     """The watched step has a length that is new, like each step; what is captured holds no tensor longer."""
     setup = """
 w, lengths = nn.Parameter(x.clone()), iter(range(192, 200))
@@ -195,7 +185,7 @@ def part():
     w.grad = None
     chain(y, w).backward()
 """
-    trace = recorded(program, setup, "part()")
+    trace = recorded(setup, "part()")
     assert not trace.is_compiled
     assert trace.steps[0].flops == 2 * 2 * 194 * 128 * 256
     assert trace.memory is not None
@@ -203,7 +193,7 @@ def part():
     assert trace.memory.peak.total - trace.memory.end.total == 4 * (2 * 194 * 256 + 194 * 128 + 2) - 4 * N
 
 
-def test_scores_of_all_tokens(program: Path) -> None:
+def test_scores_of_all_tokens() -> None:
     """Soft-capped scores: the passes read them once in bfloat16, and the backward pass writes their gradient."""
     setup = """
 out = nn.Linear(128, 1024, bias=False).cuda().bfloat16()
@@ -212,7 +202,7 @@ def loss(x, y):
     z = out(x).float()
     return F.cross_entropy(15 * torch.tanh(z / 15), y)
 """
-    step = recorded(program, setup, "loss(half, labels).backward(); out.weight.grad = None").steps[0]
+    step = recorded(setup, "loss(half, labels).backward(); out.weight.grad = None").steps[0]
     traffic = sum(size_bytes for event in step.events for size_bytes in kernels(event).values())
     scores, per_token = 3 * 2 * 256 * 1024, 256 * (8 + 4 + 4)  # labels, maxima, logarithms of sums
     assert scores + 2 * per_token <= traffic <= scores + 4 * per_token
@@ -221,7 +211,7 @@ def loss(x, y):
 
 
 @pytest.mark.slow
-def test_recomputed_attention_with_a_mask_of_known_documents(program: Path) -> None:
+def test_recomputed_attention_with_a_mask_of_known_documents() -> None:
     """Two documents of 128 tokens keep half of the blocks; the forward pass runs twice, with its dropout."""
     setup = """
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -234,23 +224,23 @@ def part(ids):
     mask = create_block_mask(is_one, None, None, 256, 256, device="cuda")
     return checkpoint(attend, mask, use_reentrant=False).sum()
 """
-    trace = recorded(program, setup, "w.grad = None;;part(ids).backward()")
+    trace = recorded(setup, "w.grad = None;;part(ids).backward()")
     assert not trace.is_compiled
     assert trace.steps[0].flops == (2 + 2.5) * 4 * 2 * 4 * 64 * 256 * 256 / 2
     assert {"eq, cumsum", "rand, gt, mul"} <= {name for event in trace.steps[0].events for name in kernels(event)}
 
 
-def test_integers_that_compiled_code_writes(program: Path) -> None:
+def test_integers_that_compiled_code_writes() -> None:
     """They have their values, also in steps before the watched one."""
     setup = """
 count, numbers = torch.zeros(1, dtype=torch.long, device="cuda"), iter(range(1, 9))
 half_known = torch.compile(lambda y: (count.add_(1), y * count))
 """
-    recorded(program, setup, "half_known(x); assert count.item() == next(numbers)")
+    recorded(setup, "half_known(x); assert count.item() == next(numbers)")
 
 
 @pytest.mark.slow
-def test_a_policy_sees_the_operators_of_compiled_code(program: Path) -> None:
+def test_a_policy_sees_the_operators_of_compiled_code() -> None:
     """Of compiled code within a checkpoint, modes see products, into memory, as when inductor's code runs."""
     setup = """
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
@@ -263,9 +253,9 @@ inner = torch.compile(lambda y: ((y.sin() @ weight) + 1).cos() @ y)
 outer = lambda: checkpoint(inner, w, use_reentrant=False, context_fn=contexts).sum()
 weight = torch.ones(128, 256, device="cuda")
 """
-    step = recorded(
-        program, setup, "outer().backward(); assert seen - {'aten.permute.default'} == {'aten.mm.out'}, seen"
-    ).steps[0]
+    step = recorded(setup, "outer().backward(); assert seen - {'aten.permute.default'} == {'aten.mm.out'}, seen").steps[
+        0
+    ]
     assert step.flops == (2 + 2 + 3) * 2 * 256 * 128 * 256  # twice forward; weight needs no gradient
 
 
@@ -284,53 +274,53 @@ def attend_to_unknown_blocks():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["attend", "torch.compile(attend)"])
-def test_a_learned_bias_of_scores_gets_its_gradient(program: Path, part: str) -> None:
+def test_a_learned_bias_of_scores_gets_its_gradient(part: str) -> None:
     """Also of code that is not compiled."""
-    trace = recorded(program, f"{ATTENTION}part = {part}", "part().backward()")
+    trace = recorded(f"{ATTENTION}part = {part}", "part().backward()")
     assert trace.memory is not None
     assert trace.memory.end.gradients == 4 * (2 * 4 * 256 * 64 + 4 * 256)
     assert trace.steps[0].flops == (2 + 2.5 * 2) * 2 * 4 * 64 * 256 * 256 * 2
 
 
-def test_attention_to_unknown_blocks_is_not_counted(program: Path) -> None:
+def test_attention_to_unknown_blocks_is_not_counted() -> None:
     """`ringsim step` says so: the whole square would be no lower bound."""
-    step = recorded(program, ATTENTION, "attend_to_unknown_blocks().backward()").steps[0]
+    step = recorded(ATTENTION, "attend_to_unknown_blocks().backward()").steps[0]
     assert step.flops == 0
     uncounted = {operator.name for operator in step.operators if not operator.is_counted}
     assert uncounted == {"ringsim.flex_attention", "ringsim.flex_attention_backward"}
 
 
-def test_numbers_on_the_cpu_are_known(program: Path) -> None:
+def test_numbers_on_the_cpu_are_known() -> None:
     """A shape that the program computes from one, as dion does from its ratio of oversampling."""
     setup = "part = torch.compile(lambda ratio: ratio * 384)"
-    trace = recorded(program, setup, "assert part(torch.tensor(1.25)) == 480")
+    trace = recorded(setup, "assert part(torch.tensor(1.25)) == 480")
     assert not trace.is_compiled
 
 
-def test_rows_that_are_chosen_get_gradients(program: Path) -> None:
+def test_rows_that_are_chosen_get_gradients() -> None:
     """Into zeros that torch's C++ makes on the CPU while the backward pass is captured."""
     setup = "part, w = torch.compile(lambda w: w[labels] + w.index_select(0, labels)), nn.Parameter(x.clone())"
-    assert not recorded(program, setup, "part(w).sum().backward(); assert w.grad.is_cuda").is_compiled
+    assert not recorded(setup, "part(w).sum().backward(); assert w.grad.is_cuda").is_compiled
 
 
-def test_what_cannot_be_captured_is_a_range(program: Path) -> None:
+def test_what_cannot_be_captured_is_a_range() -> None:
     """Its operators are recorded one by one, and the trace says so; the program continues."""
     broken = "from collectives.recording import compiled; compiled.plan = lambda graph: graph.nothing;;"
-    trace = recorded(program, f"{broken}part = torch.compile(lambda x: x.sin().cos())", "part(x)")
+    trace = recorded(f"{broken}part = torch.compile(lambda x: x.sin().cos())", "part(x)")
     assert trace.is_compiled
     assert {"aten.sin", "aten.cos"} <= {operator.name for operator in trace.steps[0].operators}
     differs = "{}[1] if torch.compiler.is_dynamo_compiling() else x.sin().cos()"  # raises an error while captured only
-    trace = recorded(program, f"part = torch.compile(lambda x: {differs})", "part(x)")
+    trace = recorded(f"part = torch.compile(lambda x: {differs})", "part(x)")
     assert trace.is_compiled
-    trace = recorded(program, "part = torch.compile(lambda x: x.sin().cos())", "part(x)", is_fake=False)
+    trace = recorded("part = torch.compile(lambda x: x.sin().cos())", "part(x)", is_fake=False)
     assert trace.is_compiled
     assert {"aten.sin", "aten.cos"} <= {operator.name for operator in trace.steps[0].operators}
 
 
-def test_kernels_of_compiled_code_are_told_from_calls_of_the_program(program: Path) -> None:
+def test_kernels_of_compiled_code_are_told_from_calls_of_the_program() -> None:
     """By which `ringsim step` knows how long the CPU takes to launch them; also of products and the backward pass."""
     setup = "function = torch.compile(lambda x: (x @ x.t()).relu()); x.requires_grad_()"
-    trace = trace_of(program, setup, "function(x).sum().backward(); x.grad = None", is_fake=True, device=Device.CUDA)
+    trace = trace_of(PROGRAM, setup, "function(x).sum().backward(); x.grad = None", is_fake=True, device=Device.CUDA)
     in_graph = {(operator.name.partition("(")[0], operator.in_graph) for operator in trace.steps[0].operators}
     assert {("aten.mm", True), ("fused", True), ("aten.sum", False)} <= in_graph
     assert not {("aten.mm", False), ("fused", False), ("aten.sum", True)} & in_graph

@@ -1,7 +1,5 @@
 """Operators in a trace: their arithmetic, its precision, those not counted, and calls of TorchScript."""
 
-from pathlib import Path
-
 import pytest
 
 from ringsim.traces import Attention, Device, Product
@@ -60,15 +58,15 @@ torch._foreach_add([x, x], 1); F.layer_norm(x, (64,)); F.interpolate(image, scal
         ("torch.compile(model, disable=True); torch.compile(model, backend='aot_eager')", "", []),
     ],
 )
-def test_what_a_trace_says_of_operators(program: Path, setup: str, work: str, told: list[str]) -> None:
+def test_what_a_trace_says_of_operators(setup: str, work: str, told: list[str]) -> None:
     """The precision of products on a GPU, what is not counted though its work outgrows its bytes, and TorchScript."""
-    trace = trace_of(program, setup, work, is_fake=True, device=Device.CUDA)
+    trace = trace_of(PROGRAM, setup, work, is_fake=True, device=Device.CUDA)
     facts = [op.dtype if op.flops else op.name for op in trace.steps[0].operators if op.flops or not op.is_counted]
     assert [*facts, *(["compiled"] if trace.is_compiled else [])] == told
 
 
 @pytest.mark.parametrize("is_fake", [True, False])
-def test_arithmetic_is_counted(program: Path, is_fake: bool) -> None:
+def test_arithmetic_is_counted(is_fake: bool) -> None:
     """Of products and convolutions of groups, in place, in inference mode; of attention what a causal mask leaves."""
     attention = 4 * 2 * 2 * 64 * 64 * 16  # heads, two products, positions and their width
     works = {
@@ -86,7 +84,7 @@ def test_arithmetic_is_counted(program: Path, is_fake: bool) -> None:
         "F.scaled_dot_product_attention(heads[:, :, :1], heads, heads, is_causal=True)": attention // 64**2,
     }
     groups = "GROUPS = [1] * 2, [1] * 2, [1] * 2, False, [0] * 2, 4, [True, True, False]"
-    step = trace_of(program, groups, ";;".join(works), is_fake=is_fake, device=Device.CUDA).steps[0]
+    step = trace_of(PROGRAM, groups, ";;".join(works), is_fake=is_fake, device=Device.CUDA).steps[0]
     counted = [operator.flops * operator.count for operator in step.operators if operator.flops]
     assert sorted(counted) == sorted(works.values())
     assert all(operator.is_counted for operator in step.operators)
@@ -109,10 +107,10 @@ SIZES = {
 }
 
 
-def test_products_and_attention_have_sizes(program: Path) -> None:
+def test_products_and_attention_have_sizes() -> None:
     """From which `ringsim step` takes the times of their kernels; FLOPs of the backward pass count its products."""
     groups = "GROUPS = [1] * 2, [1] * 2, [1] * 2, False, [0] * 2, 4, [True, True, False]"
     setup = f"{groups}; from torch.nn.attention.varlen import varlen_attn"
-    trace = trace_of(program, setup, ";;".join(SIZES), is_fake=True, device=Device.CUDA)
+    trace = trace_of(PROGRAM, setup, ";;".join(SIZES), is_fake=True, device=Device.CUDA)
     sizes = [operator.product or operator.attention for operator in trace.steps[0].operators]
     assert [size for size in sizes if size] == [size for sizes in SIZES.values() for size in sizes]

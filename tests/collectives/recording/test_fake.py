@@ -84,10 +84,9 @@ train()
 
 
 @pytest.mark.slow
-def test_without_data_what_has_values_keeps_them(tmp_path: Path) -> None:
+def test_without_data_what_has_values_keeps_them() -> None:
     """Copies are right, values that are not known are 1, and what other libraries read and write is memory."""
-    (program := tmp_path / "train.py").write_text(f"import io, pickle{HEAD}{DATA}")
-    trace_of(program, is_fake=True)
+    trace_of(HEAD + DATA, is_fake=True)
 
 
 PLACES = """
@@ -178,8 +177,7 @@ train()
 
 def test_without_data_tensors_are_on_the_device_that_the_program_asks_for(tmp_path: Path) -> None:
     """Parameters, gradients, DTensors, integers with data, and results of operators."""
-    (program := tmp_path / "train.py").write_text(f"import io, numpy{HEAD}{PLACES}")
-    trace_of(program, str(tmp_path / "tokens.bin"), rank=3, is_fake=True, device=Device.CUDA)
+    trace_of(HEAD + PLACES, str(tmp_path / "tokens.bin"), rank=3, is_fake=True, device=Device.CUDA)
 
 
 def test_a_loop_that_waits_for_other_numbers_ends(tmp_path: Path) -> None:
@@ -200,10 +198,9 @@ def test_a_loop_that_waits_for_other_numbers_ends(tmp_path: Path) -> None:
         ("torch.save(weights, file := 'saved.pt'); open(os.path.abspath(file))", "with --fake nothing is saved"),
     ],
 )
-def test_an_error_that_a_real_run_has_not_is_told_with_the_reason(tmp_path: Path, body: str, advice: str) -> None:
+def test_an_error_that_a_real_run_has_not_is_told_with_the_reason(body: str, advice: str) -> None:
     """A program may check its values, and read its files."""
-    (program := tmp_path / "train.py").write_text(f"{HEAD}{body}\n")
-    assert advice in str(recorded(program, is_fake=True))
+    assert advice in str(recorded(f"{HEAD}{body}\n", is_fake=True))
 
 
 OWN_CLASSES = """
@@ -239,11 +236,9 @@ train()
 
 
 @pytest.mark.parametrize("device", [Device.CPU, Device.CUDA])
-def test_a_program_may_have_its_own_parameters(tmp_path: Path, device: Device) -> None:
+def test_a_program_may_have_its_own_parameters(device: Device) -> None:
     """Classes of parameters keep their methods, and data may be exchanged, also where functions are replaced."""
-    (program := tmp_path / "train.py").write_text(
-        HEAD + OWN_CLASSES.replace("DEVICE", repr("cuda:0" if device is Device.CUDA else "cpu"))
-    )
+    program = HEAD + OWN_CLASSES.replace("DEVICE", repr("cuda:0" if device is Device.CUDA else "cpu"))
     trace_of(program, is_fake=True, device=device)
 
 
@@ -265,10 +260,9 @@ for images, counts, means in DataLoader(Images(), 4, num_workers=2, collate_fn=j
 """
 
 
-def test_data_loaders_load_with_data(tmp_path: Path) -> None:
+def test_data_loaders_load_with_data() -> None:
     """They may use numbers, as of images; their operators are no part of the step, and large batches have no data."""
-    (program := tmp_path / "train.py").write_text(HEAD + LOADING)
-    (step,) = trace_of(program, is_fake=True, device=Device.CUDA).steps
+    (step,) = trace_of(HEAD + LOADING, is_fake=True, device=Device.CUDA).steps
     assert not any("randn" in operator.name or "mean" in operator.name for operator in step.operators)
 
 
@@ -284,14 +278,11 @@ while True:
 
 def test_checkpoints_stay_as_they_are(tmp_path: Path) -> None:
     """With --fake, torch.save and torch.distributed.checkpoint write nothing, since tensors have no data."""
-    program, saved = tmp_path / "saves.py", tmp_path / "saved"
-    program.write_text(HEAD + CHECKPOINTS)
-    saved.mkdir()
     names = ("weights.pt", ".metadata", "__0_0.distcp")
     for name in names:
-        (saved / name).write_text("of a real run")
-    trace_of(program, str(saved), is_fake=True)
-    assert {file.name: file.read_text() for file in saved.iterdir()} == dict.fromkeys(names, "of a real run")
+        (tmp_path / name).write_text("of a real run")
+    trace_of(HEAD + CHECKPOINTS, str(tmp_path), is_fake=True)
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == dict.fromkeys(names, "of a real run")
 
 
 def test_llama_computes_half_of_its_products_again() -> None:

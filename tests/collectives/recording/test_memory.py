@@ -1,7 +1,5 @@
 """A trace has the peak of memory in a step, and the memory held at its end, by kind."""
 
-from pathlib import Path
-
 import pytest
 
 from ringsim.traces import Device, HeldBytes, StepMemory
@@ -46,9 +44,9 @@ FEW, MANY = WIDTH // 16, WIDTH * 16  # samples
 NUMBER = 4  # bytes of a loss, and of its gradient
 
 
-def memory_of(program: Path, way: str, batch: int, is_fake: bool, device: Device = Device.CPU) -> StepMemory:
+def memory_of(way: str, batch: int, is_fake: bool, device: Device = Device.CPU) -> StepMemory:
     """The memory of the watched step."""
-    memory = trace_of(program, way, str(batch), num_ranks=NUM_RANKS, is_fake=is_fake, device=device).memory
+    memory = trace_of(PROGRAM, way, str(batch), num_ranks=NUM_RANKS, is_fake=is_fake, device=device).memory
     assert memory is not None
     return memory
 
@@ -65,36 +63,34 @@ ROWS_OF_FEW, ROWS_OF_MANY = 4 * FEW * WIDTH, 4 * MANY * WIDTH  # bytes
         ("kept", MANY, HeldBytes(LAYER, 0, LAYER, 4000 + 3 * ROWS_OF_MANY), 4000 + ROWS_OF_MANY),
     ],
 )
-def test_the_peak_is_where_most_is_held(
-    program: Path, way: str, batch: int, peak: HeldBytes, rest_at_end: int, is_fake: bool
-) -> None:
+def test_the_peak_is_where_most_is_held(way: str, batch: int, peak: HeldBytes, rest_at_end: int, is_fake: bool) -> None:
     """With many samples in the forward pass, with few of them in the backward pass; what was there before counts."""
-    memory = memory_of(program, way, batch, is_fake)
+    memory = memory_of(way, batch, is_fake)
     assert (memory.peak, memory.end) == (peak, HeldBytes(LAYER, LAYER, LAYER, rest_at_end))
 
 
-def test_buckets_count(program: Path, is_fake: bool) -> None:
+def test_buckets_count(is_fake: bool) -> None:
     """DistributedDataParallel holds them in C++, as large as all gradients."""
-    assert memory_of(program, "ddp", FEW, is_fake).end == HeldBytes(*[LAYERS * LAYER] * 4)
-    assert memory_of(program, "cuda", FEW, is_fake, Device.CUDA).end == HeldBytes(*[LAYERS * LAYER] * 4)
-    assert memory_of(program, "hook", FEW, is_fake, Device.CUDA).end.rest >= LAYERS * LAYER
+    assert memory_of("ddp", FEW, is_fake).end == HeldBytes(*[LAYERS * LAYER] * 4)
+    assert memory_of("cuda", FEW, is_fake, Device.CUDA).end == HeldBytes(*[LAYERS * LAYER] * 4)
+    assert memory_of("hook", FEW, is_fake, Device.CUDA).end.rest >= LAYERS * LAYER
 
 
-def test_a_model_may_be_called_twice_in_a_step(program: Path, is_fake: bool) -> None:
+def test_a_model_may_be_called_twice_in_a_step(is_fake: bool) -> None:
     """Gradients of the first pass are there while the second goes on: a layer's is made and added to its own."""
-    memory = memory_of(program, "accumulates", FEW, is_fake)
+    memory = memory_of("accumulates", FEW, is_fake)
     assert memory.end == HeldBytes(*[LAYERS * LAYER] * 3, 0)
     assert memory.peak.gradients == LAYERS * LAYER
     assert LAYER < memory.peak.rest < 2 * LAYER
 
 
-def test_a_rank_of_fsdp_holds_its_share(program: Path, is_fake: bool) -> None:
+def test_a_rank_of_fsdp_holds_its_share(is_fake: bool) -> None:
     """In the backward pass a layer is gathered, the next one is, too, and it has a gradient while another is sent.
 
     The inputs of two layers and their gradients are there then, and at the end nothing but shares. With data, a few
     numbers describe the mesh.
     """
-    memory = memory_of(program, "fsdp", FEW, is_fake)
+    memory = memory_of("fsdp", FEW, is_fake)
     share = LAYERS * LAYER // NUM_RANKS
     end, peak = memory.end, memory.peak
     assert end == HeldBytes(share, share, share, end.rest)
@@ -103,12 +99,11 @@ def test_a_rank_of_fsdp_holds_its_share(program: Path, is_fake: bool) -> None:
     assert peak.rest - end.rest == 4 * LAYER + 4 * 4 * FEW * WIDTH + 2 * NUMBER
 
 
-def test_gradients_may_be_sparse(tmp_path: Path, is_fake: bool) -> None:
+def test_gradients_may_be_sparse(is_fake: bool) -> None:
     """Gradients of a recommender's tables: their indices and values count, where they have data."""
     model = "table = nn.EmbeddingBag(99, 4, sparse=True)\noptimizer = torch.optim.SGD(table.parameters())\n"
     step = "for _ in range(9):\n    table(torch.arange(16).view(2, 8)).sum().backward()\n    optimizer.step()\n"
     step += "    optimizer.zero_grad()\n"
-    (program := tmp_path / "train.py").write_text(f"{IMPORTS}\ndist.init_process_group('gloo')\n{model}{step}")
-    memory = trace_of(program, is_fake=is_fake).memory
+    memory = trace_of(f"{IMPORTS}\ndist.init_process_group('gloo')\n{model}{step}", is_fake=is_fake).memory
     assert memory is not None
     assert (memory.end.parameters, memory.end.gradients) == (99 * 4 * 4, 0 if is_fake else 16 * (8 + 4 * 4))

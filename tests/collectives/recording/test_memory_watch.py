@@ -2,7 +2,6 @@
 
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -71,13 +70,12 @@ for _ in range(3):  # two steps warm up
     ("way", "num_blocks"),
     [("lends", 3), ("synchronizes", 1), ("waits", 1), ("reads", 1), ("is busy", 1), ("gathers", 2.25)],
 )
-def test_memory_is_used_again(tmp_path: Path, way: str, num_blocks: float) -> None:
+def test_memory_is_used_again(way: str, num_blocks: float) -> None:
     """Memory lent to a stream is free when the GPU must have done with it; nobody keeps the result of a call.
 
     The allocator also has 64 MiB of cuBLAS, a segment of small blocks, and one of 20 MiB for what is gathered.
     """
-    (program := tmp_path / "train.py").write_text(LENDING)
-    memory = trace_of(program, way, num_ranks=4, is_fake=True, device=Device.CUDA).memory
+    memory = trace_of(LENDING, way, num_ranks=4, is_fake=True, device=Device.CUDA).memory
     assert memory is not None
     assert memory.reserved == num_blocks * BLOCK + 66 * 2**20
     assert memory.end.total < 100

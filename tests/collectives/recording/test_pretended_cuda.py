@@ -158,11 +158,12 @@ def products_of(step: TracedStep) -> set[tuple[str, str, int]]:
 
 
 @pytest.mark.parametrize("way", list(COLLECTIVES))
-def test_programs_for_gpus_are_recorded(program: Path, way: str) -> None:
+def test_programs_for_gpus_are_recorded(tmp_path: Path, way: str) -> None:
     """Without data as with data: collective, bytes, dtype, group, order and need of each call, and the arithmetic.
 
     The products of matrices are in the dtype that the program chose.
     """
+    (program := tmp_path / "train.py").write_text(PROGRAM)  # beside which it saves weights, and loads them with --fake
     real, fake = (trace_of(program, way, is_fake=is_fake, **ON_GPUS) for is_fake in (False, True))
     assert real.device is fake.device is Device.CUDA
     assert real.groups == fake.groups
@@ -179,15 +180,16 @@ def test_programs_for_gpus_are_recorded(program: Path, way: str) -> None:
         assert {call.on_side_stream for call in step.calls if call.collective == "all_gather"} == {True}
 
 
-def test_all_steps_without_data_have_their_operators(program: Path) -> None:
+def test_all_steps_without_data_have_their_operators() -> None:
     """All of them are alike."""
-    first, *others = trace_of(program, "fsdp2", is_fake=True, num_steps=3, **ON_GPUS).steps
+    first, *others = trace_of(PROGRAM, "fsdp2", is_fake=True, num_steps=3, **ON_GPUS).steps
     assert others == [first] * 2
     assert {TraceEventKind.READ, TraceEventKind.COMPUTE} < {event.kind for event in first.events}
 
 
-def test_programs_are_told_what_they_lack(program: Path, tmp_path: Path) -> None:
+def test_programs_are_told_what_they_lack(tmp_path: Path) -> None:
     """In one line with the place: the device, or the numbers on which the shape of an operator's result depends."""
+    (program := tmp_path / "train.py").write_text(PROGRAM)
     told = recorded(program, "fsdp2")
     assert told.startswith(f"{program}:")
     assert told.endswith("; a program that was written for GPUs needs --device cuda")
@@ -213,10 +215,9 @@ for batch in torch.utils.data.DataLoader(Noisy(), **{name: getattr(loader, name)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_operators_are_those_of_a_gpu(tmp_path: Path, num_workers: int) -> None:
+def test_operators_are_those_of_a_gpu(num_workers: int) -> None:
     """An optimizer updates many parameters at once; what workers of a data loader compute is not the program's."""
-    (program := tmp_path / "train.py").write_text(HEAD + LOADED)
-    (step,) = trace_of(program, str(num_workers), is_fake=True, device=Device.CUDA).steps
+    (step,) = trace_of(HEAD + LOADED, str(num_workers), is_fake=True, device=Device.CUDA).steps
     names = [operator.name for event in step.events for operator in event.operators for _ in range(operator.count)]
     assert names.count("aten.sigmoid") == (0 if num_workers else 2)
     assert {"aten._foreach_norm", "aten._foreach_lerp_"} < set(names)
@@ -240,7 +241,6 @@ train()
 
 
 @pytest.mark.parametrize("is_fake", [False, True])
-def test_autocast_computes_in_the_dtypes_of_a_gpu(tmp_path: Path, is_fake: bool) -> None:
+def test_autocast_computes_in_the_dtypes_of_a_gpu(is_fake: bool) -> None:
     """A GPU's autocast has softmax, norms and sums in float32, which a CPU's leaves in half precision."""
-    (program := tmp_path / "train.py").write_text(HEAD + AUTOCAST)
-    trace_of(program, is_fake=is_fake, device=Device.CUDA)
+    trace_of(HEAD + AUTOCAST, is_fake=is_fake, device=Device.CUDA)

@@ -1,7 +1,5 @@
 """The answers of torch.cuda, NCCL's process group and their neighbours to a recorded program."""
 
-from pathlib import Path
-
 import pytest
 
 from ringsim.traces import Device
@@ -83,10 +81,9 @@ train()
 
 
 @pytest.mark.parametrize("is_fake", [False, True])
-def test_the_pretended_gpu_answers_or_refuses(tmp_path: Path, is_fake: bool) -> None:
+def test_the_pretended_gpu_answers_or_refuses(is_fake: bool) -> None:
     """Its answers are those of an idle H100; a refusal is one line that names the call."""
-    (program := tmp_path / "train.py").write_text(HEAD + f'BACKEND = "{"cpu:gloo,cuda:nccl"}"\n' + ANSWERED)
-    trace_of(program, is_fake=is_fake, device=Device.CUDA)
+    trace_of(HEAD + f'BACKEND = "{"cpu:gloo,cuda:nccl"}"\n' + ANSWERED, is_fake=is_fake, device=Device.CUDA)
 
 
 GRAPH = """
@@ -111,11 +108,9 @@ for step in range(9):
 
 
 @pytest.mark.parametrize("is_fake", [False, True])
-def test_a_replayed_graph_runs_its_operators_again(tmp_path: Path, is_fake: bool) -> None:
+def test_a_replayed_graph_runs_its_operators_again(is_fake: bool) -> None:
     """Each replay counts the product, and kernels of no operator; calls of process groups are refused."""
-    (program := tmp_path / "train.py").write_text(f"{HEAD}FAKE, CALLS = {is_fake}, False\n{GRAPH}")
-    (step,) = trace_of(program, is_fake=is_fake, device=Device.CUDA).steps
+    (step,) = trace_of(f"{HEAD}FAKE, CALLS = {is_fake}, False\n{GRAPH}", is_fake=is_fake, device=Device.CUDA).steps
     assert step.flops == 2 * 2 * 4 * 4
-    (program := tmp_path / "calls.py").write_text(f"{HEAD}FAKE, CALLS = {is_fake}, True\n{GRAPH}")
-    told = recorded(program, is_fake=is_fake, device=Device.CUDA)
+    told = recorded(f"{HEAD}FAKE, CALLS = {is_fake}, True\n{GRAPH}", is_fake=is_fake, device=Device.CUDA)
     assert told.endswith("calls of a process group in a CUDAGraph cannot be recorded: capture what is between them")

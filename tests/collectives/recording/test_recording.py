@@ -1,13 +1,12 @@
 """Programs recorded as one rank of many: what a trace has of their calls, and programs that cannot be recorded."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from ringsim.traces import ProgramTrace, TraceEventKind, TraceRequest
+from ringsim.traces import TraceEventKind, TraceRequest
 from tests.collectives.recording.recorded import BACKEND, HEAD, IMPORTS, LINE, record, recorded, trace_of
 
 CALL, WAIT = TraceEventKind.CALL, TraceEventKind.WAIT
@@ -43,22 +42,14 @@ except BaseException:
 """
 
 
-@pytest.fixture
-def ddp(tmp_path: Path) -> Path:
-    """Four layers in DistributedDataParallel, with a bucket for each or so."""
-    program = tmp_path / "ddp.py"
-    program.write_text(HEAD + DDP)
-    return program
-
-
 @pytest.mark.parametrize("way", ["", "checkpoints", "ends badly"])
-def test_ddp_is_recorded_as_one_of_many_ranks(ddp: Path, way: str) -> None:
+def test_ddp_is_recorded_as_one_of_many_ranks(way: str) -> None:
     """A call for each bucket during the backward pass, and their waits after it; then the program is stopped.
 
     The backward pass of a layer may be one within another, as of a reentrant checkpoint. The program may catch what
     stops it, and end with an error.
     """
-    trace = trace_of(ddp, way, num_ranks=64, rank=9, num_steps=2)
+    trace = trace_of(HEAD + DDP, way, num_ranks=64, rank=9, num_steps=2)
     assert (trace.num_ranks, trace.rank, trace.ranks_per_host) == (64, 9, 8)
     (group,), (_, step) = trace.groups, trace.steps
     assert (len(group.ranks), group.backend) == (64, BACKEND)
@@ -70,9 +61,9 @@ def test_ddp_is_recorded_as_one_of_many_ranks(ddp: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["on trial", "forks"])
-def test_what_a_program_does_besides_does_not_count(ddp: Path, way: str) -> None:
+def test_what_a_program_does_besides_does_not_count(way: str) -> None:
     """It may step an optimizer to see its state, and fork processes that do not train: these write no trace."""
-    trace, plain = (trace_of(ddp, each) for each in (way, ""))
+    trace, plain = (trace_of(HEAD + DDP, each) for each in (way, ""))
     assert [call.size_bytes for call in trace.steps[0].calls] == [call.size_bytes for call in plain.steps[0].calls]
     assert trace.memory == plain.memory
 
@@ -91,9 +82,9 @@ def watch_while_stopped(request: TraceRequest) -> list[bool]:
     return stopped
 
 
-def test_beginning_and_ending_the_watch_is_not_timed(ddp: Path) -> None:
+def test_beginning_and_ending_the_watch_is_not_timed() -> None:
     """The next step, which is the first that is recorded, was several times as long as the others."""
-    assert recorded(ddp, call=watch_while_stopped) == [True, True]
+    assert recorded(HEAD + DDP, call=watch_while_stopped) == [True, True]
 
 
 CALLS = """
@@ -135,10 +126,9 @@ while True:
 
 
 @pytest.mark.parametrize("rank", [0, 3])
-def test_what_programs_call(tmp_path: Path, rank: int) -> None:
+def test_what_programs_call(rank: int) -> None:
     """Objects are this rank's own; other ranks hold what this one holds."""
-    (program := tmp_path / "train.py").write_text(HEAD + CALLS)
-    trace = trace_of(program, num_ranks=4, rank=rank)
+    trace = trace_of(HEAD + CALLS, num_ranks=4, rank=rank)
     (step,) = trace.steps
     calls = [(call.collective, call.size_bytes, len(trace.groups[call.group].ranks)) for call in step.calls]
     of_two, *of_four = calls[:7]
@@ -166,10 +156,9 @@ while True:
 """
 
 
-def test_a_send_and_a_recv_that_all_ranks_make_are_one_call(tmp_path: Path) -> None:
+def test_a_send_and_a_recv_that_all_ranks_make_are_one_call() -> None:
     """The call has the distance of the ring, in any order; a wait between the two leaves them single."""
-    (program := tmp_path / "train.py").write_text(HEAD + RINGS)
-    trace = trace_of(program, num_ranks=4, rank=3)
+    trace = trace_of(HEAD + RINGS, num_ranks=4, rank=3)
     calls = [(call.collective, call.size_bytes, call.peer) for call in trace.steps[0].calls]
     near, far = ("sendrecv", 20, 1), ("sendrecv", 24, 2)
     assert calls[:6] == [near, far, far, near, near, far]
@@ -208,13 +197,12 @@ while True:
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_exchanges_are_recorded_alike_whoever_does_them(tmp_path: Path, rank: int) -> None:
+def test_exchanges_are_recorded_alike_whoever_does_them(rank: int) -> None:
     """Torch's on Gloo and on "ring", and ours: with the results that come if all ranks hold what this one holds."""
     recordings, algorithms = [], []
     for way in ("gloo", "ring", "collectives"):
         head = HEAD if way == "gloo" else HEAD.replace(BACKEND, "ring")
-        (program := tmp_path / "train.py").write_text(head + EXCHANGES)
-        trace = trace_of(program, way, num_ranks=4, rank=rank)
+        trace = trace_of(head + EXCHANGES, way, num_ranks=4, rank=rank)
         calls = trace.steps[-1].calls
         recordings.append([(call.collective, call.size_bytes, call.dtype, call.is_async, call.peer) for call in calls])
         algorithms.append([call.algorithm for call in calls])
@@ -238,31 +226,28 @@ if __name__ == "__main__":
 """
 
 
-def test_ranks_that_the_program_spawns_are_recorded(tmp_path: Path) -> None:
+def test_ranks_that_the_program_spawns_are_recorded() -> None:
     """The process of the recorded rank only, on one host and on one of two; else the job has other ranks."""
-    (program := tmp_path / "train.py").write_text(SPAWNS)
     for node in (0, 1):
         size = 8 * (node + 1)
-        (step,) = trace_of(program, str(node), str(size), num_ranks=size, rank=size - 1).steps
+        (step,) = trace_of(SPAWNS, str(node), str(size), num_ranks=size, rank=size - 1).steps
         assert [(call.collective, call.size_bytes) for call in step.calls] == [("all_reduce", 24)]
     told = "the program makes itself rank 3 of 16, and is recorded as rank 3 of 8: give --ranks 16 --rank 3"
-    assert told in str(recorded(program, "0", "16", rank=3))
+    assert told in str(recorded(SPAWNS, "0", "16", rank=3))
 
 
 @pytest.mark.parametrize(("num_ranks", "size_bytes"), [(4, 32), (16, 0)])
-def test_nccl_exchanges_equal_parts_and_leaves_what_remains(tmp_path: Path, num_ranks: int, size_bytes: int) -> None:
+def test_nccl_exchanges_equal_parts_and_leaves_what_remains(num_ranks: int, size_bytes: int) -> None:
     """Of a count that is no multiple of the ranks, NCCL exchanges the equal parts and leaves the rest."""
     exchange = "dist.all_to_all_single(torch.empty(10), torch.ones(10))"
-    (program := tmp_path / "train.py").write_text(f"{HEAD}while True: {exchange}; train(1)\n")
-    (step,) = trace_of(program, num_ranks=num_ranks).steps
+    (step,) = trace_of(f"{HEAD}while True: {exchange}; train(1)\n", num_ranks=num_ranks).steps
     assert [(call.collective, call.size_bytes) for call in step.calls] == [("all_to_all", size_bytes)]
 
 
 @pytest.mark.parametrize("asked", ['"mpi"', '"gloo", store=dist.TCPStore("host", 1, 8), rank=0, world_size=8'])
-def test_groups_meet_by_themselves(tmp_path: Path, asked: str) -> None:
+def test_groups_meet_by_themselves(asked: str) -> None:
     """MPI would know the rank, and a TCPStore would wait for all ranks."""
-    (program := tmp_path / "train.py").write_text(HEAD.replace(f'"{BACKEND}"', asked) + "train()")
-    assert len(trace_of(program).groups[0].ranks) == 8
+    assert len(trace_of(HEAD.replace(f'"{BACKEND}"', asked) + "train()").groups[0].ranks) == 8
 
 
 STARTS_RANKS = "the program starts its ranks itself, by multiprocessing.Process"
@@ -282,17 +267,16 @@ REFUSALS = {
     "sys.exit(7)": "it ended with exit code 7",
     "try: [][1]\nexcept IndexError: sys.exit(7)": "it ended with exit code 7 after /",
     "def f(:": f"train.py: SyntaxError: invalid syntax (train.py, line {LINE})",
-    "'nosuch'": "train.py:5: AssertionError: Unknown c10d backend type NOSUCH",
-    "'cpu:gloo,cuda:nosuch'": "train.py:5: AssertionError: Unknown c10d backend type NOSUCH",
+    "'nosuch'": "train.py:6: AssertionError: Unknown c10d backend type NOSUCH",
+    "'cpu:gloo,cuda:nosuch'": "train.py:6: AssertionError: Unknown c10d backend type NOSUCH",
 }
 
 
 @pytest.mark.parametrize("body", REFUSALS)
-def test_what_cannot_be_recorded_is_refused(body: str, tmp_path: Path) -> None:
+def test_what_cannot_be_recorded_is_refused(body: str) -> None:
     """In one line with the place; what is only a name is that of the backend."""
     head = HEAD.replace(BACKEND, body.strip("'")) if body.startswith("'") else HEAD
-    (program := tmp_path / "train.py").write_text(f"{head}{body}\n")
-    assert REFUSALS[body] in str(recorded(program))
+    assert REFUSALS[body] in str(recorded(f"{head}{body}\n"))
 
 
 FUTURES = """
@@ -320,10 +304,9 @@ while True:
         ("chained = first.then(lambda _: 1 / 0)", "second.wait()", [1]),
     ],
 )
-def test_a_program_waits_where_it_asks_its_future(way: str, wait: str, waits: list[int], tmp_path: Path) -> None:
+def test_a_program_waits_where_it_asks_its_future(way: str, wait: str, waits: list[int]) -> None:
     """And not where it takes it, so that the product between hides the calls."""
-    (program := tmp_path / "train.py").write_text(HEAD + FUTURES.replace("WAY", way).replace("WAIT", wait))
-    trace: ProgramTrace = trace_of(program, is_fake=True)
+    trace = trace_of(HEAD + FUTURES.replace("WAY", way).replace("WAIT", wait), is_fake=True)
     events = trace.steps[0].events
     product = next(place for place, event in enumerate(events) if any(op.flops for op in event.operators))
     assert [event.call for event in events[product:] if event.kind is WAIT] == waits

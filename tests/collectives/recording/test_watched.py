@@ -2,7 +2,6 @@
 
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -42,9 +41,9 @@ MATMULS = {"aten.mm", "aten.addmm"}
 
 
 @cache
-def step_of(program: Path, way: str) -> TracedStep:
+def step_of(way: str) -> TracedStep:
     """Return the recorded step."""
-    return trace_of(program, way, num_ranks=4).steps[0]
+    return trace_of(PROGRAM, way, num_ranks=4).steps[0]
 
 
 def place(step: TracedStep, kind: TraceEventKind, call: int) -> int:
@@ -63,9 +62,9 @@ def calls_of(step: TracedStep, collective: str) -> list[int]:
     return [index for index, call in enumerate(step.calls) if call.collective == collective]
 
 
-def test_buckets_of_ddp_come_after_the_backward_pass_so_far(program: Path) -> None:
+def test_buckets_of_ddp_come_after_the_backward_pass_so_far() -> None:
     """They are given to the stream of the computations, which waits for all of them at the end."""
-    step = step_of(program, "ddp")
+    step = step_of("ddp")
     assert len(step.calls) == 2
     for index, call in enumerate(step.calls):
         assert MATMULS & computes_with(step, place(step, CALL, index) - 1)
@@ -74,12 +73,12 @@ def test_buckets_of_ddp_come_after_the_backward_pass_so_far(program: Path) -> No
 
 
 @pytest.mark.parametrize("way", ["fsdp", "hsdp"])
-def test_fsdp_gathers_one_layer_ahead(program: Path, way: str) -> None:
+def test_fsdp_gathers_one_layer_ahead(way: str) -> None:
     """In both passes a gather waits until an earlier one has been copied out, and computations wait before they do so.
 
     In the backward pass a layer's gradients are copied in when the last are sent.
     """
-    step = step_of(program, way)
+    step = step_of(way)
     for index in range(4):
         read, call = place(step, READ, index), step.calls[index]
         assert (call.collective, call.on_side_stream, call.is_async) == ("all_gather", True, False)
@@ -98,25 +97,25 @@ def test_fsdp_gathers_one_layer_ahead(program: Path, way: str) -> None:
         assert place(step, READ, last) < step.calls[index].after
 
 
-def test_hsdp_reduces_across_the_copies_what_was_scattered(program: Path) -> None:
+def test_hsdp_reduces_across_the_copies_what_was_scattered() -> None:
     """On a stream that waits for that of the reduce_scatters."""
-    step = step_of(program, "hsdp")
+    step = step_of("hsdp")
     reduces = calls_of(step, "all_reduce")
     assert [step.calls[index].after_calls for index in reduces] == [(index - 1,) for index in reduces]
     assert [index - 1 for index in reduces] == calls_of(step, "reduce_scatter")
 
 
-def test_functional_collectives_are_waited_for(program: Path) -> None:
+def test_functional_collectives_are_waited_for() -> None:
     """Where the program first uses what they return."""
-    step = step_of(program, "functional")
+    step = step_of("functional")
     assert len(step.calls) == 4
     for index in range(4):
         assert place(step, WAIT, index) > place(step, CALL, index)
 
 
-def test_operators_are_counted(program: Path) -> None:
+def test_operators_are_counted() -> None:
     """Two products in the forward pass, of (2, 8) and (8, 8): their arithmetic, and 8 + 16 + 64 + 16 numbers."""
-    step = step_of(program, "twice")
+    step = step_of("twice")
     operators = step.events[0].operators
     addmm = Operator("aten.addmm", "float32", 2 * 2 * 8 * 8, 4 * (8 + 2 * 8 + 8 * 8 + 2 * 8), 2, True, Product(2, 8, 8))
     assert addmm in operators

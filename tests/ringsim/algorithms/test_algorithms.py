@@ -23,8 +23,7 @@ from ringsim.algorithms.nccl import (
 from ringsim.algorithms.rings import multi_ring_all_reduce, ring_broadcast
 from ringsim.algorithms.tree import double_binary_tree_all_reduce, double_binary_tree_broadcast
 from ringsim.analysis.costs import cost_of, sent_bound, steps_bound
-from ringsim.registry import build
-from ringsim.registry.algorithms import ALGORITHMS
+from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import replay, verify
 from ringsim.schedule.collective import owners
 from tests.refusals import refused, said_by

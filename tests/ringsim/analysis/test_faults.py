@@ -7,7 +7,7 @@ import pytest
 
 from ringsim import Collective, Network, Schedule, Transfer, load_network
 from ringsim.analysis.faults import BlockedRun, find_blocked, find_slow_parts, format_blocked, format_slow_parts
-from ringsim.network.file_reader import read_network
+from ringsim.network.file import read_network
 from ringsim.registry import build
 from ringsim.simulation import simulate
 from tests.ringsim.made_networks import network_of_nics

@@ -8,7 +8,7 @@ from ringsim.algorithms.rings import ring_broadcast
 from ringsim.analysis import waiting_times
 from ringsim.analysis.contributions import MAX_STATES
 from ringsim.analysis.run_view import RunView
-from ringsim.registry.algorithms import build
+from ringsim.registry import build
 from ringsim.simulation import predict_time
 from tests.ringsim.made_run import made_view
 

@@ -7,7 +7,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, Sweep, load_network, predict_time, run_sweep
 from ringsim.analysis.costs import busbw_bytes_per_s
-from ringsim.registry.algorithms import build
+from ringsim.registry import build
 from tests.refusals import said_by
 from tests.ringsim.commands import written
 

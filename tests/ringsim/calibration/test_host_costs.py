@@ -7,11 +7,10 @@ from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, Schedule, predict_time
-from ringsim.calibration.host_costs import calibrate_host, calibrate_hosts, calibrate_uniform
-from ringsim.calibration.probe_times import shift_s
+from ringsim.calibration.host_costs import calibrate_host, calibrate_hosts, calibrate_uniform, shift_s
 from ringsim.libraries import GLOO, OURS
 from ringsim.measurements.measurements import Measurements, Probe
-from ringsim.network import MessageCosts, network_text, quantities, read_network, value_of
+from ringsim.network import MessageCosts, network_text, quantities, read_network
 from ringsim.network.spec import Host, Link, Nics, Processor, SlowLink, Spec
 from ringsim.registry import build
 from tests.refusals import said_by
@@ -94,7 +93,7 @@ def test_calibration_finds_the_hosts(
     found = calibrate_host(measurements, 2) if max(hosts) == 0 else calibrate_hosts(measurements, 2)
     for place in places.split():
         rel = 1e-6 if place.startswith("rank.") else 0.1 if place.endswith("latency") else 0.05
-        assert value_of(found.spec, place) == pytest.approx(value_of(true.spec, place), rel=rel), place
+        assert quantities(found.spec)[place] == pytest.approx(quantities(true.spec)[place], rel=rel), place
     assert found.spec.ranks_per_host == true.spec.ranks_per_host
     assert [slow.link for slow in found.spec.slow_links] == [slow.link for slow in true.spec.slow_links]
     for size in (SIZES[0], SIZES[-1]):

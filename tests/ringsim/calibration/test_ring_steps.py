@@ -11,7 +11,7 @@ from ringsim import Collective, Network, predict_time
 from ringsim.calibration import Timing
 from ringsim.calibration.from_logs import calibrate_logs, with_ring_steps
 from ringsim.libraries import Call, predict
-from ringsim.libraries.table import NCCL
+from ringsim.libraries.library import NCCL
 from ringsim.network import RingStep
 from ringsim.registry import build
 from tests.ringsim.made_logs import fitted

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from ringsim import Collective, Network, calibrate, compare
 from ringsim.calibration import ProbeModel, calibrate_host
-from ringsim.calibration.probe_times import shift_s
+from ringsim.calibration.host_costs import shift_s
 from ringsim.libraries import GLOO, OURS
 from ringsim.measurements.measurements import ROUNDS_PER_RUN, CollectiveTimes, Measurements, Probe
 from ringsim.network import MemoryRate, SharedMemory, network_text, read_network
-from ringsim.network.shared_memory import rate_at
+from ringsim.network.cluster_topology import rate_at
 from ringsim.registry import build
 from ringsim.report.calibration_table import format_probe_fit
 from ringsim.simulation import predict_time

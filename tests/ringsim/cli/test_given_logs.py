@@ -8,7 +8,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim.measurements import Measurements
-from ringsim.network.file_reader import read_network
+from ringsim.network.file import read_network
 from tests.ringsim.commands import as_json, printed, refused, run, written
 from tests.ringsim.made_logs import bare, nccl_log, nccl_row
 

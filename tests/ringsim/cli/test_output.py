@@ -10,7 +10,7 @@ from collectives.benchmark.command import main as benchmark
 from ringsim.cli import main
 from ringsim.console import Progress
 from ringsim.measurements import Measurements
-from ringsim.network.file_reader import load_network, read_network
+from ringsim.network.file import load_network, read_network
 from tests.ringsim.calibration.test_comparison import TIMES
 from tests.ringsim.commands import as_json, printed, run
 from tests.ringsim.made_run import made_run

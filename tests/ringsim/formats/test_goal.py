@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 
 from ringsim import Collective, Schedule, goal_lines
-from ringsim.registry import NCCL_ALGORITHMS, build
+from ringsim.algorithms import NCCL_ALGORITHMS
+from ringsim.registry import build
 from ringsim.simulation import has_contention, simulate
 from tests.ringsim.strategies import every_algorithm, schedules
 from tests.ringsim.topologies import PrivateLinks

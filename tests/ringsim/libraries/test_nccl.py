@@ -11,8 +11,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, load_network, permute_ranks, predict_time
 from ringsim.libraries import Call, Plan, predict
+from ringsim.libraries.library import NCCL
 from ringsim.libraries.plan import _simulated_s
-from ringsim.libraries.table import NCCL
 from ringsim.measurements import NOT_KNOWN
 from ringsim.network import Calibration, Host, Jitter, Link, Nics, Processor, Protocol, Spec, network_text, read_network
 from ringsim.network.spec import Failure, SlowLink, SlowRank, Switch, Tuning
@@ -244,7 +244,7 @@ def test_a_ring_too_large_to_simulate_has_the_pace_of_fewer_hosts(monkeypatch: p
 
 def test_a_ring_too_large_to_be_simulated_often_takes_a_protocol_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that is over first by NCCL's formula; that of large tensors would take far longer for small ones."""
-    monkeypatch.setattr("ringsim.libraries.table.CHOSEN_TRANSFERS", 1000)
+    monkeypatch.setattr("ringsim.libraries.library.CHOSEN_TRANSFERS", 1000)
     cluster = load_network("dgx-h100-cluster")
     for size_bytes, protocol in ((2**18, "LL"), (2**32, "Simple")):
         schedule = build(Collective.ALL_REDUCE, "ring", 64, size_bytes)

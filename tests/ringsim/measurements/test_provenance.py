@@ -1,4 +1,4 @@
-"""Tests of `ringsim.measurements.provenance`."""
+"""Where measurements come from: the command, and the hosts of the ranks."""
 
 import sys
 

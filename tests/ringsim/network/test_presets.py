@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim.network.file_reader import load_network, preset_names
+from ringsim.network.file import load_network, preset_names
 from tests.ringsim.commands import as_json, printed
 
 LABELS = ("vendor figure", "NCCL's own model", "measured")

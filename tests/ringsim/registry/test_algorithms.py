@@ -1,10 +1,10 @@
-"""Tests of `ringsim.registry.algorithms`: which schedule a name stands for, and how it depends on the size."""
+"""Tests of `ringsim.registry`: which schedule a name stands for, and how it depends on the size."""
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim.algorithms.hierarchical import hierarchical_all_reduce
-from ringsim.registry.algorithms import TWO_LEVEL, build, is_built_in, size_variant
+from ringsim.registry import TWO_LEVEL, build, is_built_in, size_variant
 from ringsim.schedule import Collective, Schedule, gloo_partition, partition, split, verify
 from tests.refusals import said_by
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringsim.registry.algorithms import build
+from ringsim.registry import build
 from ringsim.schedule import NO_ROW, Collective, Schedule, Transfer, dependencies, flow, memory_passes, most_published
 from tests.ringsim.strategies import built_in_schedules, listed, schedules
 

@@ -9,7 +9,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, Schedule, predict_time, split
 from ringsim.limits import SMALL_BYTES, estimated_transfers, require_memory
-from ringsim.registry.algorithms import ALGORITHMS, build
+from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import BYTES_LISTED, verify
 from ringsim.schedule.flow import BYTES_PER_TRANSFER, Dependencies, dependencies
 from ringsim.units import format_size

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringsim import Collective, Network, Schedule, closed_form_s, predict_time, split
-from ringsim.algorithms import hosts_of, torus_of
+from ringsim.algorithms import NCCL_ALGORITHMS, hosts_of, torus_of
 from ringsim.algorithms.hierarchical import hierarchical_all_reduce
 from ringsim.algorithms.rings import ring_broadcast
-from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS, build
+from ringsim.registry import ALGORITHMS, build
 from ringsim.simulation import IN_ORDER, RULE, closed_form_of
 from tests.ringsim.strategies import build_key, uniform_networks
 from tests.ringsim.topologies import with_costs

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from ringsim.network import Host, MemoryRate, Network, SharedMemory, Spec
-from ringsim.registry.algorithms import build
+from ringsim.registry import build
 from ringsim.schedule.collective import Collective
 from ringsim.simulation import IN_ORDER, Runtime, predict_time, simulate
 

@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringsim import load_network
-from ringsim.algorithms import (
+from ringsim.algorithms import ring_all_gather, ring_all_reduce
+from ringsim.algorithms.nccl import (
     nccl_ring_all_gather,
     nccl_ring_all_reduce,
     nccl_ring_reduce_scatter,
     nccl_tree_all_reduce,
     nvls_all_reduce,
-    ring_all_gather,
-    ring_all_reduce,
 )
 from ringsim.network import Host, Link, Network, Nics, Processor, Spec
 from ringsim.registry import ALGORITHMS, build

@@ -10,7 +10,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, load_network, predict_time, ring_all_reduce
 from ringsim.network import read_network
-from ringsim.registry.algorithms import build
+from ringsim.registry import build
 from ringsim.simulation import RULE, QueuedCall, Runtime, Span, time_queue
 from tests.refusals import said_by
 

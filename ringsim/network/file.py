@@ -1,19 +1,111 @@
-"""`read_network` reads a `Network` from text, `load_network` from a file or a preset."""
+"""`read_network` reads a `Network` from text, `load_network` from a file or a preset; `network_text` writes one.
+
+docs/reference/files.md describes each table.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 from pathlib import Path, PurePath
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
-from ringsim.files import decode, names_in, naming_place, parse_toml, parsed, read_preset, refusal
+from ringsim.files import decode, encode, names_in, naming_place, parse_toml, read_preset, refusal, toml_text, values
 from ringsim.network import spec
 from ringsim.network.fabric import neighbours, reach
-from ringsim.network.file_format import HostTable, NetworkFile, quantities
 from ringsim.network.network import Calibration, Network, parameter_names
+from ringsim.network.topology import Jitter
 from ringsim.suggestions import did_you_mean
+
+
+def _ranks(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(values.is_whole(item) and 0 <= item < values.MAX_COUNT for item in value):
+        raise ValueError("must be a list of ranks, such as [0, 1]")
+    if not value:
+        raise ValueError("a host must have ranks")
+    if len(set(value)) != len(value):
+        raise ValueError("no rank may be listed twice")
+    return tuple(value)
+
+
+class HostTable(spec.Host, frozen=True):
+    """The hosts if all are alike, otherwise the defaults for [[hosts]]."""
+
+    ranks_per_host: values.Count | None = None
+    num_hosts: values.Count | None = None
+
+
+class PlacedTable(spec.Host, frozen=True, kw_only=True):
+    """A host with a name."""
+
+    name: spec.ResourceName
+    ranks: values.By[tuple[int, ...], _ranks]
+
+
+class NetworkFile(spec.Table, frozen=True):
+    """The whole file."""
+
+    name: str | None = None
+    description: str = ""
+    source: str = ""
+    host: HostTable | None = None
+    hosts: tuple[PlacedTable, ...] = ()
+    cables: tuple[spec.Cable, ...] = msgspec.field(default=(), name="links")
+    switch: spec.Switch | None = None
+    fabric: tuple[spec.FabricPoint, ...] = ()
+    processor: spec.Processor = msgspec.field(default=spec.Processor(), name="rank")
+    slow_ranks: tuple[spec.SlowRank, ...] = msgspec.field(default=(), name="slow_rank")
+    slow_links: tuple[spec.SlowLink, ...] = msgspec.field(default=(), name="slow_link")
+    jitter: Jitter | None = None
+    failures: tuple[spec.Failure, ...] = msgspec.field(default=(), name="failure")
+    protocols: tuple[spec.Protocol, ...] = msgspec.field(default=(), name="protocol")
+    library: spec.Tuning = spec.Tuning()
+    calibration: Calibration | None = None
+
+
+_FIGURES = 6  # more than any measurement has
+
+
+def network_text(network: Network) -> str:
+    """Return the network as TOML, without values equal to their defaults.
+
+    Raises ValueError for hosts by name, slow ranks, failures or jitter, which cannot be written.
+    """
+    described, calibration = network.spec, network.calibration
+    if described.placed_hosts or described.cables or described.slow_ranks or described.failures or described.jitter:
+        raise ValueError(f"{network.name}: only networks of hosts that are all alike can be written")
+    about = {"name": network.name, "description": network.description, "source": network.source}
+    tables = _table(described, ("two_host_passes",) if calibration and described.protocols else ())
+    timings = {"calibration": encode(calibration)} if calibration else {}
+    placing = {key: tables.pop(key) for key in ("ranks", "count") if key in tables}
+    return toml_text(about | tables | {"host": placing | tables.get("host", {})} | timings)
+
+
+def _table(part: msgspec.Struct, always: Collection[str] = ()) -> dict[str, Any]:
+    fields = ((field, getattr(part, field.name)) for field in msgspec.structs.fields(part))
+    return {
+        field.encode_name: _written(field.name, value, always)
+        for field, value in fields
+        if value != field.default or field.name in always
+    }
+
+
+def _written(field: str, value: Any, always: Collection[str]) -> Any:
+    if isinstance(value, tuple):
+        return [_table(one) for one in value]
+    if isinstance(value, msgspec.Struct):
+        return _table(value, always)
+    if field == "half_duplex":
+        return "half"
+    if field.endswith("_per_s"):
+        return f"{value / 1e9:.{_FIGURES}g}GB/s" if math.isfinite(value) else "1e9GB/s"
+    if field.endswith("_s"):
+        return f"{value * 1e6:.{_FIGURES}g}us"
+    rounded = float(f"{value:.{_FIGURES}g}") if isinstance(value, float) else value
+    return int(rounded) if isinstance(rounded, float) and rounded.is_integer() else rounded
+
 
 _Raw = dict[str, Any]  # a table as TOML has it
 
@@ -28,7 +120,7 @@ def read_network(text: str, file: str) -> Network:
         if "calibration" in data and "protocol" in data:  # older versions left out 2, with which they had fitted
             data["library"] = _merged({"two_host_passes": 2.0}, data.get("library", {}))
         template = data.get("host", {})
-        parsed(HostTable, template, "host")  # before [[hosts]] inherits its keys
+        decode(HostTable, template, "host")  # before [[hosts]] inherits its keys
         if isinstance(hosts := data.get("hosts"), list):
             data["hosts"] = [_host(template, host) for host in hosts]
         network = decode(NetworkFile, data)
@@ -63,7 +155,7 @@ def _cluster(network: NetworkFile, file: str) -> Network:
 def _check_parameters(calibration: Calibration, described: spec.Spec) -> None:
     """Raise ValueError for unknown parameters, whose draws would change nothing."""
     protocols = [protocol.name for protocol in described.protocols]
-    names = parameter_names(protocols) if protocols else list(quantities(described))  # of a fit to logs, to probes
+    names = parameter_names(protocols) if protocols else list(spec.quantities(described))  # of a fit to logs, to probes
     for index, name in enumerate(calibration.parameters):
         if name not in names:
             rule = "this network has no such parameter: correct it, or remove parameters and draws"

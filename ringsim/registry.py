@@ -1,4 +1,4 @@
-"""`build`: from the name of an algorithm to its `Schedule`."""
+"""`build`: from the name of an algorithm to its `Schedule`: a built-in one, a function in a Python file, or MSCCL's."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
-from ringsim.algorithms import ALGORITHMS, BY_SIZE, TWO_LEVEL
+from ringsim.algorithms import ALGORITHMS, BY_SIZE, TWO_LEVEL, built_in
 from ringsim.files import quoted
 from ringsim.formats import read_msccl
 from ringsim.limits import PROVED_COUNTS
@@ -128,11 +128,7 @@ def _build(collective: Collective | None, algorithm: str, num_ranks: int, size_b
     assert collective is not None
     name = _parsed(collective, algorithm)
     hosts = _hosts_keyword(name)
-    if size_bytes is not None and (collective, name.base) in BY_SIZE:
-        num_segments, make = BY_SIZE[collective, name.base]
-        schedule = make(num_ranks, num_segments(num_ranks, size_bytes, **hosts), **hosts)
-    else:
-        schedule = ALGORITHMS[collective, name.base](num_ranks, **hosts)
+    schedule = built_in(collective, name.base, num_ranks, size_bytes, **hosts)
     if hosts:
         schedule = replace(schedule, algorithm=name.whole)
     return split(schedule, name.segments)
