@@ -14,7 +14,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-re
 # What runs once more without shared memory: calls and deaths of ranks, whose tests leave the transport to the machine.
 ON_GLOO = $(patsubst %,tests/collectives/%.py,\
   $(addprefix calls/test_,async functions refusals) $(addprefix runtime/test_,faults fingerprint destroyed_groups) \
-  $(addprefix integrations/test_,backend compile ddp ddp_hook fsdp torch_hooks))
+  $(addprefix integrations/test_,backend compile ddp ddp_hook fsdp))
 $(foreach file,$(ON_GLOO),$(if $(wildcard $(file)),,$(error no such file: $(file))))
 
 # The tests start hundreds of programs: their code is compiled once, also where Python is told not to keep that.

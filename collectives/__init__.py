@@ -8,25 +8,8 @@ if find_spec("torch") is None:  # before the first import that would end in a ba
 
     raise ModuleNotFoundError(needs_torch("collectives"), name="torch")
 
-from collectives.calls import (
-    add_candidate,
-    all_gather,
-    all_gather_into_tensor,
-    all_gather_single,
-    all_reduce,
-    all_to_all,
-    all_to_all_single,
-    barrier,
-    broadcast,
-    empty,
-    gather,
-    reduce,
-    reduce_scatter,
-    reduce_scatter_single,
-    reduce_scatter_tensor,
-    scatter,
-    use_network,
-)
+from collectives.calls import add_candidate, functions, use_network
+from collectives.calls.functions import *  # noqa: F403  its __all__: the functions of torch.distributed
 from collectives.integrations import BackendOptions, DistributedDataParallel, HookState, backend, ddp_comm_hook
 from collectives.runtime import (
     CallCheck,
@@ -47,42 +30,11 @@ if TYPE_CHECKING:
     from collectives.integrations.fsdp import FSDPAllGather, FSDPReduceScatter
 
 __all__ = [
-    "BackendOptions",
-    "CallCheck",
-    "CollectiveError",
-    "DistributedDataParallel",
-    "Event",
-    "Executor",
-    "FSDPAllGather",
-    "FSDPReduceScatter",
-    "FlightRecord",
-    "HookState",
-    "MismatchError",
-    "Work",
-    "add_candidate",
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_gather_single",
-    "all_reduce",
-    "all_to_all",
-    "all_to_all_single",
-    "barrier",
-    "broadcast",
-    "check_calls",
-    "ddp_comm_hook",
-    "empty",
-    "execute",
-    "explain_failures",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "reduce_scatter_tensor",
-    "scatter",
-    "set_gloo_thread_policy",
-    "use_network",
-    "use_transport",
-]
+    "BackendOptions", "CallCheck", "CollectiveError", "DistributedDataParallel", "Event", "Executor", "FSDPAllGather",
+    "FSDPReduceScatter", "FlightRecord", "HookState", "MismatchError", "Work", "add_candidate", "check_calls",
+    "ddp_comm_hook", "execute", "explain_failures", "set_gloo_thread_policy", "use_network", "use_transport",
+]  # fmt: skip
+__all__ += functions.__all__
 
 backend.register()
 for _name in __all__:

@@ -119,6 +119,7 @@ FITS = {
         Fit("cudnn_attention", ["backward_share"], lambda: rates_of_attention("h100-sxm-80gb", "cudnn", ["backward"])),
     ],
     "h200": [Fit("product", _PRODUCT, lambda: products("h200-sxm"))],
+    "b200": [Fit("product", _PRODUCT, lambda: products("b200-sxm"))],
 }
 
 

@@ -81,7 +81,8 @@ class DataParallel(nn.Module):
         self._enabled = True
         self._in_backward = False
         # torch's DDP sends buffers itself.
-        self._buffers_to_send = [] if isinstance(self.strategy, Ddp) else _persistent_buffers(model)
+        saved = {} if isinstance(self.strategy, Ddp) else model.state_dict(keep_vars=True)
+        self._buffers_to_send = [name for name, _ in model.named_buffers() if name in saved]
         for index, parameter in enumerate(self.strategy.parameters):
             parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))
 
@@ -228,11 +229,6 @@ def _check(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if getattr(module, "sparse", False) is True:
             raise ValueError(f"module {name}: sparse=True gives sparse gradients, which cannot be synchronised here")
-
-
-def _persistent_buffers(model: nn.Module) -> list[str]:
-    saved = set(model.state_dict(keep_vars=True))
-    return [name for name, _ in model.named_buffers() if name in saved]
 
 
 class TensorFingerprint(NamedTuple):

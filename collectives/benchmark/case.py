@@ -12,8 +12,7 @@ from typing import Self
 
 import torch
 
-from collectives import calls
-from collectives.calls import AUTO, FIRST
+from collectives.calls import AUTO, FIRST, functions
 from ringsim.limits import require_installed_memory
 from ringsim.registry import ALGORITHMS, base_name, build
 from ringsim.schedule import Collective
@@ -218,7 +217,7 @@ class BenchmarkPlan:
         own = {name for owner, name in ALGORITHMS if owner is collective}
         elsewhere = {name for owner, name in ALGORITHMS if owner in self.collectives} - own
         known = [name for name in self.algorithms if base_name(name) not in elsewhere]
-        return tuple(known) or (signature(getattr(calls, FIRST[collective].name)).parameters["algorithm"].default,)
+        return tuple(known) or (signature(getattr(functions, FIRST[collective].name)).parameters["algorithm"].default,)
 
     def check(self, num_ranks: int, ranks_here: int) -> None:
         """Raise ValueError for an unknown algorithm, inexact sums, or too little memory."""

@@ -3,23 +3,5 @@
 from collectives.calls.algorithm_choice import add_candidate, chooser_of, use_network
 from collectives.calls.arguments import Op
 from collectives.calls.call import AUTO, CollectiveCall
-from collectives.calls.functions import (
-    all_gather,
-    all_gather_into_tensor,
-    all_gather_single,
-    all_reduce,
-    all_reduce_coalesced,
-    all_to_all,
-    all_to_all_single,
-    barrier,
-    broadcast,
-    empty,
-    gather,
-    reduce,
-    reduce_scatter,
-    reduce_scatter_single,
-    reduce_scatter_tensor,
-    scatter,
-)
 from collectives.calls.rehearsal import RecordedGroup, imitate, is_lent, name_of, record_group
 from collectives.calls.table import FIRST, FUNCTIONS, Function, check_share

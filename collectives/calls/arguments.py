@@ -16,7 +16,9 @@ from collectives.runtime import Work
 from ringsim.text_table import MAX_CLAUSES, first_named
 
 Op = dist.ReduceOp.RedOpType | dist.ReduceOp
+SUM = dist.ReduceOp.SUM
 Group = dist.ProcessGroup | None
+Wire = torch.dtype | None
 Given = torch.Tensor | list[torch.Tensor] | None
 
 
@@ -30,7 +32,7 @@ class CallOptions(Struct, frozen=True):
     async_op: bool
     algorithm: str
     op: Op | None = None
-    wire: torch.dtype | None = None
+    wire: Wire = None
     root: tuple[int | None, int | None] = (0, None)
 
 

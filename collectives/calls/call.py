@@ -225,7 +225,7 @@ class CollectiveCall:
             except ValueError:  # refused before anything was sent
                 raise
             except BaseException as error:  # also for the others, who wait for this rank
-                calls = fingerprints.calls_in_words()
+                calls = [str(call) for call in fingerprints.recent]
                 runtime.name_first_to_fail(error, self.group, calls, fingerprints.position)
                 raise
 

@@ -25,25 +25,32 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from collectives import runtime
 from collectives.calls import table
-from collectives.calls.arguments import CallOptions, Group, Op, prepare, start, start_uneven
+from collectives.calls.arguments import SUM, CallOptions, Group, Op, Wire, prepare, start, start_uneven
 from collectives.calls.call import CollectiveCall, GroupRuntime
 from collectives.calls.rehearsal import record_as_lent, recorded_group
 from collectives.runtime import Work
 from collectives.shared_memory import LocalRanks
 from ringsim.schedule import Collective
 
+__all__ = [
+    "all_gather", "all_gather_into_tensor", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single",
+    "barrier", "broadcast", "empty", "gather", "reduce", "reduce_scatter", "reduce_scatter_single",
+    "reduce_scatter_tensor", "scatter",
+]  # fmt: skip
+
 
 def all_reduce(
-    tensor: torch.Tensor,
-    op: Op = dist.ReduceOp.SUM,
+    tensor: Tensor,
+    op: Op = SUM,
     group: Group = None,
     async_op: bool = False,
     *,
     algorithm: str = "ring",
-    wire: torch.dtype | None = None,
+    wire: Wire = None,
 ) -> Work | None:
     """Reduce `tensor` over all ranks of `group`, in place; every rank ends with the same bits, except with "direct".
 
@@ -61,14 +68,14 @@ def all_reduce(
 
 
 def reduce_scatter_tensor(
-    output: torch.Tensor,
-    input: torch.Tensor,  # noqa: A002  torch.distributed's name
-    op: Op = dist.ReduceOp.SUM,
+    output: Tensor,
+    input: Tensor,  # noqa: A002  torch.distributed's name
+    op: Op = SUM,
     group: Group = None,
     async_op: bool = False,
     *,
     algorithm: str = "ring",
-    wire: torch.dtype | None = None,
+    wire: Wire = None,
 ) -> Work | None:
     """Reduce `input` over all ranks and leave the r-th of its equal parts in rank r's `output`.
 
@@ -87,14 +94,14 @@ reduce_scatter_single = reduce_scatter_tensor  # torch's name for it since 2.13
 
 
 def reduce_scatter(
-    output: torch.Tensor,
-    input_list: list[torch.Tensor],
-    op: Op = dist.ReduceOp.SUM,
+    output: Tensor,
+    input_list: list[Tensor],
+    op: Op = SUM,
     group: Group = None,
     async_op: bool = False,
     *,
     algorithm: str = "ring",
-    wire: torch.dtype | None = None,
+    wire: Wire = None,
 ) -> Work | None:
     """Reduce the r-th tensor of `input_list` over all ranks into rank r's `output`.
 
@@ -111,12 +118,7 @@ def reduce_scatter(
 
 
 def all_gather_into_tensor(
-    output_tensor: torch.Tensor,
-    input_tensor: torch.Tensor,
-    group: Group = None,
-    async_op: bool = False,
-    *,
-    algorithm: str = "ring",
+    output_tensor: Tensor, input_tensor: Tensor, group: Group = None, async_op: bool = False, *, algorithm: str = "ring"
 ) -> Work | None:
     """Gather every rank's `input_tensor` into every rank's `output_tensor`, in rank order.
 
@@ -135,12 +137,7 @@ all_gather_single = all_gather_into_tensor  # torch's name for it since 2.13
 
 
 def all_gather(
-    tensor_list: list[torch.Tensor],
-    tensor: torch.Tensor,
-    group: Group = None,
-    async_op: bool = False,
-    *,
-    algorithm: str = "ring",
+    tensor_list: list[Tensor], tensor: Tensor, group: Group = None, async_op: bool = False, *, algorithm: str = "ring"
 ) -> Work | None:
     """Gather every rank's `tensor` into every rank's `tensor_list`; the r-th of the list is rank r's.
 
@@ -156,13 +153,13 @@ def all_gather(
 
 
 def all_reduce_coalesced(
-    tensors: list[torch.Tensor],
-    op: Op = dist.ReduceOp.SUM,
+    tensors: list[Tensor],
+    op: Op = SUM,
     group: Group = None,
     async_op: bool = False,
     *,
     algorithm: str = "ring",
-    wire: torch.dtype | None = None,
+    wire: Wire = None,
 ) -> Work | None:
     """Reduce `tensors` over all ranks, in place, in a single collective, which saves latencies.
 
@@ -178,7 +175,7 @@ def all_reduce_coalesced(
 
 
 def broadcast(
-    tensor: torch.Tensor,
+    tensor: Tensor,
     src: int | None = None,
     group: Group = None,
     async_op: bool = False,
@@ -200,15 +197,15 @@ def broadcast(
 
 
 def reduce(
-    tensor: torch.Tensor,
+    tensor: Tensor,
     dst: int | None = None,
-    op: Op = dist.ReduceOp.SUM,
+    op: Op = SUM,
     group: Group = None,
     async_op: bool = False,
     group_dst: int | None = None,
     *,
     algorithm: str = "binomial_tree",
-    wire: torch.dtype | None = None,
+    wire: Wire = None,
 ) -> Work | None:
     """Reduce `tensor` over all ranks into rank `dst`'s `tensor`; the tensors of the other ranks are unchanged.
 
@@ -224,8 +221,8 @@ def reduce(
 
 
 def gather(
-    tensor: torch.Tensor,
-    gather_list: list[torch.Tensor] | None = None,
+    tensor: Tensor,
+    gather_list: list[Tensor] | None = None,
     dst: int | None = None,
     group: Group = None,
     async_op: bool = False,
@@ -248,8 +245,8 @@ def gather(
 
 
 def scatter(
-    tensor: torch.Tensor,
-    scatter_list: list[torch.Tensor] | None = None,
+    tensor: Tensor,
+    scatter_list: list[Tensor] | None = None,
     src: int | None = None,
     group: Group = None,
     async_op: bool = False,
@@ -272,8 +269,8 @@ def scatter(
 
 
 def all_to_all_single(
-    output: torch.Tensor,
-    input: torch.Tensor,  # noqa: A002  torch.distributed's name
+    output: Tensor,
+    input: Tensor,  # noqa: A002  torch.distributed's name
     output_split_sizes: list[int] | None = None,
     input_split_sizes: list[int] | None = None,
     group: Group = None,
@@ -312,8 +309,8 @@ def all_to_all_single(
 
 
 def all_to_all(
-    output_tensor_list: list[torch.Tensor],
-    input_tensor_list: list[torch.Tensor],
+    output_tensor_list: list[Tensor],
+    input_tensor_list: list[Tensor],
     group: Group = None,
     async_op: bool = False,
     *,
@@ -362,9 +359,7 @@ def barrier(group: Group = None, async_op: bool = False) -> Work | None:
     return call.perform(run, call.fingerprint("barrier", token.numel(), token.dtype), [token], async_op=async_op)
 
 
-def empty(
-    *size: int | Sequence[int], dtype: torch.dtype | None = None, group: dist.ProcessGroup | None = None
-) -> torch.Tensor:
+def empty(*size: int | Sequence[int], dtype: torch.dtype | None = None, group: Group = None) -> Tensor:
     """Return an uninitialised tensor on the CPU which collectives of `group` do not copy to send it.
 
     The ranks of a host read and add such a tensor in each other's memory; any other tensor they copy before they send

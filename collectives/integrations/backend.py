@@ -23,8 +23,7 @@ from torch._C._dynamo import eval_frame
 from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from collectives import calls
-from collectives.calls import FUNCTIONS, Function
+from collectives.calls import FUNCTIONS, Function, functions
 from collectives.runtime import CallTimeout, Work, batch_policy_for_new_groups, close_queue, resolve, use_transport
 from ringsim.schedule import Collective
 
@@ -239,7 +238,7 @@ class RingGroup(dist.ProcessGroup):
         self, function: Function, opts: Any, output: Any = None, given: Any = None, *sizes: list[int]
     ) -> dist.Work:
         if function is FUNCTIONS["barrier"]:
-            return calls.barrier(self, opts.asyncOp) or Work.over([])
+            return functions.barrier(self, opts.asyncOp) or Work.over([])
         if function.single == "all_reduce" and output[0].layout != torch.strided:
             return self.sum_sparse(output, opts)
         if function.single == "all_reduce" and len(output) > 1:
@@ -268,7 +267,7 @@ class RingGroup(dist.ProcessGroup):
             options |= {"op": opts.reduceOp, "wire": self.options.wire if tensor.dtype.is_floating_point else None}
         if function.root:
             options[f"group_{function.root}"] = opts.rootRank
-        work: Work | None = getattr(calls, function.name)(*function.arguments(output, given), *sizes, **options)
+        work: Work | None = getattr(functions, function.name)(*function.arguments(output, given), *sizes, **options)
         return work or Work.over([output] if isinstance(output, Tensor) else output)  # C++ always needs a Work
 
 

@@ -11,7 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.utils._python_dispatch import TorchDispatchMode  # torch exports it nowhere else
 from torch.utils._pytree import tree_leaves
 
-from collectives.calls import all_reduce, empty
+from collectives.calls import functions
 from collectives.integrations.backend import mark_last_bucket
 from collectives.runtime import CPU, Work
 
@@ -118,7 +118,7 @@ class _BucketAllocation(TorchDispatchMode):
     ) -> Any:
         keywords = keywords or {}
         if function is torch.ops.aten.empty.memory_format and _is_bucket(*arguments, **keywords):
-            self.last = empty(*arguments[0], dtype=keywords["dtype"], group=self._group)
+            self.last = functions.empty(*arguments[0], dtype=keywords["dtype"], group=self._group)
             return self.last
         return function(*arguments, **keywords)
 
@@ -169,5 +169,7 @@ def ddp_comm_hook(
     if gradients.layout != torch.strided:
         return allreduce_hook(state.group, bucket)  # type: ignore[arg-type]  # which it takes None for
     async_op = gradients.is_cuda or not bucket.is_last()
-    work = all_reduce(gradients, dist.ReduceOp.AVG, state.group, async_op, algorithm=state.algorithm, wire=state.wire)
+    work = functions.all_reduce(
+        gradients, dist.ReduceOp.AVG, state.group, async_op, algorithm=state.algorithm, wire=state.wire
+    )
     return (work or Work.over([gradients])).future_of(lambda: gradients)

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard import _fsdp_api as api  # where torch 2.13 has them; it exports them nowhere
 
-from collectives.calls import Op, all_gather_into_tensor, reduce_scatter_tensor
+from collectives.calls import Op, functions
 from collectives.integrations.backend import untraced
 from collectives.runtime import Work
 
@@ -45,7 +45,7 @@ class FSDPAllGather(_Allocating, api.AllGather):
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> Work | None:
-        return all_gather_into_tensor(output_tensor, input_tensor, group, async_op, algorithm=self.algorithm)
+        return functions.all_gather_into_tensor(output_tensor, input_tensor, group, async_op, algorithm=self.algorithm)
 
 
 @untraced
@@ -75,6 +75,6 @@ class FSDPReduceScatter(_Allocating, api.ReduceScatter):
         op: Op,
         async_op: bool = False,
     ) -> Work | None:
-        return reduce_scatter_tensor(
+        return functions.reduce_scatter_tensor(
             output_tensor, input_tensor, op, group, async_op, algorithm=self.algorithm, wire=self.wire
         )

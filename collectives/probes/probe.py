@@ -11,29 +11,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from collectives.probes.workloads import (
-    ProbeWorkload,
-    Rounds,
-    additions,
-    bidirectional,
-    clones,
-    ping_pongs,
-    rested_shifts,
-    shared_memory_probes,
-    shared_memory_sizes,
-    shifts,
-    whole_time,
-)
-from collectives.runtime import (
-    Executor,
-    Tag,
-    TextAllGather,
-    execute,
-    have_gloo_threads_batch_policy,
-    machine_name,
-    namespace_name,
-    naming_failures,
-)
+from collectives import runtime
+from collectives.probes.workloads import ProbedGroup, ProbeWorkload, Rounds, whole_time
+from collectives.runtime import Executor, Tag, TextAllGather, execute, naming_failures
 from ringsim import measurements
 from ringsim.measurements import ROUNDS_PER_RUN, Measurements, Probe, RankHosts
 from ringsim.registry import build
@@ -41,7 +21,6 @@ from ringsim.schedule import Collective
 
 SIZES = (64, 4 * 2**10, 32 * 2**10, 128 * 2**10, 512 * 2**10, 2 * 2**20, 8 * 2**20)  # multiples of a float32
 _WRITTEN = 60  # as each byte of a float32, a bfloat16 and a float16 about 0.01, 0.01 and 1
-REDUCED = (torch.bfloat16, torch.float16)  # beside float32
 
 
 class Blocks(NamedTuple):
@@ -87,12 +66,12 @@ def probe(
     """
     sizes = _sizes(sizes, tensor_bytes)
     # Filled, because all unwritten pages are one page, which is always in the caches.
-    memory = torch.full((max(memory_bytes, tensor_bytes, sizes[-1]),), _WRITTEN, dtype=torch.uint8)
+    num_bytes = -(-max(memory_bytes, tensor_bytes, sizes[-1]) // 4) * 4  # of whole numbers
+    memory = torch.full((num_bytes,), _WRITTEN, dtype=torch.uint8)
     with naming_failures(f"rank {group.rank()}: probing its neighbours failed"):
         places = places_of(group)
-        workloads = _workloads(group, memory, sizes, places if calls else None)
-        if places.num_hosts > 1:
-            workloads += rested_shifts(group, memory, sizes)
+        probed = ProbedGroup(group, memory, sizes)
+        workloads = list(probed.workloads(places, thoroughly=calls is not None))
         with calls(group) if calls else nullcontext([]) as call_workloads:
             workloads += call_workloads
             times = _times(workloads, group, blocks, partial(dist.barrier, group) if calls else None, on_progress)
@@ -105,22 +84,8 @@ def probe(
         for place, clock in enumerate(("", "cpu"))
         for workload, column in ((workload, times_s[:, place]) for workload, times_s in means_s)
     ]
-    origin = {**provenance(), **places.as_dict(), **shared_memory_sizes(group, memory)}
+    origin = {**provenance(), **places.as_dict(), **probed.provenance()}
     return Measurements(group.size(), origin, tuple(results))
-
-
-def _workloads(
-    group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], places: RankHosts | None
-) -> list[ProbeWorkload]:
-    num_ranks = group.size()
-    workloads = [*shifts(group, memory, sizes), *additions(group, memory, sizes, torch.float32)]
-    workloads += shared_memory_probes(group, memory, sizes, thoroughly=places is not None)
-    if places is not None:
-        workloads += [*ping_pongs(group, memory, sizes, places), *bidirectional(group, memory, sizes)]
-        workloads += clones(num_ranks, memory)
-        for dtype in REDUCED:
-            workloads += additions(group, memory, sizes, dtype)
-    return workloads
 
 
 def _times(
@@ -206,7 +171,7 @@ def _sizes(sizes: Sequence[int], tensor_bytes: int) -> list[int]:
 
 def places_of(group: dist.ProcessGroup) -> RankHosts:
     """Return the hosts of the ranks of `group`; collective."""
-    names = TextAllGather(group, Tag.HOSTS).gather(f"{machine_name()} {namespace_name()}")
+    names = TextAllGather(group, Tag.HOSTS).gather(f"{runtime.machine_name()} {runtime.namespace_name()}")
     return RankHosts(_numbered([name.split(" ")[0] for name in names]), _numbered(names))
 
 
@@ -224,7 +189,7 @@ def provenance() -> dict[str, Any]:
         "torch": torch.__version__,
         "torch_threads": torch.get_num_threads(),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
-        "calm_polling": have_gloo_threads_batch_policy(),
+        "calm_polling": runtime.have_gloo_threads_batch_policy(),
     }
 
 

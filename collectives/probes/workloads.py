@@ -122,162 +122,167 @@ FRESH_BYTES = NEW_BEYOND_BYTES + 8 * 2**20
 PAUSE_S = 10e-3  # in which a link of 100 Mbit/s can save up 122 KiB
 RESTED_SIZES = (2**17, 2**21)  # least and most, beside the smallest size
 RESTED_CALLS = 4  # in a block
+REDUCED = (torch.bfloat16, torch.float16)  # beside float32
+FURTHER_SIZE = 256 * 2**10  # about the size of caches
 
 
-def shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[ProbeWorkload]:
-    """Yield messages from every rank to the next, of each size, and several at a time of the smallest."""
-    if group.size() == 1:
-        return
-    for size, in_flight in [*((size, 1) for size in sizes), (sizes[0], IN_FLIGHT)]:
-        schedule = _ring_shift(group.size(), len(memory), size, in_flight)
-        rounds = _messages(schedule, group, memory, size)
-        yield ProbeWorkload(ProbeKind("shift"), size, in_flight, range(group.size()), rounds)
+class ProbedGroup:
+    """The workloads of one group; collective the first time, as ranks then find out who shares memory.
 
-
-def _ring_shift(num_ranks: int, memory_bytes: int, size: int, in_flight: int) -> Schedule:
-    groups = min(ROUNDS_PER_RUN, max(memory_bytes // (in_flight * size), 1))
-    return shift_schedule(num_ranks, [range(num_ranks)], ROUNDS_PER_RUN, groups, in_flight)
-
-
-def rested_shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[ProbeWorkload]:
-    """Yield messages from every rank to the next after a pause, in which token buckets of links fill up."""
-    num_ranks = group.size()
-    meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", num_ranks), group, shares_memory=False)
-    schedule = one_way_schedule(num_ranks, 1, reduce=True)
-
-    def rest() -> None:
-        time.sleep(PAUSE_S)
-        meeting.run(torch.zeros(1))
-
-    def shift_and_meet(shift: Rounds) -> None:
-        shift()
-        meeting.run(torch.zeros(1))  # a send is over when the system has taken the bytes, perhaps long before
-
-    for size in (sizes[0], *(size for size in sizes if RESTED_SIZES[0] <= size <= RESTED_SIZES[1])):
-        rounds = partial(shift_and_meet, _messages(schedule, group, memory, size))
-        kind = ProbeKind("shift", warmth="rested")
-        yield ProbeWorkload(kind, size, 1, range(num_ranks), rounds, rest, RESTED_CALLS)
-
-
-def ping_pongs(
-    group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], places: RankHosts
-) -> Iterator[ProbeWorkload]:
-    """Yield ping-pongs between all neighbours on different hosts, and one pair on one host."""
-    num_ranks, hosts = group.size(), places.hosts
-    across = [rank for rank in range(num_ranks) if hosts[rank] != hosts[places.right_of(rank)]]
-    within = [rank for rank in range(num_ranks - 1) if hosts[rank] == hosts[rank + 1]][:1]
-    for rank in sorted(across + within):
-        pair = rank, places.right_of(rank)
-        schedule = ping_pong_schedule(num_ranks, *pair, ROUNDS_PER_RUN)
-        for size in sizes:
-            rounds = _messages(schedule, group, memory, size)
-            yield ProbeWorkload(ProbeKind("ping", str(rank)), size, 1, pair, rounds)
-
-
-def bidirectional(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[ProbeWorkload]:
-    """Yield exchanges of one pair of neighbours, and of all pairs at once: bidirectional bandwidth."""
-    for num_pairs in sorted({1, group.size() // 2} - {0}) if group.size() > 1 else ():
-        rings = [(2 * pair, 2 * pair + 1) for pair in range(num_pairs)]
-        for size in sizes:
-            groups = min(ROUNDS_PER_RUN, max(len(memory) // size, 1))
-            schedule = shift_schedule(group.size(), rings, ROUNDS_PER_RUN, groups, 1)
-            rounds = _messages(schedule, group, memory, size)
-            yield ProbeWorkload(ProbeKind("exchange", str(num_pairs)), size, 1, range(2 * num_pairs), rounds)
-
-
-def _messages(
-    schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, length: int, reduce: Reduce = add_one
-) -> Rounds:
-    """Return a run of the schedule with chunks of `length` elements, each time elsewhere in the memory."""
-    # Over torch.distributed, whose calls are also predicted, and where ranks without a part may be absent.
-    executor = Executor(schedule, group, shares_memory=False)
-    windows = cycle(spread(memory, schedule.num_chunks * length))
-    return lambda: executor.run(next(windows), reduce=reduce)
-
-
-def additions(
-    group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], dtype: torch.dtype
-) -> Iterator[ProbeWorkload]:
-    """Yield shifts in which every rank adds in place; only the additions are timed.
-
-    The smallest and the largest size give the rate beyond the caches.
+    memory: (bytes,) uint8, walked through. sizes: of messages.
     """
-    if group.size() == 1:
-        return
-    held = memory[: len(memory) // 4 * 4].view(dtype)
-    kind = ProbeKind("reduce", "" if dtype is torch.float32 else str(dtype).removeprefix("torch."))
-    for size in (sizes[0], sizes[-1]):
-        schedule = _ring_shift(group.size(), held.nbytes, size, 1)
-        add = TimedAddition()
-        rounds = _messages(schedule, group, held, size // dtype.itemsize, add)
-        yield ProbeWorkload(kind, size, 1, range(group.size()), rounds, clock=add.read)
 
+    def __init__(self, group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> None:
+        self._group, self._memory, self._sizes = group, memory, sizes
+        self._everyone = range(group.size())
+        self._shared = state_of(group).part(Sharing).of(group)
 
-def clones(num_ranks: int, memory: torch.Tensor) -> Iterator[ProbeWorkload]:
-    """Yield copies into new memory, if tensors are long enough to get it."""
-    if len(memory) >= FRESH_BYTES:
-        pieces = cycle(spread(memory, FRESH_BYTES))
+    def workloads(self, places: RankHosts, thoroughly: bool) -> Iterator[ProbeWorkload]:
+        """Yield all workloads, in order.
+
+        thoroughly: also pairs of ranks alone, copies, other dtypes, and tensors in the caches.
+        """
+        is_alone = len(self._everyone) == 1
+        if not is_alone:
+            yield from self.shifts()
+            yield from self.additions(torch.float32)
+        if self._shared.on_one_host:
+            yield from self.through_shared_memory(thoroughly)
+        if thoroughly:
+            yield from self.ping_pongs(places)
+            yield from self.exchanges()
+            yield from self.clones()
+        if thoroughly and not is_alone:
+            for dtype in REDUCED:
+                yield from self.additions(dtype)
+        if places.num_hosts > 1:
+            yield from self.rested_shifts()
+
+    def provenance(self) -> dict[str, Any]:
+        """Return a rank's slot size and touched bytes, if all ranks share memory."""
+        if not self._shared.on_one_host:
+            return {}
+        return {SLOT_BYTES: self._shared.slot_bytes, TOUCHED_BYTES: len(self._memory)}
+
+    def shifts(self) -> Iterator[ProbeWorkload]:
+        """Yield messages from every rank to the next, of each size, and several at a time of the smallest."""
+        for size, in_flight in [*((size, 1) for size in self._sizes), (self._sizes[0], IN_FLIGHT)]:
+            rounds = self._messages(self._ring_shift(size, in_flight), self._memory, size)
+            yield ProbeWorkload(ProbeKind("shift"), size, in_flight, self._everyone, rounds)
+
+    def _ring_shift(self, size: int, in_flight: int = 1) -> Schedule:
+        return shift_schedule(
+            len(self._everyone), [self._everyone], ROUNDS_PER_RUN, self._groups(size * in_flight), in_flight
+        )
+
+    def _groups(self, size: int) -> int:
+        """Return how many chunks of `size` bytes there is memory for."""
+        return min(ROUNDS_PER_RUN, max(len(self._memory) // size, 1))
+
+    def rested_shifts(self) -> Iterator[ProbeWorkload]:
+        """Yield messages from every rank to the next after a pause, in which token buckets of links fill up."""
+        num_ranks = len(self._everyone)
+        meeting = Executor(
+            build(Collective.ALL_REDUCE, "recursive_doubling", num_ranks), self._group, shares_memory=False
+        )
+        schedule = one_way_schedule(num_ranks, 1, reduce=True)
+
+        def rest() -> None:
+            time.sleep(PAUSE_S)
+            meeting.run(torch.zeros(1))
+
+        def shift_and_meet(shift: Rounds) -> None:
+            shift()
+            meeting.run(torch.zeros(1))  # a send is over when the system has taken the bytes, perhaps long before
+
+        long = (size for size in self._sizes if RESTED_SIZES[0] <= size <= RESTED_SIZES[1])
+        for size in (self._sizes[0], *long):
+            rounds = partial(shift_and_meet, self._messages(schedule, self._memory, size))
+            kind = ProbeKind("shift", warmth="rested")
+            yield ProbeWorkload(kind, size, 1, self._everyone, rounds, rest, RESTED_CALLS)
+
+    def ping_pongs(self, places: RankHosts) -> Iterator[ProbeWorkload]:
+        """Yield ping-pongs between all neighbours on different hosts, and one pair on one host."""
+        hosts = places.hosts
+        across = [rank for rank in self._everyone if hosts[rank] != hosts[places.right_of(rank)]]
+        within = [rank for rank in self._everyone[:-1] if hosts[rank] == hosts[rank + 1]][:1]
+        for rank in sorted(across + within):
+            pair = rank, places.right_of(rank)
+            schedule = ping_pong_schedule(len(self._everyone), *pair, ROUNDS_PER_RUN)
+            for size in self._sizes:
+                rounds = self._messages(schedule, self._memory, size)
+                yield ProbeWorkload(ProbeKind("ping", str(rank)), size, 1, pair, rounds)
+
+    def exchanges(self) -> Iterator[ProbeWorkload]:
+        """Yield exchanges of one pair of neighbours, and of all pairs at once: bidirectional bandwidth."""
+        num_ranks = len(self._everyone)
+        for num_pairs in sorted({min(1, num_ranks // 2), num_ranks // 2} - {0}):
+            rings = [(2 * pair, 2 * pair + 1) for pair in range(num_pairs)]
+            for size in self._sizes:
+                schedule = shift_schedule(num_ranks, rings, ROUNDS_PER_RUN, self._groups(size), 1)
+                rounds = self._messages(schedule, self._memory, size)
+                yield ProbeWorkload(ProbeKind("exchange", str(num_pairs)), size, 1, range(2 * num_pairs), rounds)
+
+    def additions(self, dtype: torch.dtype) -> Iterator[ProbeWorkload]:
+        """Yield shifts in which every rank adds in place; only the additions are timed.
+
+        The smallest and the largest size give the rate beyond the caches.
+        """
+        kind = ProbeKind("reduce", "" if dtype is torch.float32 else str(dtype).removeprefix("torch."))
+        for size in (self._sizes[0], self._sizes[-1]):
+            add = TimedAddition()
+            rounds = self._messages(self._ring_shift(size), self._memory.view(dtype), size // dtype.itemsize, add)
+            yield ProbeWorkload(kind, size, 1, self._everyone, rounds, clock=add.read)
+
+    def clones(self) -> Iterator[ProbeWorkload]:
+        """Yield copies into new memory, if tensors are long enough to get it."""
+        if len(self._memory) >= FRESH_BYTES:
+            pieces = cycle(spread(self._memory, FRESH_BYTES))
+
+            def rounds() -> None:
+                for _ in range(ROUNDS_PER_RUN):
+                    next(pieces).clone()
+
+            yield ProbeWorkload(ProbeKind("fresh"), FRESH_BYTES, 1, self._everyone, rounds)
+
+    def through_shared_memory(self, thoroughly: bool) -> Iterator[ProbeWorkload]:
+        """Yield the probes of shared memory (see `ProbeKind`).
+
+        thoroughly: also for tensors in the caches, and one more size.
+        """
+        num_ranks = len(self._everyone)
+        shift = shift_schedule(
+            num_ranks, [self._everyone], ROUNDS_PER_RUN, ROUNDS_PER_RUN, 1, Collective.REDUCE_SCATTER
+        )
+        copy, add = (one_way_schedule(num_ranks, ROUNDS_PER_RUN, reduce) for reduce in (False, True))
+        # A reduce_scatter is out of place.
+        patterns = ("shift", shift, 2 * shift.num_chunks), ("copy", copy, copy.num_chunks), ("add", add, add.num_chunks)
+        most_pieces = max(num_pieces for *_, num_pieces in patterns)
+        most = min(self._shared.slot_bytes // ROUNDS_PER_RUN, len(self._memory) // most_pieces) // 64 * 64
+        wanted = (*self._sizes, FURTHER_SIZE) if thoroughly else self._sizes
+        for pattern, schedule, num_pieces in patterns:
+            for size in sorted({min(size, most) for size in wanted} - {0}):
+                cached = [("cached", self._memory[: num_pieces * size])] if thoroughly else []
+                for warmth, memory in (("", self._memory), *cached):
+                    kind = ProbeKind(pattern, transport="shm", warmth=warmth)
+                    rounds = self._published(schedule, memory.view(torch.float32), num_pieces * size // 4)
+                    yield ProbeWorkload(kind, size, 1, self._everyone, rounds)
+
+    def _messages(self, schedule: Schedule, memory: torch.Tensor, length: int, reduce: Reduce = add_one) -> Rounds:
+        """Return a run of the schedule with chunks of `length` elements, each time elsewhere in the memory."""
+        # Over torch.distributed, whose calls are also predicted, and where ranks without a part may be absent.
+        executor = Executor(schedule, self._group, shares_memory=False)
+        windows = cycle(spread(memory, schedule.num_chunks * length))
+        return lambda: executor.run(next(windows), reduce=reduce)
+
+    def _published(self, schedule: Schedule, memory: torch.Tensor, length: int) -> Rounds:
+        """Return a run of the schedule on `length` elements, the second half of which may be the source."""
+        executor = Executor(schedule, self._group)
+        whole = length // 2 if schedule.collective is Collective.REDUCE_SCATTER else length
+        windows = cycle([piece.split(whole) for piece in spread(memory, length)])
 
         def rounds() -> None:
-            for _ in range(ROUNDS_PER_RUN):
-                next(pieces).clone()
+            tensor, *source = next(windows)
+            executor.run(tensor, source=source[0] if source else None)
 
-        yield ProbeWorkload(ProbeKind("fresh"), FRESH_BYTES, 1, range(num_ranks), rounds)
-
-
-_FURTHER_SIZES = (256 * 2**10,)  # about the size of caches
-
-
-def shared_memory_sizes(group: dist.ProcessGroup, memory: torch.Tensor) -> dict[str, Any]:
-    """Return a rank's slot size and touched bytes, for the provenance, if all ranks share memory."""
-    shared = state_of(group).part(Sharing).of(group)
-    if not shared.on_one_host:
-        return {}
-    return {SLOT_BYTES: shared.slot_bytes, TOUCHED_BYTES: len(memory)}
-
-
-def shared_memory_probes(
-    group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], thoroughly: bool
-) -> Iterator[ProbeWorkload]:
-    """Yield the probes of shared memory (see `ProbeKind`), if all ranks share it; collective the first time.
-
-    thoroughly: also for tensors in the caches, and one more size.
-    """
-    shared = state_of(group).part(Sharing).of(group)
-    if not shared.on_one_host:
-        return
-    num_ranks, ring = group.size(), [range(group.size())]
-    schedules = {
-        "shift": shift_schedule(num_ranks, ring, ROUNDS_PER_RUN, ROUNDS_PER_RUN, 1, Collective.REDUCE_SCATTER),
-        "copy": one_way_schedule(num_ranks, ROUNDS_PER_RUN, reduce=False),
-        "add": one_way_schedule(num_ranks, ROUNDS_PER_RUN, reduce=True),
-    }
-    most_chunks = max(_num_pieces(schedule) for schedule in schedules.values())
-    most = min(shared.slot_bytes // ROUNDS_PER_RUN, len(memory) // most_chunks) // 64 * 64
-    wanted = (*sizes, *_FURTHER_SIZES) if thoroughly else sizes
-    for pattern, schedule in schedules.items():
-        kind = ProbeKind(pattern, transport="shm")
-        for size in sorted({min(size, most) for size in wanted} - {0}):
-            yield _published(kind, schedule, group, memory, size)
-            if thoroughly:
-                same = memory[: _num_pieces(schedule) * size]
-                yield _published(kind._replace(warmth="cached"), schedule, group, same, size)
-
-
-def _num_pieces(schedule: Schedule) -> int:
-    """Return how many chunks of memory a run needs; a reduce_scatter is out of place."""
-    return schedule.num_chunks * (2 if schedule.collective is Collective.REDUCE_SCATTER else 1)
-
-
-def _published(
-    kind: ProbeKind, schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, size: int
-) -> ProbeWorkload:
-    executor = Executor(schedule, group)
-    windows = cycle(spread(memory[: len(memory) // 4 * 4].view(torch.float32), _num_pieces(schedule) * size // 4))
-    length = schedule.num_chunks * size // 4
-
-    def rounds() -> None:
-        window = next(windows)
-        executor.run(window[:length], source=window[length:] if len(window) > length else None)
-
-    return ProbeWorkload(kind, size, 1, range(group.size()), rounds)
+        return rounds

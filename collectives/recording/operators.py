@@ -91,6 +91,14 @@ _LEFT, _RIGHT = ("mat1", "batch1", "self"), ("mat2", "batch2", "mat_b")
 _OFFSETS, _KEYS = ("cum_seq_q", "cu_seq_q", "cu_seqlens_q"), ("max_k", "max_seqlen_k")
 _KNOWN = "aten.", "ringsim.", "torch_attn."  # operators with these names of arguments
 
+_OF_ELEMENTS = "gather take put_ scatter_ scatter_add_ scatter_reduce_ nll_loss_forward nll_loss_backward"
+_OF_ROWS = (
+    "embedding _embedding_bag _embedding_bag_forward_only index _unsafe_index index_select index_add_ index_copy_ "
+    "index_fill_ index_put_ _index_put_impl_"
+)
+# Operators that touch only the elements or rows of a table that their index names.
+_LOOKUPS = {f"aten.{name}" for name in f"{_OF_ELEMENTS} {_OF_ROWS}".split()}
+
 
 class _Kind:
     """The properties of an operator that follow from its schema."""
@@ -172,7 +180,7 @@ class OperatorWatch(OnPlainTensors):
             results, changed = _strided(outcome), _strided(*(given[name] for name in written(func)))
             is_counted = kind.is_counted and (kind.formula is None or len(tensors_in(args)) == len(_strided(args)))
             if (tensors := [*sources, *(results or changed)]) or not is_counted:
-                size_bytes = sum(tensor.nbytes for tensor in tensors)
+                size_bytes = _traffic(kind.name, given, tensors)
                 flops = kind.formula(*args, **kwargs, out_val=outcome) if is_counted and kind.formula else 0
                 is_counted = is_counted and flops is not None  # it may depend on unknown numbers
                 sizes = _sizes_of(kind.name, given, int(flops)) if flops else {}
@@ -245,6 +253,29 @@ def _multiplies_in_tf32(name: str) -> bool:
     backends: Any = torch.backends
     by_cudnn = "conv" in name and backends.cudnn.enabled
     return bool((backends.cudnn.conv if by_cudnn else backends.cuda.matmul).fp32_precision == "tf32")
+
+
+def _traffic(name: str, given: dict[str, Any], tensors: list[Tensor]) -> int:
+    """Return the bytes that an operator reads and writes.
+
+    given: all of its arguments by the names in torch's schema. tensors: what it reads and writes.
+    """
+    if name not in _LOOKUPS:
+        return sum(tensor.nbytes for tensor in tensors)
+    table = given["weight" if "embedding" in name else "self"]
+    return sum(_looked_up_bytes(name, given, table) if tensor is table else tensor.nbytes for tensor in tensors)
+
+
+def _looked_up_bytes(name: str, given: dict[str, Any], table: Tensor) -> int:
+    index = _first(given, ("indices", "index", "target"))
+    indices = index if isinstance(index, (list, tuple)) else [index]
+    if any(part is not None and part.dtype in (torch.bool, torch.uint8) for part in indices):  # a mask
+        return table.nbytes
+    num_indices = prod(torch.broadcast_shapes(*(part.shape for part in indices if part is not None)))
+    dims = [dim for dim, part in enumerate(indices, given.get("dim", 0)) if part is not None]
+    is_of_rows = name.removeprefix("aten.") in _OF_ROWS.split()
+    row = table.numel() // max(1, prod(table.shape[dim] for dim in dims)) if is_of_rows else 1
+    return int(min(table.nbytes, num_indices * row * table.itemsize))
 
 
 def _sizes_of(name: str, given: dict[str, Any], flops: int) -> dict[str, Any]:

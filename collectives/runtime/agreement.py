@@ -58,13 +58,11 @@ class TextAllGather:
         self._rows = RowAllGather(group, tag, TEXT_BYTES, torch.uint8)
 
     def gather(self, text: str) -> list[str]:
-        own = _shortened(text.encode()).ljust(TEXT_BYTES)
-        rows = self._rows.gather(torch.frombuffer(bytearray(own), dtype=torch.uint8))
+        own = text.encode()
+        if len(own) > TEXT_BYTES:
+            own = own[: TEXT_BYTES - 12] + f"... {zlib.crc32(own):08x}".encode()
+        rows = self._rows.gather(torch.frombuffer(bytearray(own.ljust(TEXT_BYTES)), dtype=torch.uint8))
         return [bytes(row).decode(errors="replace").rstrip() for row in rows]
-
-
-def _shortened(text: bytes) -> bytes:
-    return text if len(text) <= TEXT_BYTES else text[: TEXT_BYTES - 12] + f"... {zlib.crc32(text):08x}".encode()
 
 
 def gather_objects(own: Any, group: dist.ProcessGroup, failed: str) -> list[Any]:
@@ -138,7 +136,7 @@ class FingerprintCheck:
     All ranks make a group's calls in one order, and therefore number the fingerprints alike.
 
     mode: the calls to compare, from the next one on.
-    position: the number of the current or last call, from 1.
+    position: the number of the current or last call, from 1. recent: the last calls.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -147,25 +145,22 @@ class FingerprintCheck:
         self._texts = TextAllGather(group, Tag.FINGERPRINT)
         self._known: dict[Fingerprint, int] = {}
         self.position = self._digest = 0
-        self._recent: deque[Fingerprint] = deque(maxlen=KEPT_CALLS)
+        self.recent: deque[Fingerprint] = deque(maxlen=KEPT_CALLS)
         self._is_after_rooted = False
 
     def stamp(self, fingerprint: Fingerprint, check: CallCheck) -> CallStamp:
         self.position += 1
-        self._recent.append(fingerprint)
+        self.recent.append(fingerprint)
         try:
             number = self._number(fingerprint, check)
         except MismatchError:  # the call is refused, on all ranks
             self.position -= 1
-            self._recent.pop()
+            self.recent.pop()
             raise
         self._digest = (self._digest * _MIXER + number + 1) % (1 << DIGEST_BITS)
         is_rooted, was_rooted = fingerprint.root is not None, self._is_after_rooted
         self._is_after_rooted = is_rooted
         return CallStamp(number, self.position, self._digest, travels=is_rooted or was_rooted)
-
-    def calls_in_words(self) -> list[str]:
-        return list(map(str, self._recent))
 
     def _number(self, fingerprint: Fingerprint, check: CallCheck) -> int:
         if check is CallCheck.NONE:

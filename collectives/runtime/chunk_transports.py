@@ -80,7 +80,7 @@ class GlooTransport(ChunkTransport):
 
     def close(self) -> None:
         for number, buffer in self.outgoing.items():
-            self.preposted.put_outgoing(self.tags[number], buffer)
+            self.preposted.outgoing[self.tags[number]].append(buffer)
 
     def post_recv(self, index: int) -> None:
         receive = self.part.receives[index]
@@ -132,7 +132,8 @@ class GlooTransport(ChunkTransport):
     def _stamped(self, number: int, message: torch.Tensor, tag: int) -> torch.Tensor:
         buffer = self.outgoing.get(number)
         if buffer is None:
-            buffer = self.outgoing[number] = self.preposted.take_outgoing(tag)
+            free = self.preposted.outgoing[tag]
+            buffer = self.outgoing[number] = free.pop() if free else EagerBuffer(tag)
         if number in self.copied:
             return buffer.whole
         self.copied.add(number)

@@ -80,7 +80,9 @@ class FailureRecords:
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._rank, self._num_ranks, self._group = group.rank(), group.size(), ref(group)
-        self._store: Any = _store_of(group) if group.size() > 1 else None
+        self._store: Any = None
+        with suppress(RuntimeError):
+            self._store = group.get_group_store() if group.size() > 1 else None
         self._server = _server_of(self._store, group)
         # A store may outlive the group: torchrun keeps it when it restarts the ranks. A count of this rank's starts
         # tells their records apart.
@@ -213,12 +215,6 @@ def first_difference(records: Mapping[int, FailureRecord]) -> str:
 def stopped_first(rank: int | str = "", certainty: str = "") -> str:
     """Return the sentence that names the first rank to stop responding; without a rank, its beginning."""
     return f"the first rank to stop responding was {certainty}rank {rank}"
-
-
-def _store_of(group: dist.ProcessGroup) -> Any:
-    with suppress(RuntimeError):
-        return group.get_group_store()
-    return None
 
 
 def _server_of(store: Any, group: dist.ProcessGroup) -> int | None:

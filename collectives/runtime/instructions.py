@@ -83,8 +83,9 @@ class RankPart:
 
     @classmethod
     def batched(cls, schedule: Schedule, program: RankProgram, ranks: tuple[int, ...]) -> Self:
-        instructions, num_buffers = batched_instructions_of(program), num_staging_buffers_in_a_step(program)
-        return cls(schedule, ranks, *_on_group(program, ranks), instructions, num_buffers)
+        staged = Counter(receive.step for receive in program.receives if receive.needs_staging)
+        num_buffers = max(staged.values(), default=0)
+        return cls(schedule, ranks, *_on_group(program, ranks), batched_instructions_of(program), num_buffers)
 
     @property
     def transfers(self) -> list[Send | Receive]:
@@ -126,11 +127,6 @@ def batched_instructions_of(program: RankProgram) -> tuple[RankInstruction, ...]
         instructions += [RankInstruction(Opcode.WAIT_SEND, index) for index in sends.get(step, [])]
         instructions += [RankInstruction(Opcode.APPLY, index) for index in receives.get(step, [])]
     return tuple(instructions)
-
-
-def num_staging_buffers_in_a_step(program: RankProgram) -> int:
-    """Return the largest number of receives in one step that need a staging buffer."""
-    return max(Counter(receive.step for receive in program.receives if receive.needs_staging).values(), default=0)
 
 
 def num_staging_buffers(program: RankProgram, ahead: int = POSTED_AHEAD) -> int:

@@ -132,11 +132,13 @@ class PrepostedReceives:
 
     Memory: per sending peer, fingerprint and size class in use, SPARE buffers more than are ever waited for at once;
     about LIMIT_BYTES per peer. Where stamps travel, also one buffer per message sent at once.
+
+    outgoing: free buffers for stamped messages, by tag.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._buffers: list[defaultdict[int, deque[EagerBuffer]]] = [defaultdict(deque) for _ in range(group.size())]
-        self._outgoing: defaultdict[int, list[EagerBuffer]] = defaultdict(list)
+        self.outgoing: defaultdict[int, list[EagerBuffer]] = defaultdict(list)
         self._reserved: set[int] = set()
         self._reserved_bytes = 0
 
@@ -163,13 +165,6 @@ class PrepostedReceives:
     def repost(self, group: dist.ProcessGroup, peer: int, tag: int, buffer: EagerBuffer) -> None:
         buffer.work = _post(group, buffer.memory, peer, tag)
         self._buffers[peer][tag].append(buffer)
-
-    def take_outgoing(self, tag: int) -> EagerBuffer:
-        buffers = self._outgoing[tag]
-        return buffers.pop() if buffers else EagerBuffer(tag)
-
-    def put_outgoing(self, tag: int, buffer: EagerBuffer) -> None:
-        self._outgoing[tag].append(buffer)
 
 
 def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -> dist.Work | FailedReceive:

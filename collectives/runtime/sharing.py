@@ -53,18 +53,6 @@ MAX_SETTINGS = 120  # characters that ranks are told of each other's settings
 _TEXT_BYTES = 512
 
 
-class Offer(NamedTuple):
-    """The facts that a rank tells all others before they meet.
-
-    host: the same for processes that can reach each other's sockets. name: of its socket; empty if it cannot share.
-    settings: the same on all ranks.
-    """
-
-    host: str
-    name: str
-    settings: str
-
-
 class Settings(NamedTuple):
     """The settings of a rank, the same on all ranks. slot_text: bytes of a slot, from the environment."""
 
@@ -93,9 +81,9 @@ class Settings(NamedTuple):
             return f"{platform.machine()} does not keep the order of writes"
         return ""
 
-    def check(self, offers: Sequence[Offer]) -> None:
-        """Raise ValueError, on all ranks, if the settings differ, or if a value is not permitted. offers: by rank."""
-        if different := disagreement([(rank, offer.settings) for rank, offer in enumerate(offers)], "how to send"):
+    def check(self, everywhere: Sequence[str]) -> None:
+        """Raise ValueError, on all ranks, if the settings differ, or if a value is not permitted."""
+        if different := disagreement(list(enumerate(everywhere)), "how to send"):
             raise ValueError(f"{different}; set the same values on all ranks")
         if self.transport not in TRANSPORTS:
             raise ValueError(f"{TRANSPORT}={_on_one_line(self.transport)}: must be one of {', '.join(TRANSPORTS)}")
@@ -242,18 +230,18 @@ def use_transport(transport: str, group: dist.ProcessGroup | None = None) -> Non
 def _find_out(group: dist.ProcessGroup, transport: str) -> SharedBy:
     settings = Settings(transport, os.environ.get(SLOT, str(DEFAULT_SLOT_BYTES)))
     meeting, reason = _new_meeting(group, settings)
-    own = Offer(this_host(), meeting.name if meeting else "", str(settings))
-    local = None
+    host, local = this_host(), None
     with meeting or nullcontext():
-        offers = [Offer(*offer) for offer in exchange(group, own)]
-        settings.check(offers)
+        facts = exchange(group, (host, meeting.name if meeting else "", str(settings)))
+        hosts, sockets, everywhere = zip(*facts, strict=True)
+        settings.check(everywhere)
         try:
-            local = _met(meeting, group, own, offers) if meeting else None
+            local = _met(meeting, group, hosts, sockets) if meeting else None
         except OSError as error:
             reason = str(error)
     shared = NOT_SHARED
-    if any(offer.name for offer in offers):
-        shared, reason = _agreed(group, own, local, reason, settings.slot_bytes)
+    if any(sockets):
+        shared, reason = _agreed(group, host, local, reason, settings.slot_bytes)
     if transport == "shm" and not shared.on_one_host:
         if shared.local is not None:
             shared.local.close()
@@ -276,30 +264,25 @@ def _new_meeting(group: dist.ProcessGroup, settings: Settings) -> tuple[Meeting 
         return None, f"cannot create a shared memory segment: {error}"
 
 
-def _met(meeting: Meeting, group: dist.ProcessGroup, own: Offer, offers: Sequence[Offer]) -> LocalRanks | None:
-    names = {
-        rank: offer.name
-        for rank, offer in enumerate(offers)
-        if rank != group.rank() and offer.host == own.host and offer.host and offer.name
-    }
-    if not names:
-        return None
-    memories, sockets = meeting.meet(names)
-    return LocalRanks(group.rank(), memories, sockets, time_limit_of(group))
+def _met(meeting: Meeting, group: dist.ProcessGroup, hosts: Sequence[str], names: Sequence[str]) -> LocalRanks | None:
+    """Meet the ranks of this host. names: of their sockets, "" of ranks that cannot share."""
+    own = group.rank()
+    here = {rank: name for rank, name in enumerate(names) if rank != own and name and hosts[rank] == hosts[own] != ""}
+    return LocalRanks(own, *meeting.meet(here), time_limit_of(group)) if here else None
 
 
 def _agreed(
-    group: dist.ProcessGroup, own: Offer, local: LocalRanks | None, reason: str, slot_bytes: int
+    group: dist.ProcessGroup, own_host: str, local: LocalRanks | None, reason: str, slot_bytes: int
 ) -> tuple[SharedBy, str]:
     """Return who shares memory, and why this rank does not; all ranks of a host share, or none.
 
     A rank that could not reach one other rank does not know whether the others could.
     """
-    ranks = exchange(group, (own.host, local is not None, bool(reason)))
+    ranks = exchange(group, (own_host, local is not None, bool(reason)))
     failed = {host: rank for rank, (host, _, has_failed) in enumerate(ranks) if has_failed}
-    if own.host in failed:
+    if own_host in failed:
         if local is not None:
             local.close()
-        local, reason = None, reason or f"rank {failed[own.host]} on this host cannot"
+        local, reason = None, reason or f"rank {failed[own_host]} on this host cannot"
     sharing = Counter(host for host, shares, _ in ranks if shares and host not in failed)
     return SharedBy(local, slot_bytes if sharing else 0, group.size() in sharing.values()), reason

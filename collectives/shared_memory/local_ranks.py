@@ -155,7 +155,7 @@ class LocalRanks:
         self._stamp = self.portion % _PORTIONS << TOKEN_BITS | self._digest
         self._own_words[memory.BEGUN + self.portion % memory.STAMPS] = self._stamp
         self._filled = self._memories[self.rank].segment.slot_offset(self.portion)
-        self._records = memory.first_record(self.portion)
+        self._records = memory.RECORDS + self.portion % memory.SLOTS * memory.RECORDS_OF_SLOT
         self._settle(self.portion - memory.SLOTS)
 
     def _settle(self, portion: int) -> None:

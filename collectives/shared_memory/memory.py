@@ -31,6 +31,7 @@ CACHE_LINE = 64
 SLOTS = 2
 MAX_RECORDS = 2**14  # that a portion may have of one rank
 WORDS_PER_RECORD = 2
+RECORDS_OF_SLOT = MAX_RECORDS * WORDS_PER_RECORD  # in words
 STAMPS = 8  # a rank that begins a portion looks at the one before the last; others may have begun two more than it
 # Places of words, in units of 8 bytes; words that change in a run have separate cache lines.
 FINISHED = 0  # the number of the last portion that the rank has finished
@@ -38,9 +39,9 @@ FAILED = 1  # written when the rank fails: 1 plus the rank that it knows to have
 FOR_ANOTHER_REASON = -1
 ASLEEP = CACHE_LINE // 8  # what the rank waits for while it sleeps: AWAKE, FOR_A_PORTION, or FOR_RANK plus a rank
 BEGUN = 2 * CACHE_LINE // 8  # the stamps of the last STAMPS portions that the rank has begun
-RECORDS = 3 * CACHE_LINE // 8
+RECORDS = 3 * CACHE_LINE // 8  # of the portions of each slot: for each chunk a location, and then a stamp
 AWAKE, FOR_A_PORTION, FOR_RANK = 0, 1, 2  # what the word at ASLEEP says
-WORDS_BYTES = 8 * (RECORDS + SLOTS * MAX_RECORDS * WORDS_PER_RECORD)
+WORDS_BYTES = 8 * (RECORDS + SLOTS * RECORDS_OF_SLOT)
 
 
 class SharedFile:
@@ -117,11 +118,6 @@ def new_segment_file(slot_bytes: int) -> int:
     Raises OSError if there is no such memory.
     """
     return new_memory_file(WORDS_BYTES + SLOTS * whole_pages(slot_bytes), is_sparse=False)
-
-
-def first_record(portion: int) -> int:
-    """Return the index of the words of a portion's first record: a location, and then a stamp."""
-    return RECORDS + portion % SLOTS * MAX_RECORDS * WORDS_PER_RECORD
 
 
 MAX_HEAP_BYTES = 2**36  # each rank maps one for each rank of the host in each group, and has 2**47 addresses

@@ -247,7 +247,8 @@ def _ring_s(rates: Rates, protocol: Protocol, calls: CallColumns) -> Floats:
     rounds = np.where(calls.is_all_reduce, 2, 1)
     across = np.where(calls.is_message, calls.nodes > 1, rounds * (calls.nodes - 1))
     start = protocol.start_s * np.where(calls.is_message, rates.library.message_start, 1.0)
-    latency = (_hops(calls) - across) * protocol.link_latency_s + across * protocol.hop_latency_s
+    least_s = np.where(calls.nodes > 1, rates.library.ring_overhead_s, 0.0)
+    latency = (_hops(calls) - across) * np.maximum(protocol.link_latency_s, least_s) + across * protocol.hop_latency_s
     waited = np.where(calls.is_stream, 0.0, start + latency)
     is_between = calls.is_sendrecv & (calls.nodes > 1)
     share = protocol.share * np.where(is_between, rates.library.message_share, 1.0)

@@ -226,6 +226,7 @@ class Tuning(Table, frozen=True):
     ring_steps: of a ring across hosts, by message size; empty: its time follows from the protocols.
     ring_ranks: ranks per host in the measurement of the ring steps.
     ring_fill: of a ring within a host: additional steps for the bytes while the links fill.
+    ring_overhead_s: the least time of a step of a ring across hosts; in each step the NICs send a message.
     """
 
     tree_share: values.Ratio | None = None
@@ -241,6 +242,7 @@ class Tuning(Table, frozen=True):
     ring_steps: tuple[RingStep, ...] = msgspec.field(default=(), name="ring_step")
     ring_ranks: values.Count = 1
     ring_fill: values.Fraction = 0.0
+    ring_overhead_s: values.Time = 0.0
 
 
 class SlowRank(Table, frozen=True):

@@ -12,8 +12,8 @@ from ringsim.network import load_network
 from ringsim.traces import ProgramTrace
 from ringsim.training_step import Computing, predict_trace
 
-NETWORKS = {"a100": "dgx-a100", "a100-40gb": "dgx-a100", "h100": "p5-efa"}
-FITTED = (("kernel", "clock"), ("kernel", "memory_share"), ("cpu", "operator_s"), ("cpu", "call_s"))
+NETWORKS = {"a100": "dgx-a100", "a100-40gb": "dgx-a100", "h100": "p5-efa-2024"}
+FIGURES = (("kernel", "clock"), ("kernel", "memory_share"), ("cpu", "operator_s"), ("cpu", "call_s"))
 MOST_PROGRAMS = 18  # of a table, to fit
 
 
@@ -57,19 +57,19 @@ def errors(predictor: Predictor, rows: Iterable[Row]) -> np.ndarray:
 
 
 def fit(name: str, rows: Sequence[Row], traces: Mapping[Recording, ProgramTrace]) -> Gpu:
-    """Return the GPU with `FITTED` at the least mean error."""
+    """Return the GPU with `FIGURES` at the least mean error."""
     gpu = load_gpu(name)
 
     def changed(logarithms: np.ndarray) -> Gpu:
         figures: dict[str, dict[str, float]] = {}
-        for (table, key), value in zip(FITTED, np.exp(logarithms).tolist(), strict=True):
+        for (table, key), value in zip(FIGURES, np.exp(logarithms).tolist(), strict=True):
             figures.setdefault(table, {})[key] = value if key.endswith("_s") else min(value, 1.0)
         return replace(gpu, **{table: replace(getattr(gpu, table), **values) for table, values in figures.items()})
 
     def cost(logarithms: np.ndarray) -> float:
         return float(np.abs(errors(Predictor(traces, {name: changed(logarithms)}), rows)).mean())
 
-    start = np.log([getattr(getattr(gpu, table), key) for table, key in FITTED])
+    start = np.log([getattr(getattr(gpu, table), key) for table, key in FIGURES])
     return changed(minimize(cost, start, method="Nelder-Mead", options={"maxfev": 100, "xatol": 0.02}).x)
 
 

@@ -13,12 +13,7 @@ from tests.fuzz.reference import contribution
 from tests.fuzz.views import bits
 
 NAMES = (
-    "all_reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "all_gather",
-    "all_gather_into_tensor",
-    "broadcast",
+    "all_reduce", "reduce_scatter", "reduce_scatter_tensor", "all_gather", "all_gather_into_tensor", "broadcast",
     "reduce",
 )  # fmt: skip
 ALIKE = ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast")  # all ranks hold the same afterwards

@@ -8,23 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ringsim import console
 from ringsim.cli.options import style_option
-from ringsim.console import (
-    INT,
-    OUTPUT,
-    STDOUT,
-    Name,
-    Progress,
-    check_writable,
-    examples,
-    json_option,
-    num_ranks,
-    print_result,
-    require_one_stdout,
-    require_torch,
-    say,
-    say_wrote,
-)
+from ringsim.console import Progress, examples
 from ringsim.files import json_text
 from ringsim.traces import RECORDING_ID
 from ringsim.units import plural
@@ -66,17 +52,17 @@ START = "torchrun --nproc-per-node 4 -m trainers compare"
     ),
 )
 @task_option
-@click.option("--batch-size", type=INT, default=8, help="Samples per rank and step.")
-@click.option("--steps", type=INT, default=100, help="Number of training steps of each strategy.")
+@click.option("--batch-size", type=console.INT, default=8, help="Samples per rank and step.")
+@click.option("--steps", type=console.INT, default=100, help="Number of training steps of each strategy.")
 @rate_and_number_options
 @click.option(
     "--strategies",
-    type=Name("names", (ONE_PROCESS, *STRATEGIES), several=True),
+    type=console.Name("names", (ONE_PROCESS, *STRATEGIES), several=True),
     default=DEFAULT_STRATEGIES,
     help=f"Strategies to compare; {ONE_PROCESS} is the training in one process with the batch of all ranks.",
 )
 @timeout_option
-@click.option("--profile", type=OUTPUT, help="Write when each gradient is ready to this file, for ringsim ddp.")
+@click.option("--profile", type=console.OUTPUT, help="Write when each gradient is ready to this file, for ringsim ddp.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
@@ -85,7 +71,7 @@ START = "torchrun --nproc-per-node 4 -m trainers compare"
 )
 @style_option
 @config_option
-@json_option
+@console.json_option
 def main(
     task: str,
     steps: int,
@@ -102,27 +88,27 @@ def main(
     Start it with torchrun; scripts/train_ring.py is the same. Options that are not listed are the task's, as in
     `trainers train`, such as --data and --d-model.
     """
-    require_torch("this command")  # before anything is said of torchrun, which comes with it
+    console.require_torch("this command")  # before anything is said of torchrun, which comes with it
     if os.environ.get("TORCHELASTIC_RUN_ID") == RECORDING_ID:
         raise click.UsageError(
             "it trains several times, but ringsim trace records one training: "
             "record -m trainers --strategy NAME, or run it without ringsim trace"
         )
-    require_one_stdout(as_json, profile)
+    console.require_one_stdout(as_json, profile)
     options = task_options(task)
     step = StepConfig(**of_step)
     names = [name.strip() for name in strategies.split(",")]
     loaded = load_task(task, step.seed, **options)
     compared = tuple(name for name in names if name != ONE_PROCESS)
     config = JobConfig(loaded, step, compared, steps, one_process=ONE_PROCESS in names)
-    step.batches(loaded, 0, num_ranks(START))
+    step.batches(loaded, 0, console.num_ranks(START))
     environment = read_environment(os.environ)
     for name in RESULTS:  # found out before the work, not after it
         if (output / name).is_dir():
             raise click.UsageError(f"--output {output}: cannot be written: {name} is a directory there")
-    check_writable(f"--output {output}", output)
+    console.check_writable(f"--output {output}", output)
     options_file = as_toml(click.get_current_context(), all_options(task, loaded, options))
-    alone = locked(output, lambda text: say(naming_options(text)))  # one run at a time
+    alone = locked(output, lambda text: console.say(naming_options(text)))  # one run at a time
     with alone if os.environ["RANK"] == "0" else nullcontext():
         if (result := _run(config, environment, timeout_s)) is None:
             return  # on another rank than the first
@@ -131,17 +117,17 @@ def main(
         verdict, report = result.verdict(), result.report
         files = [*result.save(verdict, output, style), output / OPTIONS_FILE]
         save_options(output, options_file)
-    print_result(format_report(report, result.comparison), result.as_dict(), as_json, profile)
+    console.print_result(format_report(report, result.comparison), result.as_dict(), as_json, profile)
     for line in busy_lines(verdict):
         click.echo(line, err=as_json)  # one object alone may stand on stdout
     assert report.profile is not None
-    if profile == STDOUT:
+    if profile == console.STDOUT:
         click.echo(json_text(report.profile.as_dict()), nl=False)
     elif profile is not None:
         report.profile.save(profile)
         files.append(profile)
     for path in files:
-        say_wrote(path)
+        console.say_wrote(path)
     sys.exit(not all(result.parameters_identical for result in report.synchronising))
 
 

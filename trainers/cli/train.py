@@ -11,21 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ringsim.console import (
-    Choice,
-    IntRange,
-    Progress,
-    check_writable,
-    clear_line,
-    examples,
-    is_under_torchrun,
-    json_option,
-    print_result,
-    require_torch,
-    say,
-    say_wrote,
-    spawn,
-)
+from ringsim import console
+from ringsim.console import Progress, examples, say, spawn
 from ringsim.files import save_json
 from ringsim.units import format_size, plural
 from trainers.checkpoints.output import (
@@ -105,7 +92,7 @@ class Launch:
 @config_options(TrainConfig, "strategy")
 @click.option(
     "--ranks",
-    type=IntRange(1, MAX_RANKS),
+    type=console.IntRange(1, MAX_RANKS),
     help="Number of ranks to start here [default: those of torchrun or srun, or else one].",
 )
 @config_options(TrainConfig, "epochs", "steps", "batch_size", "accumulate", "clip_norm")
@@ -115,7 +102,7 @@ class Launch:
     "--resume",
     is_flag=False,
     flag_value=AUTO,
-    type=Choice((AUTO,)),
+    type=console.Choice((AUTO,)),
     callback=lambda _context, _option, value: value is not None,
     metavar="[auto]",
     help="Resume from the newest checkpoint in --output if there is one, and start otherwise.",
@@ -125,7 +112,7 @@ class Launch:
 @config_options(TrainConfig, "tensorboard", "check_every", "on_nan", "profile")
 @timeout_option
 @config_option
-@json_option
+@console.json_option
 def train(
     task: str,
     settings: tuple[str, ...],
@@ -145,7 +132,7 @@ def train(
     options = task_options(task, settings)
     config = TrainConfig(output=output or Path("runs", task.replace(":", ".")), **rest)
     environment = read_environment(os.environ)
-    if is_of_file(context, "ranks") and (is_under_torchrun() or in_slurm_step(os.environ)):
+    if is_of_file(context, "ranks") and (console.is_under_torchrun() or in_slurm_step(os.environ)):
         ranks = None  # the launcher has started them
     num_ranks = ranks or environment.num_ranks
     loaded = load_task(task, config.seed, **options)
@@ -172,7 +159,7 @@ def _start(launch: Launch, task: Task, ranks: int | None) -> int:
             return run_rank(launch, task)
         except KeyboardInterrupt:
             raise click.exceptions.Abort(launch.resumable()) from None
-    require_torch("this command")
+    console.require_torch("this command")
     progress = Progress()
     progress.begin(f"starting {plural(ranks, 'rank')}")  # rank 0 goes on in its place
     code = spawn(ranks, run_rank, (replace(launch, resume=""),), stops=True)  # printed below, whatever ends them
@@ -187,9 +174,9 @@ def _start(launch: Launch, task: Task, ranks: int | None) -> int:
 
 
 def _check_output(config: TrainConfig) -> None:
-    check_writable(f"--output {config.output}", config.output)
+    console.check_writable(f"--output {config.output}", config.output)
     if config.profile is not None:
-        check_writable(f"--profile {config.profile}", config.profile.parent)
+        console.check_writable(f"--profile {config.profile}", config.profile.parent)
     if config.tensorboard:
         require_tensorboard()
     if not config.resume:
@@ -282,11 +269,11 @@ def _finish(launch: Launch, trainer: "Trainer", train_s: float) -> int:
     except OSError as error:
         say(f"trainers: {error.filename}: cannot be written: {error.strerror}")
         return 1
-    clear_line()
+    console.clear_line()
     text = summary(trainer, result)
-    print_result(f"{shown}\n\n{text}" if shown else text, result, launch.as_json)
+    console.print_result(f"{shown}\n\n{text}" if shown else text, result, launch.as_json)
     for path in written(trainer, result["checkpoint"]):
-        say_wrote(path)
+        console.say_wrote(path)
     return 0
 
 

@@ -98,7 +98,9 @@ def run_job(config: JobConfig, group: dist.ProcessGroup, progress: Progress) -> 
     measurements = pooled(measured)
     network, pace = agreed_network(measurements, group)
     profile = common_profile([rank.profile for rank in recorded.ranks], overlaps=pace == 1)
-    notes = _gather_notes(runs, group)
+    own = {run.name: run.notes for run in runs if run.notes.results}
+    of_ranks = gather_objects(own, group, "gathering the results failed")
+    notes = {run.name: [rank[run.name] for rank in of_ranks if run.name in rank] for run in runs}
     one = notes.pop(ONE_PROCESS, None)
     predicted = recorded.predict(config.strategies, network, pace), recorded.memory(config.strategies)
     report = make_report(config, measurements, network, profile, num_parameters, predicted, notes)
@@ -182,9 +184,3 @@ def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tupl
     pace = pace_together(measurements.provenance["cores"] or 1, places.physical_hosts.count(0))
     network = fitted_cluster(measurements, fitting_model(measurements), "this")
     return first_decides(group, lambda: (network, pace))
-
-
-def _gather_notes(runs: Sequence[StrategyRun], group: dist.ProcessGroup) -> dict[str, list[RankNotes]]:
-    own = {run.name: run.notes for run in runs if run.notes.results}
-    notes = gather_objects(own, group, "gathering the results failed")
-    return {run.name: [rank[run.name] for rank in notes if run.name in rank] for run in runs}

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,8 +19,7 @@ import collectives
 from collectives.runtime import CollectiveError, name_first_to_fail, naming_failures, span
 from trainers.checkpoints.checkpoint import Checkpoint, seed_alike, seed_apart
 from trainers.data_parallel import DataParallel
-from trainers.loop.batches import Share
-from trainers.loop.config import ScheduledRates, StepConfig
+from trainers.loop.config import ScheduledRates, Share, StepConfig
 from trainers.strategies.base import MakeOptimizer, parameters_of
 from trainers.strategies.ddp import Ddp
 from trainers.strategies.fsdp import Fsdp
@@ -284,7 +283,7 @@ class TrainStep:
     def loss(self, share: Share) -> Tensor:
         """Return the loss of a share; collective if the model has buffers to broadcast."""
         with span("batch"):
-            batch = on_device(self.task.batch(share.indices), self.device)
+            batch = tree_map_only(Tensor, lambda tensor: tensor.to(self.device), self.task.batch(share.indices))
         with span("forward"), naming_failures("the forward pass failed") if self._names_forward else nullcontext():
             if self.config.amp is None:
                 return self.task.loss(self.model, batch) * share.weight
@@ -333,8 +332,3 @@ class GradientClock:
     def before_last_s(self) -> list[float]:
         """Return for each parameter the seconds from its gradient to the last gradient."""
         return [self.last_s() - self._ready_s[index] for index in range(len(self._parameters))]
-
-
-def on_device(batch: Any, device: str) -> Any:
-    """Move all tensors in a batch to the device, also in tuples, lists and dicts."""
-    return tree_map_only(Tensor, lambda tensor: tensor.to(device), batch)

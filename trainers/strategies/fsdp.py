@@ -13,17 +13,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_leaves
 
+from trainers.strategies import sharded
 from trainers.strategies.base import MakeOptimizer, ShardingError, parameters_of
 from trainers.strategies.flat_vector import LayerParts, layers_of
-from trainers.strategies.sharded import (
-    MOVED,
-    Sharded,
-    Withheld,
-    backward_pass,
-    clear_withheld,
-    own_gradient,
-    without_values,
-)
+from trainers.strategies.sharded import Sharded, Withheld
 
 
 def gathered_rows(value: Any) -> Any:
@@ -106,13 +99,13 @@ class Fsdp(Sharded):
         return [p.untyped_storage()._cdata for p in (*self.parameters, *self.stand_ins)]
 
     def on_forward(self) -> None:
-        if torch.is_grad_enabled() and backward_pass() < 0:
+        if torch.is_grad_enabled() and sharded.backward_pass() < 0:
             if self._iteration().post_backward_final_callback_queued or self._iteration().iter_forward_root is not None:
                 self._root.reset_iter_state()  # after a pass that has failed
             if self._is_whole:
                 self._reshard()
             if self._storages() != self._places:
-                raise ShardingError(MOVED)
+                raise ShardingError(sharded.MOVED)
 
     def _iteration(self) -> Any:
         return self._root._get_fsdp_state()._state_ctx
@@ -127,8 +120,8 @@ class Fsdp(Sharded):
 
     def synchronise(self) -> None:
         """Raise ShardingError for unsynchronised gradients: FSDP synchronises only in backward passes."""
-        failed = self._iteration().post_backward_final_callback_queued and backward_pass() < 0
-        if failed or any(own_gradient(whole) is not None for whole in self.stand_ins):
+        failed = self._iteration().post_backward_final_callback_queued and sharded.backward_pass() < 0
+        if failed or any(sharded.own_gradient(whole) is not None for whole in self.stand_ins):
             raise ShardingError(
                 f"{self.name}: some gradients have not been synchronised, which only backward passes do: run the last "
                 f"one before optimizer.step() outside no_sync(), and again after one that has failed; use "
@@ -157,7 +150,7 @@ class Fsdp(Sharded):
         # Code that clips the gradients of whole tensors would skip a tensor whose gradient is None.
         for rows, whole in zip(self.parameters, self.stand_ins, strict=True):
             if rows.grad is not None and whole.grad is None:
-                whole.grad = without_values(whole, whole.shape).as_subclass(Withheld)
+                whole.grad = sharded.without_values(whole, whole.shape).as_subclass(Withheld)
                 self._shown.append((rows, whole))
 
     def _hide_gradients(self) -> None:
@@ -165,7 +158,7 @@ class Fsdp(Sharded):
         for rows, whole in self._shown:
             if whole.grad is None:
                 rows.grad = None
-            clear_withheld(whole)
+            sharded.clear_withheld(whole)
         self._shown.clear()
 
     def _gather(self) -> None:
@@ -243,5 +236,5 @@ def _extend_zero_grad(owner: nn.Module | torch.optim.Optimizer, forget: Callable
 def _keep_hidden(module: Any, _: object, output: object) -> None:
     """Gather a layer's parameters again if no tensor of its output marks the beginning of its backward pass."""
     shown = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in tree_leaves(output))
-    if torch.is_grad_enabled() and not shown and backward_pass() < 0:
+    if torch.is_grad_enabled() and not shown and sharded.backward_pass() < 0:
         module.unshard()

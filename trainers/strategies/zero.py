@@ -9,20 +9,11 @@ import torch.distributed as dist
 from torch import nn
 
 import collectives
+from trainers.strategies import sharded
 from trainers.strategies.base import MakeOptimizer, ShardingError
 from trainers.strategies.bucketed import InBuckets
 from trainers.strategies.flat_vector import FlatVector, by_dtype
-from trainers.strategies.sharded import (
-    MOVED,
-    Sharded,
-    ShareGradient,
-    Withheld,
-    check_shardable,
-    clear_withheld,
-    own_gradient,
-    require_exactly,
-    without_values,
-)
+from trainers.strategies.sharded import Sharded, ShareGradient, Withheld
 
 FORGOTTEN = (
     "the gradients of some parameters were set to None, but ranks have shares of all gradients together: call "
@@ -76,9 +67,9 @@ class ShardedWeights:
         """Reduce-scatter the gradients, with zeros for missing ones, and withhold them; `finish` follows."""
         flat = self.gradients or self.vector()
         for parameter, view in zip(self.parameters, flat.views, strict=True):
-            gradient = own_gradient(parameter)
+            gradient = sharded.own_gradient(parameter)
             view.zero_() if gradient is None else view.copy_(gradient)
-            parameter.grad = without_values(parameter, parameter.shape).as_subclass(Withheld)
+            parameter.grad = sharded.without_values(parameter, parameter.shape).as_subclass(Withheld)
         self._part = self.share_gradient if self.share.grad is None else torch.empty_like(self.share_gradient)
         return collectives.reduce_scatter_tensor(self._part, flat.vector, dist.ReduceOp.AVG, self.group, async_op)
 
@@ -95,7 +86,7 @@ class ShardedWeights:
             if any(other.grad is not None for other in self.parameters):
                 raise ShardingError(FORGOTTEN)
             self.share.grad = None
-        clear_withheld(parameter)
+        sharded.clear_withheld(parameter)
 
     def gather(self) -> None:
         collectives.all_gather_into_tensor(self.home.vector, self.share.detach(), self.group)
@@ -147,7 +138,7 @@ class Zero1(Sharded):
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
         """Make the optimizer of this rank's shares. Raises ValueError if it cannot step shares."""
         shares = [weights.share for weights in self.weights]
-        check_shardable(make, self.parameters, shares, self.name)
+        sharded.check_shardable(make, self.parameters, shares, self.name)
         of_share = {id(weights.share): weights for weights in self.weights}
         optimizer: Any = self.watch_sharded(
             make(shares),
@@ -162,7 +153,7 @@ class Zero1(Sharded):
         for weights in self.weights:
             weights.share.grad = None
         for parameter in self.parameters:
-            clear_withheld(parameter)
+            sharded.clear_withheld(parameter)
             if set_to_none:
                 parameter.grad = None
             elif parameter.grad is not None:
@@ -181,12 +172,12 @@ class Zero1(Sharded):
 
     def before_stepping(self) -> None:
         if not all(weights.are_home for weights in self.weights):
-            raise ShardingError(MOVED)
+            raise ShardingError(sharded.MOVED)
 
     def check_gradients(self) -> None:
-        require_exactly(*self._made, self.name, ShardingError)  # a group may have been added since
+        sharded.require_exactly(*self._made, self.name, ShardingError)  # a group may have been added since
         for weights in self.weights:
-            if any(own_gradient(parameter) is not None for parameter in weights.parameters):
+            if any(sharded.own_gradient(parameter) is not None for parameter in weights.parameters):
                 raise ShardingError(
                     "there are gradients that have not been synchronised: run the last backward pass before a step "
                     "outside no_sync(), or call model.sync_gradients()"

@@ -10,8 +10,7 @@ from syrupy.assertion import SnapshotAssertion
 
 import collectives
 from collectives.benchmark.case import DTYPES, BenchmarkCase, BenchmarkPlan, Buffers, elements_of, growing_sizes
-from collectives.benchmark.implementation import Run, call_of
-from collectives.benchmark.job import MAX_IN_A_ROW, measure, run_plan
+from collectives.benchmark.job import MAX_IN_A_ROW, Run, call_of, measure, run_plan
 from ringsim.measurements.measurements import CollectiveTimes
 from ringsim.schedule.collective import Collective
 from tests.ranks import RankPool

@@ -10,8 +10,7 @@ import torch.distributed as dist
 from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
-from collectives.benchmark.command import main
-from collectives.benchmark.table import format_table
+from collectives.benchmark.command import format_table, main
 from ringsim.measurements.measurements import CollectiveTimes, Measurements
 from ringsim.schedule.collective import Collective
 from tests.processes import ROOT, TIMEOUT_S, run_python

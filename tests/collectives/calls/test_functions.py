@@ -1,12 +1,10 @@
 """Collectives beyond right results (`test_semantics` has these): places in memory, views, modes, means of integers."""
 
-import gc
 import inspect
 import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from threading import Barrier
 from unittest.mock import Mock
 
@@ -37,18 +35,6 @@ def test_the_output_may_be_a_part_of_the_input(ranks: RankPool, algorithm: str, 
     expected = torch.stack([data(rank, 16, torch.float64)[:15] for rank in range(3)]).sum(0)
     shares = ranks.run(scattered_into_its_input, algorithm, offset, num_ranks=3)
     torch.testing.assert_close(torch.cat(shares), expected)
-
-
-def test_a_destroyed_group_is_forgotten(tmp_path: Path) -> None:
-    """With its buffers, threads and sockets."""
-    gc.collect()  # of earlier tests of this process, of which some keep theirs
-    before = len(group_state._STATES)
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
-    collectives.all_reduce(torch.ones(3))
-    assert len(group_state._STATES) == before + 1
-    dist.destroy_process_group()
-    gc.collect()
-    assert len(group_state._STATES) == before
 
 
 def test_threads_that_ask_at_once_get_the_same_part() -> None:

@@ -89,11 +89,6 @@ def with_copies(module: Any, rank: int) -> Trained:
     return [*trained, *bits(iter(copy.deepcopy(gradients))), *bits(iter(torch.load(file))), *train(module, rank, 2)]
 
 
-def compiled(module: Any, rank: int) -> Trained:
-    """As torch.compile runs it, but for the compiler."""
-    return train(torch.compile(module, backend="eager"), rank)[:8]
-
-
 OPTIONS: dict[str, dict[str, Any]] = {
     "a small bucket for each parameter": {"bucket_cap_mb": SMALL_BUCKETS_MB},
     "find_unused_parameters": {"find_unused_parameters": True, "bucket_cap_mb": SMALL_BUCKETS_MB},
@@ -108,7 +103,6 @@ WAYS: dict[str, Callable[[Any, int], Trained]] = {
     "our hook": with_hook(ddp_comm_hook, lambda module: HookState(module.process_group, algorithm="two_shot")),
     "torch's hook": with_hook(fp16_compress_hook, lambda module: module.process_group),
     "copies": with_copies,
-    "compiled": compiled,
 }
 CASES = [
     *((way, "", "float32") for way in WAYS if way != "unused"),

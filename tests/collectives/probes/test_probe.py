@@ -13,7 +13,7 @@ import torch.distributed as dist
 import collectives
 from collectives.benchmark.call_overhead import probe_calls
 from collectives.probes.probe import Blocks, probe, time_blocks
-from collectives.probes.workloads import IN_FLIGHT, RESTED_CALLS, ProbeWorkload, TimedAddition, rested_shifts
+from collectives.probes.workloads import IN_FLIGHT, RESTED_CALLS, ProbedGroup, ProbeWorkload, TimedAddition
 from collectives.runtime import Executor, transport_in_use
 from ringsim.calibration import calibrate, calibrate_uniform
 from ringsim.measurements.measurements import ROUNDS_PER_RUN, Measurements, ProbeKind
@@ -60,7 +60,9 @@ def test_tensors_of_any_size_can_be_probed_for(ranks: RankPool, tensor_bytes: in
 
 def rested_rounds(group: dist.ProcessGroup) -> list[tuple[str, int, int]]:
     """Return what is probed after a pause, each having been done once."""
-    workloads = list(rested_shifts(group, torch.zeros(2**21, dtype=torch.uint8), (64, 4096, 2**17, 2**19)))
+    workloads = list(
+        ProbedGroup(group, torch.zeros(2**21, dtype=torch.uint8), (64, 4096, 2**17, 2**19)).rested_shifts()
+    )
     for workload in workloads:
         workload.before()
         workload.rounds()

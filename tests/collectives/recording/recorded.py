@@ -118,10 +118,11 @@ def ringsim(folder: Path, *arguments: object) -> CompletedProcess[str]:
 
 
 def _run_ringsim(_: int, folder: Path, arguments: list[str]) -> None:
-    from ringsim.cli import main, recorder
+    from ringsim.cli import main
+    from ringsim.cli.commands import trace
 
     os.chdir(folder)
-    recorder.Popen = _ForkedRecorder  # type: ignore[misc]
+    trace.Popen = _ForkedRecorder  # type: ignore[misc]
     main(arguments, prog_name="ringsim")
 
 

@@ -114,3 +114,26 @@ def test_products_and_attention_have_sizes() -> None:
     trace = trace_of(PROGRAM, setup, ";;".join(SIZES), is_fake=True, device=Device.CUDA)
     sizes = [operator.product or operator.attention for operator in trace.steps[0].operators]
     assert [size for size in sizes if size] == [size for sizes in SIZES.values() for size in sizes]
+
+
+ROWS = 32 * 256  # bytes of the rows that are looked up, of 4,096 in a table
+LOOKUPS = {  # bytes by operator, with 8-byte indices
+    "F.embedding(rows, table)": ("aten.embedding", 32 * 8 + 2 * ROWS),
+    "F.embedding_bag(rows.view(4, 8), table)": ("aten._embedding_bag_forward_only", 72 * 8 + ROWS + 4 * 256),
+    "table[rows]": ("aten.index", 32 * 8 + 2 * ROWS),
+    "table.index_select(1, rows)": ("aten.index_select", 32 * 8 + 2 * 4096 * 32 * 4),
+    "table.gather(1, rows.view(-1, 1))": ("aten.gather", 32 * 8 + 2 * 32 * 4),
+    "table.scatter_add_(1, rows.view(-1, 1), x[:32, :1])": ("aten.scatter_add_", 32 * 8 + 3 * 32 * 4),
+    "table[rows] = x[:32]": ("aten.index_put_", 32 * 8 + 3 * ROWS),
+    "F.nll_loss(table, rows.repeat(128))": ("aten.nll_loss_forward", 4096 * (8 + 4) + 2 * 4),
+    "table[table[:, 0] > 0] = x[:1]": ("aten.index_put_", 4096 + 2 * 4096 * 256 + 256),
+}
+
+
+def test_lookups_touch_the_rows_that_they_name() -> None:
+    """And not the whole table, unless a mask says only in data which rows these are."""
+    setup = "table, rows = torch.zeros(4096, 64, device='cuda'), torch.arange(32, device='cuda')"
+    trace = trace_of(PROGRAM, setup, ";;".join(LOOKUPS), is_fake=True, device=Device.CUDA)
+    names = {name for name, _ in LOOKUPS.values()}
+    found = [(operator.name, operator.size_bytes) for operator in trace.steps[0].operators if operator.name in names]
+    assert found == list(LOOKUPS.values())

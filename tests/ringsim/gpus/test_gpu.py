@@ -143,13 +143,14 @@ def test_the_interval_is_that_of_published_steps(gpu: Gpu) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "table"), [("a100", "a100-sxm-80gb"), ("h100", "h100-sxm-80gb"), ("h200", "h200-sxm")]
+    ("name", "table"),
+    [("a100", "a100-sxm-80gb"), ("h100", "h100-sxm-80gb"), ("h200", "h200-sxm"), ("b200", "b200-sxm")],
 )
 def test_presets_agree_with_measured_kernels(name: str, table: str) -> None:
     """Of sizes as in training; the limits are those of a fit with four numbers (scripts/kernel_times.py)."""
     gpu = load_gpu(name)
     gpu = replace(gpu, kernel=replace(gpu.kernel, clock=1.0, gap_s=0.0))
-    tables = [products(table)] + ([attentions(table)] if name != "h200" else [])
+    tables = [products(table)] + ([attentions(table)] if name not in ("h200", "b200") else [])
     if name == "h100":
         tables += [rates_of_attention(table, "flash-2"), rates_of_attention(table, "cudnn", ["backward"])]
     for timed in tables:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from ringsim import load_network, predict_time, ring_all_reduce
 from ringsim.libraries import LIBRARIES, Call, predict
+from ringsim.libraries.nccl_model import algorithm_times
 from ringsim.network import Network, network_text, nic_share, read_network
 from ringsim.schedule import Collective
 from ringsim.training_step import GroupCalls
@@ -17,7 +18,7 @@ from tests.ringsim.traces.made_trace import call_of
 
 CURVE = "".join(f"[[fabric]]\nhosts = {hosts}\nshare = {share}\n" for hosts, share in ((2, 0.8), (8, 0.4)))
 SIZE = 64 * 2**20
-P5 = load_network("p5-efa")
+P5 = load_network("p5-efa-2024")
 
 
 def slower(network: Network, share: float) -> Network:
@@ -58,7 +59,7 @@ def test_hosts_with_names_count_as_well() -> None:
 
 def test_simulations_formulas_and_steps_agree() -> None:
     """With a network of hosts that have the slower NICs on any number of hosts."""
-    for num_hosts, share in ((2, 0.86), (64, 0.18)):
+    for num_hosts, share in ((2, 0.86), (64, 0.12)):
         plain = slower(P5, share)
         ring = ring_all_reduce(8 * num_hosts)
         assert predict_time(ring, P5, SIZE) == pytest.approx(predict_time(ring, plain, SIZE))
@@ -67,7 +68,7 @@ def test_simulations_formulas_and_steps_agree() -> None:
             assert predict(P5, [call])[0] == pytest.approx(predict(plain, [call])[0])
         plans = [choose(network, Collective.ALL_REDUCE, 8 * num_hosts, SIZE) for network in (P5, plain)]
         assert plans[0].time_s() == pytest.approx(plans[1].time_s())
-    every = [choose(network, Collective.ALL_TO_ALL, 2048, SIZE).time_s() for network in (P5, slower(P5, 0.18))]
+    every = [choose(network, Collective.ALL_TO_ALL, 2048, SIZE).time_s() for network in (P5, slower(P5, 0.12))]
     assert every[0] == pytest.approx(every[1])
 
 
@@ -76,7 +77,7 @@ def test_a_group_of_a_step_has_the_rate_of_its_own_hosts(library: str) -> None:
     """Of two hosts in a job of 64, also if it is simulated with the groups that communicate at the same time."""
     group = range(16)
     times = []
-    for network in (P5, slower(P5, 0.86), slower(P5, 0.18)):
+    for network in (P5, slower(P5, 0.86), slower(P5, 0.12)):
         calls = GroupCalls(network, 512, LIBRARIES[library], group)
         times.append(calls.call_alone_s(call_of("all_gather", SIZE, 4)))
     assert times[0] == pytest.approx(times[1])
@@ -113,11 +114,31 @@ MEASURED = {
 }
 
 
-@pytest.mark.parametrize("name", MEASURED)
-def test_p5_is_near_the_medians_that_it_was_fitted_to(name: str) -> None:
-    """Within a fifth, but for two hosts of all_reduce, which other measurements contradict (docs/simulator.md)."""
-    for exponent, busbw in enumerate(MEASURED[name]):
-        call = Call(name, 48 * 2**20, 8 * 2**exponent, 2**exponent)
-        passes = (2 if name == "all_reduce" else 1) * (1 - 1 / call.num_ranks)
-        predicted = passes * call.size_bytes / predict(P5, [call])[0][0] / 1e9
-        assert predicted == pytest.approx(busbw, rel=0.45 if busbw == 361.7 else 0.2)
+def busbw(network: Network, call: Call) -> float:
+    """Return the GB/s that nccl-tests would print."""
+    passes = (2 if call.collective == "all_reduce" else 1) * (1 - 1 / call.num_ranks)
+    return passes * call.size_bytes / predict(network, [call])[0][0] / 1e9
+
+
+def test_p5_is_near_the_medians_that_it_was_fitted_to() -> None:
+    """Of 256 MB; the most of all an all_reduce on 32 hosts, and those of one host, to which nothing was fitted."""
+    errors = [
+        busbw(P5, Call(name, 256 * 2**20, 8 * 2**exponent, 2**exponent)) / measured - 1
+        for name, row in MEASURED.items()
+        for exponent, measured in enumerate(row)
+    ]
+    assert np.median(np.abs(errors)) < 0.12
+    assert np.abs(errors).max() < 0.5
+
+
+def test_each_step_of_a_ring_across_hosts_takes_at_least_the_overhead() -> None:
+    """But hops between hosts have their own latency, and rings within a host do not need the NICs."""
+    overhead_s = P5.spec.library.ring_overhead_s
+    network, without = (P5.with_spec(library=replace(P5.spec.library, ring_steps=(), ring_overhead_s=least_s))
+                        for least_s in (overhead_s, 0.0))  # fmt: skip
+    link_s = P5.spec.protocols[-1].link_latency_s
+    for num_ranks, num_hosts in ((8, 1), (16, 2), (64, 64)):
+        call = Call("all_gather", SIZE, num_ranks, num_hosts)
+        ring_s, quick_s = (algorithm_times(one, call)["ring Simple"] for one in (network, without))
+        steps = num_ranks - num_hosts if num_hosts > 1 else 0
+        assert ring_s - quick_s == pytest.approx(steps * (overhead_s - link_s), rel=0.05, abs=1e-9)
