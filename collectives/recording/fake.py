@@ -33,7 +33,10 @@ from collectives.recording.without_values import DATA, INTEGERS, TORCH, CachingF
 _DEEPCOPY, _ADDRESS, _ASARRAY = Tensor.__deepcopy__, UntypedStorage.data_ptr, torch.asarray
 _SWAP, _PARAMETER, _FAKE_TENSOR = torch.utils.swap_tensors, nn.Parameter.__new__, FakeTensor.__new__
 _PART: Any = UntypedStorage.__getitem__
-_SAVE, _LOAD, _REDUCE = torch.save, torch.load, Tensor.__reduce_ex__
+_SAVE, _LOAD, _REDUCE, _STAT = torch.save, torch.load, Tensor.__reduce_ex__, os.stat
+_COPYING = "link", "copy", "copy2", "copyfile"
+_OF_OS = "replace", "rename", "remove", "unlink", "stat", "link"
+_FILES = *(f"os.{name}" for name in _OF_OS), *(f"shutil.{name}" for name in (*_COPYING[1:], "move"))
 _SET, _BEGIN_LOADING = DataLoader.__setattr__, dataloader._BaseDataLoaderIter.__init__
 _NO_WORKERS = {"timeout": 0, "persistent_workers": False, "prefetch_factor": None, "multiprocessing_context": None}
 SAVED: dict[str, bytes] = {}  # by path, instead of files
@@ -131,6 +134,7 @@ def _without_saving() -> Iterator[Replacement]:
     """Yield replacements for functions of torch that would overwrite the program's checkpoints."""
     yield "torch.save", wraps(_SAVE)(_save)
     yield "torch.load", wraps(_LOAD)(_load)
+    yield from ((name, _of_files(resolve_name(name))) for name in _FILES)
     yield "torch.Tensor.__reduce_ex__", _reduced
     yield from ((f"torch._C.ScriptModule.{name}", lambda *_, **__: b"") for name in ("save", "save_to_buffer"))
     yield "torch.distributed.checkpoint.state_dict_saver._save_state_dict", lambda *_, **__: Metadata({})
@@ -209,6 +213,7 @@ def _save(thing: Any, file: Any, *args: Any, **options: Any) -> None:
     if isinstance(file, BytesIO):
         _SAVE(thing, file, *args, **options)
     elif path := _path_of(file):
+        SAVED[path] = b""
         with suppress(Exception):  # then it cannot be loaded again
             _SAVE(thing, saved := BytesIO(), *args, **options)
             SAVED[path] = saved.getvalue()
@@ -222,6 +227,24 @@ def _load(file: Any, map_location: Any = None, **options: Any) -> Any:
     if isinstance(file, BytesIO) and isinstance(map_location, str | torch.device):
         return tree_map_only(Tensor, lambda tensor: tensor.to(map_location), loaded)
     return loaded
+
+
+def _of_files(function: Any) -> Any:
+    """Return a function of files that also knows those saved in memory; files on the disk stay as they are."""
+
+    @wraps(function)
+    def called(path: Any, *args: Any, **options: Any) -> Any:
+        if not SAVED or (saved := SAVED.get(name := _path_of(path))) is None:
+            return function(path, *args, **options)
+        if function is _STAT:
+            return _STAT(path if os.path.lexists(path) else __file__)
+        if function.__name__ not in _COPYING:
+            del SAVED[name]
+        for target in args[:1]:
+            SAVED[_path_of(os.path.join(target, os.path.basename(name)) if os.path.isdir(target) else target)] = saved
+        return args[0] if args else None
+
+    return called
 
 
 def _path_of(file: Any) -> str:

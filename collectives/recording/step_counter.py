@@ -1,7 +1,7 @@
 """`StepCounter`: ends a recorded step at each optimizer step, and the program at the last one.
 
 What a program does between two optimizer steps is part of the step, also a validation after the last batch of an epoch.
-So steps are watched until two of them have equally many operations, and a step with as many is the usual one.
+So steps are watched until two of them have the same calls and equally many operations: these are usual ones.
 """
 
 import os
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from mmap import mmap
 from statistics import median_low
-from typing import Any, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import torch
 from torch import multiprocessing
@@ -31,6 +31,13 @@ FIRST_WATCHED = 1
 FIRST_USUAL = 2
 LAST_USUAL = 5  # as after epochs of two batches with validation, or with batches of other sizes each
 MAX_STOPS = 10  # that a program may catch
+
+
+class StepWork(NamedTuple):
+    """The operations of a step, and its calls."""
+
+    flops: int
+    calls: tuple[tuple[str, int, int], ...] = ()
 
 
 class EnoughError(BaseException):
@@ -137,11 +144,14 @@ class StepCounter:
 
     @property
     def _usual_step(self) -> int | None:
-        return usual_step(self._flops, is_last=True) if self._usual is None else self._usual
+        return usual_step(self._seen, is_last=True) if self._usual is None else self._usual
 
     @property
-    def _flops(self) -> list[int]:
-        return [step.flops for step in self._recorder.steps[: LAST_USUAL + 1]]
+    def _seen(self) -> list[StepWork]:
+        return [
+            StepWork(step.flops, tuple((call.collective, call.size_bytes, call.group) for call in step.calls))
+            for step in self._recorder.steps[: LAST_USUAL + 1]
+        ]
 
     @torch._dynamo.disable  # type: ignore[untyped-decorator]
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
@@ -196,13 +206,12 @@ class StepCounter:
         if self._watch_all and self._num_recorded > 1:
             self._usual = ended
             return
-        self._usual = usual_step(self._flops, is_last=ended == LAST_USUAL)
-        if self._usual is not None and len(set(of_watched := self._flops[FIRST_WATCHED:])) > 1:
-            *others, last = (f"{flops / 1e12:.4g}" for flops in of_watched)
-            usual = f"{self._flops[self._usual] / 1e12:.4g}"
+        self._usual = usual_step(self._seen, is_last=ended == LAST_USUAL)
+        if self._usual is not None and len(set(self._seen[FIRST_USUAL:])) > 1:
+            told = [f"{work.flops / 1e12:.4g} TFLOP with {plural(len(work.calls), 'call')}" for work in self._seen]
             warnings.warn(
-                f"steps differ, as where some contain a validation: {', '.join(others)} and {last} TFLOP; operators "
-                f"and memory are of one with {usual}; --steps N records N steps as they come",
+                f"steps differ, as where some contain a validation: {', '.join(told[FIRST_USUAL:])}; operators and "
+                f"memory are of one with {told[self._usual]}; --steps N records N steps as they come",
                 stacklevel=1,
             )
 
@@ -221,13 +230,18 @@ class StepCounter:
         raise EnoughError
 
 
-def usual_step(flops: Sequence[int], is_last: bool) -> int | None:
-    """Return the index of a step with as many operations as another watched one.
+def usual_step(steps: Sequence[StepWork], is_last: bool) -> int | None:
+    """Return the index of a usual step, once one has the same work as another watched one; until then None.
 
-    is_last: if there is none, return one with the median number; None only if there are no steps that may be usual.
+    Of steps with equally frequent numbers of operations, those without validation have the fewest, and few calls.
+
+    is_last: do not wait for more steps; if all numbers differ, return the step with the median.
     """
-    may_be, counts = flops[FIRST_USUAL:], Counter(flops[FIRST_WATCHED:])
-    again = [number for number in may_be if counts[number] > 1]
-    if not again and not (is_last and may_be):
+    may_be, counts = steps[FIRST_USUAL:], Counter(steps[FIRST_WATCHED:])
+    if not any(counts[work] > 1 or is_last for work in may_be):
         return None
-    return flops.index(again[0] if again else median_low(may_be), FIRST_USUAL)
+    frequencies = Counter(work.flops for work in steps[FIRST_WATCHED:])
+    most = max(frequencies[work.flops] for work in may_be)
+    frequent = [work for work in may_be if frequencies[work.flops] == most]
+    usual = median_low(may_be) if most == 1 else min(frequent, key=lambda work: (work.flops, len(work.calls)))
+    return steps.index(usual, FIRST_USUAL)

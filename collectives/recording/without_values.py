@@ -37,14 +37,21 @@ _INTO = *_WRITING, aten.index_add.default, aten.index_add_.default
 # Operators that make numbers with data, also fractions: of schedules, and of choices by chance.
 _SPACED = aten.linspace.default, aten.logspace.default, aten.arange.default, aten.arange.start, aten.arange.start_step
 _EMPTY = aten.empty.memory_format  # of few fractions, which `uniform_` then draws, such as the change of a colour
-_MAKING = *_SPACED, aten.rand.default, aten.rand.generator, aten.full.default, _EMPTY
+_ZEROS = aten.zeros.default  # of a single fraction, to which a program adds whether a gradient has overflowed
+_MAKING = *_SPACED, aten.rand.default, aten.rand.generator, aten.full.default, _EMPTY, _ZEROS
+# Operators on booleans whose outcome is this value if one operand is, as in a loop that generates until a length.
+_ABSORBING = {
+    **dict.fromkeys((aten.bitwise_and.Tensor, aten.logical_and.default), False),
+    **dict.fromkeys((aten.bitwise_or.Tensor, aten.logical_or.default), True),
+}
+_UNSCALING = aten._amp_foreach_non_finite_check_and_unscale_.default
 # Functions by which torch's operators in Python make tensors; programs replace them to choose a device or a dtype.
 _FACTORIES = {name: getattr(torch, name) for name in ("empty", "zeros", "ones", "full", "arange", "tensor", "eye")}
 # The dtypes of tensors that may have data.
 INTEGERS = torch.bool, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64
 MAX_INTEGERS = 2**22
 MAX_FRACTIONS = 2**16
-MAX_DRAWN = 64  # fractions of `empty`
+MAX_MADE = {_EMPTY: 64, _ZEROS: 1}  # fractions of these operators
 MAX_READS = 100_000  # by one line, before another line reads: a loop that waits for other values
 MAX_ON_HOST = 2**27  # of a data set, if the model is on a GPU
 _META = torch.device("meta")
@@ -194,6 +201,7 @@ class WithoutValues(OnPlainTensors):
             kwargs = {**kwargs, "device": CPU}
             if device != FROM_PYTHON and (func is aten._to_copy.default or gpu_of(args[:1])):
                 del kwargs["device"]  # C++ makes a tensor like this one
+        args = _with_known_values(func, args)
         if self._has_data(func, args, kwargs):
             return _run_with_data(func, args, kwargs)
         if (func is aten._local_scalar_dense.default and is_unknown(args[0])) or func in _COMPARING:
@@ -258,7 +266,7 @@ def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if "copy" not in func._schema.name:  # only a copy may go from one device to another
         place_made(changed, gpu_of(args))
     outcome = func(*args, **kwargs)
-    forget_written(changed)
+    forget_written(tensors_in(args[0]) if func is _UNSCALING else changed)  # no gradient has overflowed
     return outcome
 
 
@@ -302,6 +310,31 @@ def _compared(outcome: Any, func: OpOverload, args: tuple[Any, ...]) -> Any:
     return outcome
 
 
+def _with_known_values(func: OpOverload, args: Any) -> Any:
+    """Return the arguments of an operator, of which some have data after all."""
+    if written(func):
+        return tree_map_only(FakeTensor, _known_number, args)
+    return _absorbed(_ABSORBING[func], args) if func in _ABSORBING else args
+
+
+def _known_number(tensor: FakeTensor) -> Tensor:
+    """Return a single outcome of a comparison, such as `isfinite(norm)`, with data."""
+    if tensor.numel() > 1 or not hasattr(tensor, _COMPARED):
+        return tensor
+    return with_data(tensor.device, torch.full, tensor.shape, _value_of(tensor), dtype=tensor.dtype)
+
+
+def _absorbed(value: bool, args: Any) -> Any:
+    """Return operands with data if one of them consists of the value, so that the other one does not matter."""
+    with _disable_current_modes():
+        is_known = any(not is_unknown(one) and one.dtype is torch.bool and (one == value).all() for one in args)
+    if not is_known or sum(tensor.numel() for tensor in args) > MAX_INTEGERS:
+        return args
+    return tuple(
+        with_data(one.device, torch.full, one.shape, value, dtype=one.dtype) if is_unknown(one) else one for one in args
+    )
+
+
 def _are_alike(one: Tensor, other: Tensor) -> bool:
     """Whether a tensor is the other, or a copy that no operator has changed; nor does a broadcast change it."""
     source, *versions = getattr(other, _COPIED, (lambda: None,))
@@ -341,7 +374,7 @@ def _makes_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any],
     with _disable_current_modes(), suppress(RuntimeError, TypeError):  # it makes no tensor
         made = func(*args, **{**kwargs, "device": "meta"} | ({"generator": None} if "generator" in kwargs else {}))
         if _has_fractions(made):
-            return func in _MAKING and made.numel() <= (MAX_DRAWN if func is _EMPTY else MAX_FRACTIONS)
+            return func in _MAKING and made.numel() <= MAX_MADE.get(func, MAX_FRACTIONS)
         limit = MAX_ON_HOST if func is _EMPTY and _are_on_host([]) else limit
         return made.dtype in INTEGERS and made.numel() <= limit
     return func is aten.from_file.default and "dtype" in kwargs

@@ -56,11 +56,27 @@ for copied in parameter.clone(), parameter.clone():
 normed = nn.utils.weight_norm(nn.Linear(2, 2)).half()
 assert normed.weight_g.dtype == normed.half().weight_v.dtype == torch.float16
 torch.save({"numbers": torch.arange(3)}, "numbers.pt")
-assert torch.load("numbers.pt")["numbers"].tolist() == [0, 1, 2] and not os.path.exists("numbers.pt")
+assert torch.load("numbers.pt")["numbers"].tolist() == [0, 1, 2] and "numbers.pt" not in os.listdir()
+os.rename("numbers.pt", "last.pt")
+__import__("shutil").copyfile("last.pt", "best.pt")
+assert os.path.exists("best.pt") and not os.path.exists("numbers.pt") and "best.pt" not in os.listdir()
+os.remove("last.pt")
+assert torch.load("best.pt")["numbers"].tolist() == [0, 1, 2] and not os.path.exists("last.pt")
 try: torch.optim.LBFGS([weights]).step(lambda: 1.0)
 except RuntimeError as error: assert "record without --fake" in str(error)
 assert torch.histc(tokens, bins=8, min=0, max=7).sum().item() == 64  # which only a GPU computes of integers
 norm = torch.ones(()) * 3
+generated, unfinished = 0, torch.ones(2, dtype=torch.long)
+while not unfinished.max() == 0:  # as a model that generates until an end or a length
+    generated += 1
+    is_end = (torch.rand(2, 100_000) @ torch.rand(100_000, 1)).argmax(1) == 3
+    unfinished = unfinished & ~(torch.full((2,), generated == 4) | is_end)
+assert generated == 4
+overflows, found = torch.zeros(1), torch.zeros(1)
+overflows += torch.isfinite(norm).logical_not()
+torch._amp_foreach_non_finite_check_and_unscale_([norm], found, torch.ones(1))
+dist.all_reduce(overflows, op=dist.ReduceOp.MAX)
+assert not overflows.bool().item() and found.item() == 0.0
 assert torch.isfinite(norm) and not norm > 10 and not torch.isnan(norm) and (norm <= 1).item()
 saved = io.BytesIO()
 torch.save({"weights": norm, "steps": torch.tensor(7)}, saved)
@@ -270,7 +286,8 @@ CHECKPOINTS = """
 import torch.distributed.checkpoint as checkpoint
 while True:
     train(1)
-    torch.save({"weights": weights}, sys.argv[1] + "/weights.pt")
+    torch.save({"weights": weights}, sys.argv[1] + "/new.pt")
+    os.replace(sys.argv[1] + "/new.pt", sys.argv[1] + "/weights.pt")
     checkpoint.save({"weights": weights}, checkpoint_id=sys.argv[1])
     checkpoint.async_save({"weights": weights}, checkpoint_id=sys.argv[1]).result()
 """

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives.recording.step_counter import usual_step
+from collectives.recording.step_counter import StepWork, usual_step
 from ringsim.traces import Device
 from tests.collectives.recording.recorded import IMPORTS, trace_of
 
@@ -16,7 +16,9 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(9):
     if step and step % every == 0:
         with torch.no_grad():
-            model(torch.ones(4096, 64, device=device)).relu()
+            metric = model(torch.ones(4096, 64, device=device)).relu().mean()
+        if device == "cuda":  # on a CPU the steps whose times are measured are recorded as they come
+            dist.all_reduce(metric)
     loss = model(torch.ones(sizes[step % len(sizes)], 64, device=device)).sum()
     loss.backward()
     dist.all_reduce(model.weight.grad)
@@ -33,6 +35,7 @@ def test_a_validation_is_not_part_of_the_step(tmp_path: Path, every: int, device
     is_fake = device is Device.CUDA
     trace = trace_of(program, "[32]", str(every), device.value, is_fake=is_fake, device=device)
     assert trace.steps[0].flops == 2 * 2 * 32 * 64 * 64
+    assert [call.size_bytes for call in trace.steps[0].calls] == [64 * 64 * 4]
     assert trace.memory is not None
     assert trace.memory.peak.total < 4096 * 64 * 4
 
@@ -45,6 +48,17 @@ def test_all_steps_are_recorded_as_they_come_where_many_are_asked_for(tmp_path: 
     assert [step.flops // (2 * 64 * 64) for step in trace.steps] == [2 * 32 + 4096, 2 * 32]
 
 
+def test_what_follows_an_epoch_may_be_calls_alone() -> None:
+    """Such as those that average a metric."""
+    plain, with_metric = (
+        StepWork(5, (("all_reduce", 64, 0),)),
+        StepWork(5, (("all_reduce", 64, 0), ("all_reduce", 4, 0))),
+    )
+    assert usual_step([StepWork(0), plain, with_metric, plain], is_last=False) == 3
+    of_new_buckets = StepWork(5, (("all_reduce", 60, 0), ("all_reduce", 4, 0)))
+    assert usual_step([StepWork(0), of_new_buckets, with_metric, plain, with_metric], is_last=False) == 3
+
+
 @pytest.mark.parametrize(
     ("flops", "is_last", "usual"),
     [
@@ -52,12 +66,13 @@ def test_all_steps_are_recorded_as_they_come_where_many_are_asked_for(tmp_path: 
         ([0, 5, 9], False, None),
         ([0, 5, 9, 5], False, 3),
         ([0, 5, 9, 9], False, 2),
+        ([0, 9, 5, 9, 5], False, 2),  # every second step follows an epoch
         ([0, 5, 3, 9, 5], False, 4),
         ([0, 1, 4, 3, 2], True, 3),  # all differ
         ([0, 5, 9], True, 2),
         ([0, 5], True, None),
-    ],
+    ],  # of the operations of each step
 )
-def test_the_usual_step_has_as_many_operations_as_another(flops: list[int], is_last: bool, usual: int | None) -> None:
-    """Where none has, it is one with the median number; the first two steps differ in their calls."""
-    assert usual_step(flops, is_last) == usual
+def test_the_usual_step_is_like_another(flops: list[int], is_last: bool, usual: int | None) -> None:
+    """Where none is, it is one with the median operations; the first two steps differ in their calls."""
+    assert usual_step([StepWork(number) for number in flops], is_last) == usual
