@@ -20,7 +20,7 @@ known.
 Only bytes that share a resource and work on scarce cores depend on other work. Such work begins in a slot of `Slots`,
 and `Activities` says which work ends next (`_end`). All other times are a maximum and a sum, known at once. Rows of one
 moment are handled in arrays: `_later` records rows and their next action, `_settle` runs the actions, and `_run_clock`
-advances to the next end of work.
+advances to the next end of work. The last rows (`_first_of_tail`) need no clock.
 """
 
 from collections.abc import Callable
@@ -70,12 +70,17 @@ class EventRun:
         self._waits = Waits(rows, self._sent_s)
         self._free_after, self._free_s = self._waits.free_after, self._waits.free_s
         self._slots = Slots(self._connections, topology, num_timers)
+        self._tail = self._first_of_tail()
+        self._held: list[Ints] = []
         self._todo: dict[Callable[[Ints], None], list[Ints]] = {}
 
     def finish(self, on_progress: OnProgress = ignore_progress) -> None:
         self._on_progress = on_progress
         self._later(self._start, self._waits.startable(0, len(self._rows)))
         self._run_clock()
+        self._tail = len(self._rows)
+        self._later(self._start, np.concatenate([np.empty(0, dtype=np.int64), *self._held]))
+        self._settle()
 
     @property
     def time_s(self) -> float:
@@ -113,6 +118,13 @@ class EventRun:
         if len(rows):
             self._todo.setdefault(action, []).append(rows)
 
+    def _first_of_tail(self) -> int:
+        if self._slots.cores_are_scarce:
+            return len(self._rows)
+        shared = np.flatnonzero(self._slots.shares[self._connection])
+        last_step = self._rows.step[shared[-1]] if len(shared) else NO_ROW
+        return int(np.searchsorted(self._rows.step, last_step, side="right"))
+
     # Times that are a maximum of other times, once those are known.
 
     def _starts_at(self, row: Ints) -> Floats:
@@ -134,6 +146,10 @@ class EventRun:
     # The states, in their order.
 
     def _start(self, row: Ints) -> None:
+        late = row >= self._tail
+        if np.count_nonzero(late):
+            self._held.append(row[late])
+            row = row[~late]
         start_s, overhead_s = self._starts_at(row), self._costs.overhead_s(row)
         if self._slots.cores_are_scarce:
             left = self._slots.begin_on_cores(self._connection[row], row, start_s, overhead_s)

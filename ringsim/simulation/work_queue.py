@@ -135,6 +135,9 @@ class _QueueRun(EventRun):
             self._take_next(worker, 0.0)
         self._run_clock()
 
+    def _first_of_tail(self) -> int:
+        return len(self._rows)  # nothing may be left until the clock has stopped: more begins when a worker is free
+
     def _starts_at(self, row: Ints) -> Floats:
         starts_s: Floats = np.maximum(super()._starts_at(row), self._sends_from_s[self._collective[row]])
         return starts_s
