@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal, DecimalException
 
-_PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+_PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
              "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "ns": 10**9}
 MAX_VALUE = 2**60  # far beyond any machine, and small enough for 64-bit arithmetic
@@ -15,7 +15,6 @@ _NUMBER = r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*"
 _SIZE = re.compile(_NUMBER + r"([kKMGT]?i?)(?:B|iB)?\s*")
 _RATE = re.compile(_NUMBER + r"([kKMGT]?i?)(B|bit|bps|b)(?:/s)?\s*")
 _FLOPS = re.compile(_NUMBER + r"([kKMGTP]?)(?:FLOPS?(?:/s)?|FLOPs/s)?\s*")
-_FLOPS_PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _TIME = re.compile(_NUMBER + r"(s|ms|us|µs|ns)\s*")
 
 
@@ -73,7 +72,7 @@ def parse_rate(text: str) -> float:
 
 def parse_flops(text: str) -> float:
     """Return the FLOP per second of 400TFLOP/s or 19.5T. Raises ValueError for other rates, or below 1."""
-    flops_per_s, _ = _quantity(_FLOPS, text, _FLOPS_PREFIXES, "a rate of computing: write it as 400TFLOP/s")
+    flops_per_s, _ = _quantity(_FLOPS, text, _PREFIXES, "a rate of computing: write it as 400TFLOP/s")
     if not flops_per_s >= 1:
         raise ValueError(f"{text!r}: a rate of computing must be at least 1 FLOP/s")
     return float(flops_per_s)

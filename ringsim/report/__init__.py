@@ -13,7 +13,7 @@ from ringsim.report.network_table import (
 from ringsim.report.notebook import register
 from ringsim.report.pages.animation_page import animation_page
 from ringsim.report.pages.report_page import report_page, step_page
-from ringsim.report.perfetto import trace_lines, write_step_trace, write_trace
+from ringsim.report.perfetto import step_trace_lines, trace_lines, write_trace
 from ringsim.report.run_summary import (
     bound_reason,
     describe,

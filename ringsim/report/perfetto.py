@@ -60,15 +60,14 @@ def trace_lines(
     return _lines(first_arrow, chain.from_iterable(events), name)
 
 
-def write_step_trace(path: Path, timeline: StepTimeline, trace: ProgramTrace) -> None:
-    """Write the computations of a step, its waits, and the calls of each group, complete or not at all.
+def step_trace_lines(timeline: StepTimeline, trace: ProgramTrace, name: str) -> Iterator[str]:
+    """Yield the lines of a file with the computations of a step, its waits, and the calls of each group.
 
-    Overlapping calls of a group overlap in its thread. Raises ValueError for an endless step, OSError if unwritable.
+    Overlapping calls of a group overlap in its thread. name: the file's. Raises ValueError for an endless step.
     """
     timeline.require_end()
     num_events = len(timeline.computations) + len(timeline.waits) + len(timeline.calls)
-    with atomic_file(path) as file:
-        file.writelines(map(str.encode, _lines(num_events, _step_events(timeline, trace), str(path))))
+    return _lines(num_events, _step_events(timeline, trace), name)
 
 
 def _lines(num_transfers: int, events: Iterator[Event], name: str) -> Iterator[str]:

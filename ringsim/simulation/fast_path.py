@@ -155,7 +155,11 @@ class PrivateRounds:
 
 
 class _Turn:
-    """The hops of one turn of all rounds, and their costs."""
+    """The hops of one turn of all rounds, and their costs.
+
+    by_chunk: if all hops are alike, the seconds of sending and of adding each chunk; one number if the chunk does not
+    matter.
+    """
 
     def __init__(self, relay: Relay, turn: int, topology: Topology, chunk_bytes: Ints) -> None:
         self.hops = relay.hops_of(turn)
@@ -169,6 +173,9 @@ class _Turn:
             _one_if_same(paths.alone_bytes_per_s(topology.resources)),
         )
         self._add = _one_if_same(processors.receive_overhead_s[dst]), _one_if_same(processors.reduce_bytes_per_s[dst])
+        self._by_chunk: tuple[Cost, Cost] | None = None
+        if all(isinstance(cost, float) for cost in (*self._send, *self._add)):
+            self._by_chunk = _seconds(self._send, self._bytes), _seconds(self._add, self._bytes)
 
     @property
     def is_any_chunk(self) -> bool:
@@ -176,14 +183,24 @@ class _Turn:
 
     def costs(self, step: int, chunk: Ints, reduces: bool) -> tuple[Cost, Cost, Cost]:
         """Return the seconds of sending, of the path, and of applying. chunk: on all hops, in this round."""
-        size = self._bytes if isinstance(self._bytes, float) else self._bytes[chunk[self.hops]]
-        overhead_s, latency_s, apply_s = self._send[0], self._latency_s, self._add[0]
-        if reduces:
-            apply_s = apply_s + size / self._add[1]
+        own = chunk[self.hops]
+        if self._topology.jitter is None and self._by_chunk is not None:
+            send_s, add_s = self._by_chunk
+            return _of_chunk(send_s, own), self._latency_s, _of_chunk(add_s, own) if reduces else self._add[0]
+        size, overhead_s, latency_s = _of_chunk(self._bytes, own), self._send[0], self._latency_s
+        apply_s = _seconds(self._add, size) if reduces else self._add[0]
         if self._topology.jitter is not None:
-            of_latency, of_compute = self._topology.jitter.factors(step, len(chunk[self.hops]))
+            of_latency, of_compute = self._topology.jitter.factors(step, len(own))
             overhead_s, latency_s, apply_s = overhead_s * of_compute, latency_s * of_latency, apply_s * of_compute
         return overhead_s + size / self._send[1], latency_s, apply_s
+
+
+def _seconds(cost: tuple[Cost, Floats | float], size: Cost) -> Cost:
+    return cost[0] + size / cost[1]
+
+
+def _of_chunk(values: Floats | float, chunk: Ints) -> Floats | float:
+    return values if isinstance(values, float) else values[chunk]
 
 
 def _one_if_same(values: Floats) -> Floats | float:

@@ -4,9 +4,9 @@
 too large for shared memory goes in portions.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -89,13 +89,13 @@ def simulate(
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     _require_room(schedule)
     if runtime.shared_memory(network):
-        portions = portions_of(schedule, network, sizes, runtime)
-        if portions.number > 1:
+        number, run_one = _portions(schedule, network, sizes, runtime)
+        if number > 1:
             raise ValueError(
-                f"{schedule}: goes through shared memory in {portions.number} portions, of which there is no timeline; "
+                f"{schedule}: goes through shared memory in {number} portions, of which there is no timeline; "
                 "simulate a smaller tensor"
             )
-        return portions.run_one(runtime, on_progress)
+        return run_one(on_progress)
     topology = with_in_network_reduction([schedule], priced_topology(network, schedule.num_ranks))
     if rounds := private_rounds(schedule, topology, sizes):
         return rounds.timeline(on_progress)
@@ -122,8 +122,8 @@ def predict_time(
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     if runtime.shared_memory(network):
-        portions = portions_of(schedule, network, sizes, runtime)
-        return portions.number * portions.run_one(runtime, on_progress).time_s
+        number, run_one = _portions(schedule, network, sizes, runtime)
+        return number * run_one(on_progress).time_s
     topology = with_in_network_reduction([schedule], priced_topology(network, schedule.num_ranks))
     if path := fast_path(schedule, topology, sizes, in_order=runtime.in_order):
         return path.time_s(on_progress)
@@ -181,27 +181,13 @@ def _require_room(schedule: Schedule) -> None:
 _SCHEDULES_KEPT = 64
 
 
-class Portions(NamedTuple):
-    """The portions of a tensor that does not fit into shared memory: `number` runs, one after the other.
+def _portions(
+    schedule: Schedule, network: Network, chunk_bytes: Ints, runtime: Runtime
+) -> tuple[int, Callable[[OnProgress], Timeline]]:
+    """Return the least number of portions that fit into a slot of shared memory, and the run of the largest.
 
-    Each run takes an equal part of every chunk. chunk_bytes: (num_chunks,), of the largest portion.
-    """
-
-    schedule: Schedule
-    number: int
-    chunk_bytes: Ints
-    topology: Topology
-    copies: CopyCounts
-
-    def run_one(self, runtime: Runtime, on_progress: OnProgress) -> Timeline:
-        rows = dependencies(self.schedule, in_order=runtime.in_order)
-        return run_events(rows, self.topology, self.chunk_bytes, on_progress, self.copies)
-
-
-def portions_of(schedule: Schedule, network: Network, chunk_bytes: Ints, runtime: Runtime) -> Portions:
-    """Return the fewest portions whose published chunks fit into a slot of shared memory.
-
-    chunk_bytes: (num_chunks,), of the whole tensor.
+    Portions go one after the other, and each takes an equal part of every chunk. chunk_bytes: (num_chunks,), of the
+    whole tensor.
     """
     costs = network.shared_memory
     assert costs is not None
@@ -216,7 +202,8 @@ def portions_of(schedule: Schedule, network: Network, chunk_bytes: Ints, runtime
     longer_s = max(1 / rate.reduce_into_bytes_per_s - 1 / rate.reduce_bytes_per_s, 0.0)
     fraction = longer_s * rate.copy_bytes_per_s if longer_s else 0.0
     copies = CopyCounts(passes.published, passes.taken + fraction * passes.apart)
-    return Portions(schedule, number, sizes, topology, copies)
+    rows = dependencies(schedule, in_order=runtime.in_order)
+    return number, partial(run_events, rows, topology, sizes, copies=copies)
 
 
 @lru_cache(maxsize=_SCHEDULES_KEPT)

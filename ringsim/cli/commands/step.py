@@ -11,7 +11,7 @@ from click import argument, option
 from ringsim import console, report, training_step
 from ringsim.cli import options
 from ringsim.cli.commands.trace import Recordings
-from ringsim.files import atomic_file, naming_place
+from ringsim.files import naming_place
 from ringsim.gpus import Gpu, Roofline, gpu_names, load_gpu
 from ringsim.libraries import library_of
 from ringsim.network import Network
@@ -46,17 +46,13 @@ class StepOutput(options.PictureFile):
         """Write the step, or its scaling curve, if a file is requested; see `step_page`."""
         if self.path is None:
             return
-        suffix = self.path.suffix.lower()
         with naming_place(self.path):
-            if suffix == PERFETTO:
-                report.write_step_trace(self.path, step.timeline, step.trace)
-            elif suffix == PAGE:
-                with atomic_file(self.path) as page:
-                    page.write(report.step_page(step, facts, scaling, caps).encode())
+            if self.path.suffix.lower() == PERFETTO:
+                console.write_output(self.path, report.step_trace_lines(step.timeline, step.trace, str(self.path)))
+            elif self.path.suffix.lower() == PAGE:
+                console.write_output(self.path, [report.step_page(step, facts, scaling, caps)])
             else:
                 self.save(scaling or step)
-                return
-        console.say_wrote(self.path)
 
 
 def output_options(several: str) -> options.Decorator:
