@@ -148,6 +148,6 @@ def test_a_file_that_is_no_sweep_is_refused(
 def test_a_file_that_was_edited_is_read_again(tmp_path: Path) -> None:
     """By the next sweep."""
     for name in ("ring", "direct"):
-        path = written(tmp_path / "mine.py", f"from ringsim.algorithms import {name}_all_gather as mine\n")
+        path = written(tmp_path / "mine.py", f"from ringsim.algorithms.{name} import {name}_all_gather as mine\n")
         own, known = run_sweep(Collective.ALL_GATHER, [f"{path}:mine", name], [5], [8], {"fast": FAST}).cells
         assert (own.num_steps, own.time_s) == (known.num_steps, known.time_s)
