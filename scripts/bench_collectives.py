@@ -10,7 +10,7 @@ import click
 import torch
 from torch.utils.benchmark import Timer
 
-from collectives.benchmark.command import ratio, rival_of
+from collectives.benchmark.table import ratio, rival_of
 from collectives.probes import provenance
 from ringsim.console import OneLineCommand, parse_numbers, run_local_ranks
 from ringsim.measurements import PLAIN_RING, TORCH, CollectiveTimes, Measurements

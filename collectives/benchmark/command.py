@@ -1,10 +1,9 @@
-"""The command line of the benchmark, and its table: the times and rates of each algorithm and of torch."""
+"""The command line of the benchmark."""
 
 import datetime
 import os
-import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,14 @@ import torch.distributed as dist
 from collectives import runtime
 from collectives.benchmark.case import COLLECTIVES, DTYPES, BenchmarkPlan, growing_sizes
 from collectives.benchmark.job import run_plan
+from collectives.benchmark.table import format_table
 from collectives.calls import AUTO
 from ringsim import console
-from ringsim.analysis import algbw_bytes_per_s, busbw_bytes_per_s
-from ringsim.files import shortened
-from ringsim.measurements import TORCH, CollectiveTimes, Measurements
+from ringsim.measurements import Measurements
 from ringsim.registry import ALGORITHMS
 from ringsim.schedule import Collective
 from ringsim.suggestions import suggestion
-from ringsim.text_table import align_columns, wrap_text
-from ringsim.units import format_rate, format_size, format_time, parse_size_of_nccl_tests, plural
+from ringsim.units import parse_size_of_nccl_tests, plural
 
 START = "torchrun --nproc-per-node 4 -m collectives.benchmark"
 MAX_TIMEOUT_S = 86400.0
@@ -175,75 +172,3 @@ def _write(measurements: Measurements, output: Path | None) -> None:
     if wrong:
         click.echo(f"benchmark: {wrong} elements are wrong: see the table", err=True)
         sys.exit(1)
-
-
-COLUMNS = ("size", "algorithm", "in place", "time", "busbw", "ratio")
-WIDE_COLUMNS = (*COLUMNS, "10%", "90%", "algbw", "wrong")
-_FOOT = f"# ratio: the median time over that of {TORCH} (torch.distributed); below 1 is faster"
-
-
-def format_table(measurements: Measurements, wide: bool = False) -> str:
-    """Return a table for each collective; wide: with the spread, algbw and the wrong elements."""
-    blocks = [line if wide else wrap_text(line, indent="#   ") for line in _origin(measurements)]
-    for collective in dict.fromkeys(times.collective for times in measurements.collectives):
-        times = [timed for timed in measurements.collectives if timed.collective is collective]
-        kind = f"{times[0].dtype}, {times[0].op}" if collective.reduces else times[0].dtype
-        blocks += ["", f"# {collective.value}, {plural(measurements.num_ranks, 'rank')}, {kind}"]
-        rows = [_row(timed, times, wide) for timed in times]
-        blocks += align_columns([WIDE_COLUMNS if wide else COLUMNS, *rows], "rllr")
-        blocks += [wrap_text(line, indent="#   ") for line in (*_wrong(times), *_means(times))]
-    return "\n".join([*blocks, _FOOT])
-
-
-def _row(times: CollectiveTimes, others: Sequence[CollectiveTimes], wide: bool) -> list[str]:
-    quotient = ratio(times, rival_of(times, others))
-    row = [
-        format_size(times.size_bytes),
-        shortened(times.algorithm, 18),
-        "yes" if times.in_place else "no",
-        format_time(times.median_s),
-        format_rate(busbw_bytes_per_s(times.collective, times.num_ranks, times.size_bytes, times.median_s) or 0.0),
-        "-" if quotient is None else f"{quotient:.2f}",
-    ]
-    if wide:
-        row += map(format_time, times.p10_p90_s)
-        row.append(format_rate(algbw_bytes_per_s(times.size_bytes, times.median_s) or 0.0))
-        row.append("-" if times.wrong is None else str(times.wrong))
-    return row
-
-
-def _wrong(times: Sequence[CollectiveTimes]) -> Iterator[str]:
-    for timed in times:
-        if timed.wrong:
-            place = "in place" if timed.in_place else "out of place"
-            yield f"# WRONG: {timed.algorithm}, {format_size(timed.size_bytes)}, {place}: {timed.wrong} elements"
-
-
-def ratio(times: CollectiveTimes, rival: CollectiveTimes | None) -> float | None:
-    """Return the time over the rival's time; None without a rival."""
-    return None if rival is None else times.median_s / rival.median_s
-
-
-def rival_of(times: CollectiveTimes, others: Sequence[CollectiveTimes], name: str = TORCH) -> CollectiveTimes | None:
-    """Return the times of `name` in the same cell."""
-    return next((other for other in others if other.algorithm == name and other.cell == times.cell), None)
-
-
-def _origin(measurements: Measurements) -> Iterator[str]:
-    where: dict[str, Any] = measurements.provenance
-    yield f"# {where.get('command', '')}"
-    parts = [where.get("machine"), f"{where.get('cores')} cores", f"torch {where.get('torch')}"]
-    parts += [f"OMP_NUM_THREADS={where.get('OMP_NUM_THREADS')}", where.get("date")]
-    parts += [f"transport {where['transport']}"] if "transport" in where else []
-    yield "# " + ", ".join(map(str, parts))
-
-
-def _means(times: Sequence[CollectiveTimes]) -> Iterator[str]:
-    for algorithm in dict.fromkeys(timed.algorithm for timed in times if timed.algorithm != TORCH):
-        means = []
-        for in_place in (False, True):
-            cells = [timed for timed in times if (timed.algorithm, timed.in_place) == (algorithm, in_place)]
-            ratios = [value for cell in cells if (value := ratio(cell, rival_of(cell, times))) is not None]
-            if ratios:
-                means.append(f"{statistics.geometric_mean(ratios):.3f} {'in' if in_place else 'out of'} place")
-        yield f"# {algorithm}: geometric mean of the ratios {', '.join(means) or 'N/A'}"

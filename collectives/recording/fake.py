@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, dataloader
 
 from collectives.recording.placement import device_of, make_with_keys_of_cpu, place, with_data
-from collectives.recording.replacements import Replacement, replaced, returning, run_within, within
+from collectives.recording.replacements import Replacement, by_names, replaced, returning, run_within, within
 from collectives.recording.without_values import DATA, INTEGERS, TORCH, CachingFakeMode, WithoutValues, set_data
 
 _DEEPCOPY, _ADDRESS, _ASARRAY = Tensor.__deepcopy__, UntypedStorage.data_ptr, torch.asarray
@@ -232,17 +232,23 @@ def _load(file: Any, map_location: Any = None, **options: Any) -> Any:
 def _of_files(function: Any) -> Any:
     """Return a function of files that also knows those saved in memory; files on the disk stay as they are."""
 
-    @wraps(function)
-    def called(path: Any, *args: Any, **options: Any) -> Any:
-        if not SAVED or (saved := SAVED.get(name := _path_of(path))) is None:
-            return function(path, *args, **options)
+    def on_saved(given: dict[str, Any]) -> Any:
+        path, target = next(iter(given.values())), given.get("dst")
+        if (saved := SAVED.get(name := _path_of(path))) is None:
+            return function(**given)
         if function is _STAT:
             return _STAT(path if os.path.lexists(path) else __file__)
         if function.__name__ not in _COPYING:
             del SAVED[name]
-        for target in args[:1]:
+        if target is not None:
             SAVED[_path_of(os.path.join(target, os.path.basename(name)) if os.path.isdir(target) else target)] = saved
-        return args[0] if args else None
+        return target
+
+    by_name = by_names(function, on_saved)
+
+    @wraps(function)
+    def called(*args: Any, **options: Any) -> Any:
+        return by_name(*args, **options) if SAVED else function(*args, **options)  # by name takes longer
 
     return called
 

@@ -91,13 +91,13 @@ _LEFT, _RIGHT = ("mat1", "batch1", "self"), ("mat2", "batch2", "mat_b")
 _OFFSETS, _KEYS = ("cum_seq_q", "cu_seq_q", "cu_seqlens_q"), ("max_k", "max_seqlen_k")
 _KNOWN = "aten.", "ringsim.", "torch_attn."  # operators with these names of arguments
 
+# Operators that touch only the elements, or the rows, of a table that their index names.
 _OF_ELEMENTS = "gather take put_ scatter_ scatter_add_ scatter_reduce_ nll_loss_forward nll_loss_backward"
 _OF_ROWS = (
     "embedding _embedding_bag _embedding_bag_forward_only index _unsafe_index index_select index_add_ index_copy_ "
     "index_fill_ index_put_ _index_put_impl_"
 )
-# Operators that touch only the elements or rows of a table that their index names.
-_LOOKUPS = {f"aten.{name}" for name in f"{_OF_ELEMENTS} {_OF_ROWS}".split()}
+_BY_ELEMENTS, _BY_ROWS = ({f"aten.{name}" for name in names.split()} for names in (_OF_ELEMENTS, _OF_ROWS))
 
 
 class _Kind:
@@ -260,7 +260,7 @@ def _traffic(name: str, given: dict[str, Any], tensors: list[Tensor]) -> int:
 
     given: all of its arguments by the names in torch's schema. tensors: what it reads and writes.
     """
-    if name not in _LOOKUPS:
+    if name not in _BY_ELEMENTS | _BY_ROWS:
         return sum(tensor.nbytes for tensor in tensors)
     table = given["weight" if "embedding" in name else "self"]
     return sum(_looked_up_bytes(name, given, table) if tensor is table else tensor.nbytes for tensor in tensors)
@@ -273,8 +273,7 @@ def _looked_up_bytes(name: str, given: dict[str, Any], table: Tensor) -> int:
         return table.nbytes
     num_indices = prod(torch.broadcast_shapes(*(part.shape for part in indices if part is not None)))
     dims = [dim for dim, part in enumerate(indices, given.get("dim", 0)) if part is not None]
-    is_of_rows = name.removeprefix("aten.") in _OF_ROWS.split()
-    row = table.numel() // max(1, prod(table.shape[dim] for dim in dims)) if is_of_rows else 1
+    row = table.numel() // max(1, prod(table.shape[dim] for dim in dims)) if name in _BY_ROWS else 1
     return int(min(table.nbytes, num_indices * row * table.itemsize))
 
 

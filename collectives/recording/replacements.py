@@ -8,9 +8,8 @@ from pkgutil import resolve_name
 from typing import Any
 from unittest.mock import patch
 
-Replacement = tuple[
-    str, Any
-]  # the name of an attribute, with those of its module and class, and the value in its place
+# The name of an attribute, with those of its module and class, and the value in its place.
+Replacement = tuple[str, Any]
 
 
 @contextmanager

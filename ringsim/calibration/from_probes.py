@@ -14,7 +14,8 @@ from functools import partial
 import numpy as np
 from msgspec import structs
 
-from ringsim.calibration.host_costs import calibrate_host, calibrate_hosts, calibrate_uniform, exchange_s, shift_s
+from ringsim.calibration.host_costs import calibrate_host, calibrate_hosts, calibrate_uniform
+from ringsim.calibration.probe_times import exchange_s, shift_s
 from ringsim.calibration.timings import MISFIT
 from ringsim.calibration.warnings import warning_line
 from ringsim.estimates import Estimate

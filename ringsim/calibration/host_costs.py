@@ -1,73 +1,19 @@
-"""The times of probes and their fits: a uniform network, one host whose ranks share its cores, or several hosts."""
+"""Fits of probes: a uniform network, one host whose ranks share cores and memory, or several hosts."""
 
 import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from msgspec.structs import replace
 
-from ringsim.algorithms import ring_all_gather
+from ringsim.calibration.probe_times import fit_line, longer_s, rate, shift_s
 from ringsim.files import parsed, values
 from ringsim.libraries import GLOO, OURS, Library
 from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, Measurements, Probe, RankHosts
-from ringsim.network import Host, Ints, Link, MemoryRate, Network, Nics, Processor, SharedMemory, SlowLink, Spec
-from ringsim.schedule import Collective, Schedule
-from ringsim.simulation import IN_ORDER, Runtime, predict_repeated, predict_time
-
-
-def shift_s(
-    network: Network, num_ranks: int, size_bytes: int, runtime: Runtime = IN_ORDER, *, rested: bool = False
-) -> float:
-    """Return the simulated seconds of a round in which every rank sends `size_bytes` to its right neighbour.
-
-    runtime: as in `simulate`. rested: after a pause instead of another round.
-    """
-    step = ring_all_gather(num_ranks).steps[0]
-    predict = predict_time if rested else predict_repeated
-    return predict(_round(num_ranks, step.src, step.dst), network, num_ranks * size_bytes, runtime=runtime)
-
-
-def exchange_s(network: Network, num_ranks: int, num_pairs: int, size_bytes: int) -> float:
-    """Return the simulated seconds of a round in which neighbours exchange `size_bytes`."""
-    src = np.arange(2 * num_pairs)
-    exchange = _round(num_ranks, src, src ^ 1)
-    return predict_repeated(exchange, network, num_ranks * size_bytes, runtime=IN_ORDER)
-
-
-def _round(num_ranks: int, src: Ints, dst: Ints) -> Schedule:
-    """Return a schedule of one step in which each rank sends its own chunk."""
-    columns = [(src, dst, src, np.zeros(len(src), bool))]
-    return Schedule.from_columns(Collective.ALL_GATHER, "round", num_ranks, num_ranks, columns)
-
-
-def _longer_s(measurements: Measurements, warmth: str, than: str, **kind: Any) -> float | None:
-    """Return the additional time of a call of one warmth, such as cold, compared with another; None without probes.
-
-    A computation evicts the call's code and data from the caches, and its threads sleep. kind: as in `ProbeKind`.
-    """
-    long, short = (measurements.probes_of("call", warmth=one, **kind) for one in (warmth, than))
-    return max(long[0].median_s - short[0].median_s, 0.0) if long and short else None
-
-
-def fit_line(probes: Sequence[Probe]) -> tuple[float, float]:
-    """Return the seconds at size zero and the seconds per byte, both at least 0."""
-    sizes = np.array([probe.size_bytes for probe in probes], dtype=float)
-    times = np.array([probe.median_s for probe in probes])
-    design = np.stack([1 / times, sizes / times], axis=1)
-    (intercept, slope), *_ = np.linalg.lstsq(design, np.ones(len(times)))
-    if intercept < 0 or len(times) == 1:
-        intercept, slope = 0.0, float(np.median(times / sizes))
-    if slope < 0:
-        intercept, slope = float(np.median(times)), 0.0
-    return float(intercept), float(slope)
-
-
-def rate(s_per_byte: float) -> float:
-    """Return bytes per second; infinite if times do not grow with the size."""
-    return 1 / s_per_byte if s_per_byte > 0 else math.inf
-
+from ringsim.network import Host, Link, MemoryRate, Network, Nics, Processor, SharedMemory, SlowLink, Spec
+from ringsim.schedule import Collective
+from ringsim.simulation import predict_time
 
 EXPLAINED = 0.98  # of a time; the rest is noise
 _NEAR, _MOST_ROUNDS = 1e-4, 50  # of a time to be met, and how often the latency is raised for that
@@ -151,7 +97,7 @@ def processor_of(measurements: Measurements, num_cores: int) -> Processor:
     _, reduce_s_per_byte = fit_line(additions)
     fresh = measurements.probes_of("fresh", clock="cpu")
     calls, torch_calls = measurements.probes_of("call"), measurements.probes_of("call", subject="dist")
-    in_thread_s = (_longer_s(measurements, "async", "cold", transport=transport) for transport in ("shm", ""))
+    in_thread_s = (longer_s(measurements, "async", "cold", transport=transport) for transport in ("shm", ""))
     return Processor(
         send_overhead_s=per_message_s / 2,
         receive_overhead_s=per_message_s / 2,
@@ -160,8 +106,8 @@ def processor_of(measurements: Measurements, num_cores: int) -> Processor:
         first_touch_bytes_per_s=fresh[-1].size_bytes / fresh[-1].median_s if fresh else math.inf,
         call_s=max(calls[0].median_s - elapsed[0].median_s, 0.0) if calls else 0.0,
         torch_call_s=torch_calls[0].median_s if torch_calls else 0.0,
-        cold_call_s=_longer_s(measurements, "cold", "warm") or 0.0,
-        cold_torch_call_s=_longer_s(measurements, "cold", "warm", subject="dist") or 0.0,
+        cold_call_s=longer_s(measurements, "cold", "warm") or 0.0,
+        cold_torch_call_s=longer_s(measurements, "cold", "warm", subject="dist") or 0.0,
         async_call_s=next((time_s for time_s in in_thread_s if time_s is not None), 0.0),
     )
 
@@ -399,7 +345,7 @@ def shared_memory_of(measurements: Measurements, cluster: Network) -> SharedMemo
         send_overhead_s=overhead_s / 2,
         receive_overhead_s=overhead_s / 2,
         call_s=max(calls[0].median_s - shifts[0].median_s, 0.0) if calls else 0.0,
-        cold_call_s=_longer_s(measurements, "cold", "warm", transport="shm") or 0.0,
+        cold_call_s=longer_s(measurements, "cold", "warm", transport="shm") or 0.0,
         rates=_memory_rates(measurements, waiting),
     )
     network = cluster.with_spec(host=replace(cluster.spec.host, shared_memory=costs))

@@ -265,8 +265,8 @@ def _filling(library: Tuning, calls: CallColumns) -> Floats:
 def _ring_pace(rates: Rates, calls: CallColumns) -> Floats:
     """Return the ratio, (num_calls,), of the measured steps of the fastest ring to its formula.
 
-    For a message smaller than all measured ones, the formula of the protocols is scaled by the ratio at the smallest.
-    Without it the time of many hosts would jump there.
+    For a message smaller than all measured ones, the formula of the protocols is scaled by the ratio at the smallest,
+    and a host that is not full delays no step, only bytes. Otherwise times would jump there.
     """
     steps = rates.library.ring_steps
     if not steps:
@@ -279,7 +279,7 @@ def _ring_pace(rates: Rates, calls: CallColumns) -> Floats:
     log_step_s += np.maximum(message - at[-1], 0.0)  # beyond the largest, bandwidth decides
     by_protocols = _smooth_minimum([_ring_s(rates, protocol, measured) for protocol in rates.protocols])
     is_ring = ~calls.is_message & ~calls.is_whole & (calls.nodes > 1)
-    known = is_ring & (calls.senders == rates.library.ring_ranks)
+    known = is_ring & (calls.groups * calls.most == rates.library.ring_ranks)
     by_steps = launch_s(rates.protocols) + _hops(measured) * np.exp(log_step_s)
     by_steps = np.maximum(by_steps, _sent(measured) / _bandwidth(rates, measured))  # the simulation has that bound, too
     return np.where(known, by_steps / by_protocols, 1.0)

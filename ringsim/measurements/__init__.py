@@ -20,12 +20,11 @@ from ringsim.measurements.measurements import (
     Measurements,
     Probe,
     ProbeKind,
-    RankHosts,
     RecordedRun,
     p10_p90,
     p95,
     pooled,
-    provenance,
 )
 from ringsim.measurements.nccl_settings import NCCL_ALGORITHMS, NCCL_PROTOCOLS, NOT_KNOWN, NcclSettings
 from ringsim.measurements.nccl_tests import busbw_factor
+from ringsim.measurements.provenance import RankHosts, provenance

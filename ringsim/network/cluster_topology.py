@@ -1,8 +1,7 @@
-"""`ClusterTopology`: hosts, NICs, cores and switches as the engines see them, for one number of ranks.
+"""`ClusterTopology`: hosts, NICs, cores and switches as the engines see them; `SharedMemoryTopology`: one host.
 
-`SharedMemoryTopology`: the ranks of one host, which read received chunks from each other's memory. The sender copies a
-chunk to shared memory, unless it is there already, and the receiver adds or copies it from there (see `MemoryPasses`).
-Tensors larger than a slot go in portions.
+Through shared memory the sender copies a chunk to it, unless it is there already, and the receiver adds or copies it
+from there (see `MemoryPasses`). Tensors larger than a slot go in portions.
 """
 
 from collections.abc import Iterable, Iterator

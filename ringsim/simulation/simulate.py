@@ -6,7 +6,7 @@ too large for shared memory goes in portions.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 
@@ -202,8 +202,11 @@ def _portions(
     longer_s = max(1 / rate.reduce_into_bytes_per_s - 1 / rate.reduce_bytes_per_s, 0.0)
     fraction = longer_s * rate.copy_bytes_per_s if longer_s else 0.0
     copies = CopyCounts(passes.published, passes.taken + fraction * passes.apart)
-    rows = dependencies(schedule, in_order=runtime.in_order)
-    return number, partial(run_events, rows, topology, sizes, copies=copies)
+
+    def run_one(on_progress: OnProgress) -> Timeline:
+        return run_events(dependencies(schedule, in_order=runtime.in_order), topology, sizes, on_progress, copies)
+
+    return number, run_one
 
 
 @lru_cache(maxsize=_SCHEDULES_KEPT)

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from ringsim.calibration.host_costs import shift_s
+from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe
 from ringsim.network import Host, Link, Network, Nics, Processor, SlowLink, Spec
 from ringsim.registry import build

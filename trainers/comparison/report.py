@@ -27,7 +27,7 @@ from ringsim.verdict import (
 )
 from trainers.checkpoints.checkpoint import Checkpoint, save_checkpoint
 from trainers.comparison import COMPARISON, ONE_PROCESS, RESULTS, JobConfig
-from trainers.loop.config import describe_batch
+from trainers.loop.batches import describe_batch
 from trainers.loop.meter import Memory
 from trainers.loop.train_step import StepMoments, StepResult
 from trainers.strategies import steps_between_averages

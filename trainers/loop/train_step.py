@@ -19,7 +19,8 @@ import collectives
 from collectives.runtime import CollectiveError, name_first_to_fail, naming_failures, span
 from trainers.checkpoints.checkpoint import Checkpoint, seed_alike, seed_apart
 from trainers.data_parallel import DataParallel
-from trainers.loop.config import ScheduledRates, Share, StepConfig
+from trainers.loop.batches import Share
+from trainers.loop.config import ScheduledRates, StepConfig
 from trainers.strategies.base import MakeOptimizer, parameters_of
 from trainers.strategies.ddp import Ddp
 from trainers.strategies.fsdp import Fsdp

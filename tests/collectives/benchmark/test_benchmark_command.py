@@ -10,7 +10,8 @@ import torch.distributed as dist
 from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
-from collectives.benchmark.command import format_table, main
+from collectives.benchmark.command import main
+from collectives.benchmark.table import format_table
 from ringsim.measurements.measurements import CollectiveTimes, Measurements
 from ringsim.schedule.collective import Collective
 from tests.processes import ROOT, TIMEOUT_S, run_python

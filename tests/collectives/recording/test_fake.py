@@ -58,7 +58,7 @@ assert normed.weight_g.dtype == normed.half().weight_v.dtype == torch.float16
 torch.save({"numbers": torch.arange(3)}, "numbers.pt")
 assert torch.load("numbers.pt")["numbers"].tolist() == [0, 1, 2] and "numbers.pt" not in os.listdir()
 os.rename("numbers.pt", "last.pt")
-__import__("shutil").copyfile("last.pt", "best.pt")
+__import__("shutil").copyfile(src="last.pt", dst="best.pt")
 assert os.path.exists("best.pt") and not os.path.exists("numbers.pt") and "best.pt" not in os.listdir()
 os.remove("last.pt")
 assert torch.load("best.pt")["numbers"].tolist() == [0, 1, 2] and not os.path.exists("last.pt")

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, Schedule, predict_time
-from ringsim.calibration.host_costs import calibrate_host, calibrate_hosts, calibrate_uniform, shift_s
+from ringsim.calibration.host_costs import calibrate_host, calibrate_hosts, calibrate_uniform
+from ringsim.calibration.probe_times import shift_s
 from ringsim.libraries import GLOO, OURS
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.network import MessageCosts, network_text, quantities, read_network
@@ -74,9 +75,7 @@ BURSTS = "host.link.burst host.nic.burst"
         # one machine share its cores equally.
         (Host(link=Link(0.0, 2e9), nics=Nics(1e-4, GBIT)), {"ranks_per_host": 2}, (0, 0, 1, 1), (0, 0, 1, 1),
          "host.nic.latency host.nic.bandwidth host.link.bandwidth"),
-        # Of two ranks that share a core, one's message travels while the other's is at its end.
-        (Host(cores=1, nics=Nics(8e-5, GBIT), link=Link(bandwidth_bytes_per_s=1e9)), {"ranks_per_host": 2},
-         (0, 0, 1, 1), (0,) * 4, "host.cores"),
+        (Host(cores=1, nics=Nics(1e-4, GBIT)), {"ranks_per_host": 2}, (0, 0, 1, 1), (0,) * 4, "host.cores"),
         # What links save up, also longer than most of their messages; without a burst nothing.
         (Host(cores=2, link=Link(3e-5, GBIT)), {}, (0, 1), (0, 0), BURSTS),
         (Host(cores=2, link=Link(3e-5, GBIT, burst_bytes=2**16)), {}, (0, 1), (0, 0), BURSTS),
@@ -150,6 +149,14 @@ def test_a_further_message_in_flight_keeps_a_core_from_others(num_ranks: int, co
         processor = found.spec.processor
         if several_s < 31 * one_s:
             assert processor.send_overhead_s + processor.receive_overhead_s == pytest.approx(core_s)
+
+
+def test_latency_that_passes_while_cores_are_at_work_comes_out() -> None:
+    """Two ranks share a core, so that one's message travels while the other's is at its end."""
+    host = Host(cores=1, nics=Nics(latency_s=80e-6, bandwidth_bytes_per_s=GBIT), link=Link(bandwidth_bytes_per_s=1e9))
+    true = Network("true", Spec(host=host, ranks_per_host=2, processor=PROCESSOR))
+    found = calibrate_hosts(probed(true, (0, 0, 1, 1)), 2)
+    assert shift_s(found, 4, 64) == pytest.approx(shift_s(true, 4, 64), rel=1e-3)
 
 
 def test_links_without_a_rate_save_nothing_up() -> None:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from ringsim.calibration import busy_warning, calibrate, compare
-from ringsim.calibration.host_costs import shift_s
+from ringsim.calibration.probe_times import shift_s
 from ringsim.libraries import Call, SimulatedDraws, intervals
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.network import Network, network_text, read_network

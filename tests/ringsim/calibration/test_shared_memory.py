@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ringsim import Collective, Network, calibrate, compare
 from ringsim.calibration import ProbeModel, calibrate_host
-from ringsim.calibration.host_costs import shift_s
+from ringsim.calibration.probe_times import shift_s
 from ringsim.libraries import GLOO, OURS
 from ringsim.measurements.measurements import ROUNDS_PER_RUN, CollectiveTimes, Measurements, Probe
 from ringsim.network import MemoryRate, SharedMemory, network_text, read_network

@@ -14,7 +14,6 @@ from ringsim.registry import build
 from tests.ringsim.made_networks import choose
 
 MOST = 2.05  # a doubling of the bytes, or of the hops, and what smooth minima add
-MEASURED = 1.25  # by which measured steps of rings, which are known of full hosts only, may differ from the formula's
 NEAR_POWERS = sorted({2**k + d for k in range(6, 17) for d in (-1, 0, 1, 8) if 2**k + d <= 2**16})
 DESCRIBES_NCCL = [name for name in preset_names() if load_network(name).spec.protocols]
 CALLS = [name for name in TESTS if name in {collective.value for collective in Collective}]
@@ -42,11 +41,7 @@ def explained(network: Network, num_ranks: int, more_ranks: int) -> float:
         across = min(*hosts, nics.count or min(hosts)) * nics.bandwidth_bytes_per_s
         rates.append(min(link.bandwidth_bytes_per_s, across) if len(hosts) > 1 else link.bandwidth_bytes_per_s)
         steps_s.append(max(link_s, network.spec.library.ring_overhead_s if len(hosts) > 1 else 0.0))
-    tuning = network.spec.library
-    is_measured = bool(tuning.ring_steps) and (num_ranks % tuning.ring_ranks == 0) != (
-        more_ranks % tuning.ring_ranks == 0
-    )
-    return max(rates[0] / rates[1], steps_s[1] / steps_s[0], 1.0) * (MEASURED if is_measured else 1.0)
+    return max(rates[0] / rates[1], steps_s[1] / steps_s[0], 1.0)
 
 
 def require_even(network: Network, times: dict[int, float]) -> None:
@@ -68,7 +63,7 @@ def test_nccl_s_times_have_no_steps(preset: str, call: str) -> None:
     for column in times.T.tolist():
         require_even(network, dict(zip(counts, column, strict=True)))
     ratios = times[:, 1:] / times[:, :-1]
-    assert ratios.min() >= 1 - 1e-12
+    assert ratios.min() >= 1 - 1e-12  # rounding: measured steps of rings may be equally long
     assert ratios.max() <= MOST
 
 

@@ -122,13 +122,14 @@ def busbw(network: Network, call: Call) -> float:
 
 def test_p5_is_near_the_medians_that_it_was_fitted_to() -> None:
     """Of 256 MB; the most of all an all_reduce on 32 hosts, and those of one host, to which nothing was fitted."""
-    errors = [
-        busbw(P5, Call(name, 256 * 2**20, 8 * 2**exponent, 2**exponent)) / measured - 1
+    errors = {
+        (name, 2**exponent): abs(busbw(P5, Call(name, 256 * 2**20, 8 * 2**exponent, 2**exponent)) / measured - 1)
         for name, row in MEASURED.items()
         for exponent, measured in enumerate(row)
-    ]
-    assert np.median(np.abs(errors)) < 0.12
-    assert np.abs(errors).max() < 0.5
+    }
+    assert np.median(list(errors.values())) < 0.12
+    assert max(errors.values()) < 0.5
+    assert max(error for (name, hosts), error in errors.items() if name != "all_reduce" and hosts > 1) < 0.2
 
 
 def test_each_step_of_a_ring_across_hosts_takes_at_least_the_overhead() -> None:

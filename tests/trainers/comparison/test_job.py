@@ -20,7 +20,8 @@ from trainers.comparison import JobConfig
 from trainers.comparison.job import agreed_network, describe_steps, start_runs, take_step
 from trainers.comparison.recording import RankProfile, RecordedRuns, _RecordedRun, common_profile
 from trainers.comparison.report import RankNotes, StepPrediction
-from trainers.loop.config import Share, StepConfig
+from trainers.loop.batches import Share
+from trainers.loop.config import StepConfig
 from trainers.loop.meter import Memory, activation_bytes
 from trainers.loop.train_step import StepResult, TrainStep
 from trainers.strategies import STRATEGIES, strategy_info

@@ -16,7 +16,8 @@ from syrupy.assertion import SnapshotAssertion
 from torch.optim import lr_scheduler
 
 from tests.refusals import refused, said_by
-from trainers.loop.config import Batches, RateSchedule, ScheduledRates, Share, TrainConfig, require_compiler
+from trainers.loop.batches import Batches, Share
+from trainers.loop.config import RateSchedule, ScheduledRates, TrainConfig, require_compiler
 from trainers.strategies import STRATEGIES
 
 WRONG: list[dict[str, Any]] = [

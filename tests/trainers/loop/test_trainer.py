@@ -12,7 +12,8 @@ from syrupy.assertion import SnapshotAssertion
 from tests.ranks import RankPool
 from tests.trainers.points import BATCH_SIZE, NUM_SAMPLES, NUM_STEPS, Ran, Training, run
 from trainers.checkpoints.checkpoint import load_checkpoint
-from trainers.loop.config import Batches, RateSchedule
+from trainers.loop.batches import Batches
+from trainers.loop.config import RateSchedule
 from trainers.loop.trainer import Trainer
 from trainers.strategies import STRATEGIES
 

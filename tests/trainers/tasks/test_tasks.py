@@ -15,7 +15,7 @@ from torch import nn
 
 from tests.refusals import said_by
 from trainers.cli.options import _as_it_reads
-from trainers.loop.config import Batches
+from trainers.loop.batches import Batches
 from trainers.tasks import load_task
 from trainers.tasks.base import Task, evaluating
 from trainers.tasks.classifier import (
@@ -70,7 +70,7 @@ def test_tasks_are_checked_without_torch() -> None:
     """Making a task, with its data, loads neither torch nor scikit-learn that another one needs."""
     body = """
 import sys
-from trainers.loop.config import Batches
+from trainers.loop.batches import Batches
 from trainers.tasks import load_task
 for name in ("lm", "mlp"):
     Batches(load_task(name, 3).num_samples, 32, 3, 0, 4).share(0)
