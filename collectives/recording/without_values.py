@@ -46,6 +46,7 @@ _ABSORBING = {
     **dict.fromkeys((aten.bitwise_and.Tensor, aten.logical_and.default), False),
     **dict.fromkeys((aten.bitwise_or.Tensor, aten.logical_or.default), True),
 }
+_COPYING = aten.clone.default, aten.nan_to_num.default  # whose outcomes are equal if their operands are
 _UNSCALING = aten._amp_foreach_non_finite_check_and_unscale_.default
 # Functions by which torch's operators in Python make tensors; programs replace them to choose a device or a dtype.
 _FACTORIES = {name: getattr(torch, name) for name in ("empty", "zeros", "ones", "full", "arange", "tensor", "eye")}
@@ -318,7 +319,7 @@ def _value_of(tensor: Tensor) -> Any:
 
 def _compared(outcome: Any, func: OpOverload, args: tuple[Any, ...]) -> Any:
     """Note the outcome of a comparison, such as `norm > 10`, for the values that are read, and the source of a copy."""
-    if func is aten.clone.default and not outcome.is_inference():
+    if func in _COPYING and not outcome.is_inference():
         setattr(outcome, _COPIED, (weakref.ref(args[0]), args[0]._version, outcome._version))
     if type(outcome) is not FakeTensor or outcome.dtype is not torch.bool:
         return outcome
@@ -358,9 +359,14 @@ def _absorbed(value: bool, args: Any) -> Any:
 
 
 def _are_alike(one: Tensor, other: Tensor) -> bool:
-    """Whether a tensor is the other, or a copy that no operator has changed; nor does a broadcast change it."""
-    source, *versions = getattr(other, _COPIED, (lambda: None,))
-    return one is other or (source() is one and versions == [one._version, other._version])
+    """Whether tensors are copies of one that no operator has changed since; nor does a broadcast change them."""
+    return _source_of(one) is _source_of(other)
+
+
+def _source_of(tensor: Tensor) -> Tensor:
+    find, *versions = getattr(tensor, _COPIED, (lambda: None,))
+    is_copy = (source := find()) is not None and versions == [source._version, tensor._version]
+    return _source_of(source) if is_copy else tensor
 
 
 def _without_masks(indices: list[Tensor | None]) -> list[Tensor | None]:
