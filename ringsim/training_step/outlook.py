@@ -78,10 +78,11 @@ def with_step_interval(prediction: TracePrediction) -> TracePrediction:
     if isinstance(rates, Gpu) and not prediction.computing.is_fitted:
         if prediction.fused_s is not None:
             return prediction
-        within, slower = rates.within, rates.slowness(prediction.trace.num_ranks, 0.95) / simulation.slowness
+        ends = [factor * step_s for factor in rates.within or ()]
+        slower = rates.slowness(prediction.trace.num_ranks, 0.95) / simulation.slowness
         return replace(
             prediction,
-            interval=Estimate(step_s, *(factor * step_s for factor in within)) if within else None,
+            interval=Estimate(step_s, *ends) if ends else None,
             p95_s=simulation.mean(slower).step_s if rates.spread else None,
         )
     within = _communication_within(simulation)
