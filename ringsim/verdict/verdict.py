@@ -19,10 +19,11 @@ from ringsim.calibration import MISFIT, ComparedCell, probe_noise
 from ringsim.console import in_one_line
 from ringsim.estimates import Estimate
 from ringsim.measurements import p95
+from ringsim.network import UNIFORM
 from ringsim.text_table import load_template
 from ringsim.units import format_rate, format_size, format_time, plural
 from ringsim.verdict.predictions import Forecast, Subject, find_subjects, make_forecast
-from ringsim.verdict.records import NONE, UNIFORM, JobReport, StrategyResult
+from ringsim.verdict.records import NONE, JobReport, StrategyResult
 from ringsim.verdict.run_directory import RunDirectory
 
 
