@@ -88,12 +88,10 @@ def summarise(
     """
     collective, num_ranks = schedule.collective, schedule.num_ranks
     known_s = library.formula_s(runtime) if library else None
-    formula_s = None if known_s else closed_form_of(schedule, network, size_bytes, runtime=runtime)
-    if explanation and known_s is None:
-        time_s = explanation.timeline.time_s + (library.start_s if library else 0.0)
-    elif library:
-        time_s = library.time_s(runtime=runtime, on_progress=on_progress)
-    else:
+    time_s = explanation.timeline.time_s if explanation else None
+    if library:
+        time_s = library.time_s(runtime=runtime, on_progress=on_progress, messages_s=time_s)
+    elif time_s is None:
         time_s = predict_time(schedule, network, size_bytes, runtime=runtime, on_progress=on_progress)
     within = library.within if library and math.isfinite(time_s) else None
     start_s = library.start_s if library and (known_s is None or explanation) else None  # takes a simulation
@@ -110,7 +108,7 @@ def summarise(
         timed=library.how_timed(runtime, is_simulated=explanation is not None) if library else "simulated",
         notes=tuple(library.notes) if library else (),
         time_s=time_s if math.isfinite(time_s) else None,
-        closed_form_s=formula_s,
+        closed_form_s=None if known_s else closed_form_of(schedule, network, size_bytes, runtime=runtime),
         algbw_bytes_per_s=algbw_bytes_per_s(size_bytes, time_s),
         busbw_bytes_per_s=busbw_bytes_per_s(collective, num_ranks, size_bytes, time_s),
         stalled=explanation.blocked.as_dict() if explanation and explanation.blocked else None,

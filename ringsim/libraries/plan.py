@@ -186,9 +186,20 @@ class Plan:
             )
         return notes
 
-    def formula_s(self, runtime: Runtime) -> float | None:
-        """Return `known_s` for ranks that execute as the formula assumes; None for others."""
+    def formula_s(self, runtime: Runtime = RULE) -> float | None:
+        """Return the seconds by a formula that knows all, start included; None if only a simulation does.
+
+        Only this function decides between the two (docs/cost-model.md); `assumed_s` is for what is too large to
+        simulate. runtime: as in `simulate`; the formula assumes RULE.
+        """
         return self.known_s if runtime == RULE else None
+
+    @property
+    def assumed_s(self) -> float:
+        """Seconds by the formula, as if it knew all, start included. Raises ValueError if there is no formula."""
+        if self.formula and self.formula.is_of(self.schedule):
+            return self.formula.time_s
+        raise ValueError(f"{self.schedule} has too many transfers to simulate, and no formula: give fewer ranks")
 
     def lists_more_than(self, max_transfers: float, runtime: Runtime = RULE) -> bool:
         return lists_more_than(max_transfers, self.schedule, self.described, self.sent_bytes, runtime=runtime)
@@ -216,15 +227,19 @@ class Plan:
         own = f"by {self.library}'s formula" if self.formula else "by the formula of messages sent at once"
         return own + (", and simulated at its pace" if is_simulated else ", not simulated")
 
-    def time_s(self, *, runtime: Runtime = RULE, on_progress: OnProgress = ignore_progress) -> float:
-        """Return the seconds of the collective, its start included: the formula's if it knows all, else simulated.
+    def time_s(
+        self, *, runtime: Runtime = RULE, on_progress: OnProgress = ignore_progress, messages_s: float | None = None
+    ) -> float:
+        """Return the seconds of the collective, its start included, by `formula_s` or simulated.
 
-        Only this function decides between the two (docs/cost-model.md). runtime, on_progress: as in `simulate`.
+        runtime, on_progress: as in `simulate`. messages_s: of the messages, if they are already simulated.
         """
         if (known_s := self.formula_s(runtime)) is not None:
             return known_s
-        sent = self.schedule, self.network, self.sent_bytes
-        return self.start_s + predict_time(*sent, runtime=runtime, on_progress=on_progress)
+        if messages_s is None:
+            sent = self.schedule, self.network, self.sent_bytes
+            messages_s = predict_time(*sent, runtime=runtime, on_progress=on_progress)
+        return self.start_s + messages_s
 
     @cached_property
     def _pace(self) -> float:

@@ -99,10 +99,10 @@ class GroupCalls:
 
     def _over_protocol(self, queued: QueuedCall, plan: Plan) -> PlannedCall:
         schedule = queued.schedule
-        time_s = plan.known_s if schedule is plan.schedule else None
+        time_s = plan.formula_s() if schedule is plan.schedule else None  # others share its NICs
         if time_s is None and self._is_too_large(schedule, queued.size_bytes):
             self._by_formula.add(schedule.algorithm)
-            time_s = _formula_s(plan)
+            time_s = plan.assumed_s
         if time_s is None:
             queued = queued._replace(call_s=queued.call_s + plan.start_s, network=plan.network)
         return PlannedCall(plan.protocol.name, queued, time_s, self._channels(schedule))
@@ -227,12 +227,6 @@ class GroupCalls:
         if not why and not self._is_steady:
             why = "its times are drawn at random, or some of it fails"
         return f"{given_name(self.network)}: {why}" if why else ""
-
-
-def _formula_s(choice: Plan) -> float:
-    if choice.formula and choice.formula.is_of(choice.schedule):
-        return choice.formula.time_s
-    raise ValueError(f"{choice.schedule} has too many transfers to simulate, and no formula: give fewer ranks")
 
 
 def _simulated_as(collective: str) -> Collective:
