@@ -15,8 +15,8 @@ from click.core import ParameterSource
 from ringsim.calibration import fabric_warning, nic_warning, one_host_warning
 from ringsim.console import PICTURE, RATE, TIME, Choice, IntRange, Name, Quantity, parse_numbers, say, say_wrote
 from ringsim.files import values
-from ringsim.libraries import LIBRARY
-from ringsim.network import Network, Tuning, load_network, preset_names
+from ringsim.libraries import LIBRARY, tables_of_library
+from ringsim.network import Network, load_network, preset_names
 from ringsim.registry import ALGORITHMS
 from ringsim.schedule import Collective
 from ringsim.units import parse_size, whole_number
@@ -254,12 +254,11 @@ def _most_ranks() -> int:
 
 def say_left_out(network: Network) -> None:
     """Report parts of a network that a prediction does not include."""
-    if network.spec.protocols or network.spec.library != Tuning():
+    if tables := tables_of_library(network):
         name = network.name if network.name in preset_names() else network.place
         say(
-            f"{name}: this prediction does not include NCCL's protocols and trees ([[protocol]] and [library] "
-            "in the file); ringsim simulate, explain, sweep, plot, animate, ddp --backend nccl and step --device cuda "
-            "use them, and ringsim compare for logs"
+            f"{name}: this prediction does not include {tables}; ringsim simulate, explain, sweep, plot, animate, "
+            f"ddp --backend {LIBRARY} and step --device cuda use them, and ringsim compare for logs"
         )
 
 

@@ -168,6 +168,12 @@ class Plan:
         across_s = 2 * host.nics.latency_s + by_nic * share / host.nics.bandwidth_bytes_per_s
         return self.start_s + float(max(within_s * (on_host.max() > 1), across_s * (len(on_host) > 1)))
 
+    def channels(self, num_hosts: int) -> int:
+        """Return the channels, each of which occupies a multiprocessor of the GPU; 0 if not known."""
+        library = self.described.spec.library
+        is_ring_of_a_host = num_hosts == 1 and self.schedule.algorithm != "nvls"
+        return (is_ring_of_a_host and library.link_channels) or library.channels
+
     @property
     def notes(self) -> list[str]:
         if self.formula is None or not self.formula.is_of(self.schedule):

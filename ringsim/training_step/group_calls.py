@@ -105,7 +105,7 @@ class GroupCalls:
             time_s = plan.assumed_s
         if time_s is None:
             queued = queued._replace(call_s=queued.call_s + plan.start_s, network=plan.network)
-        return PlannedCall(plan.protocol.name, queued, time_s, self._channels(schedule))
+        return PlannedCall(plan.protocol.name, queued, time_s, plan.channels(len(self._hosts)))
 
     def _is_too_large(self, schedule: Schedule, size_bytes: int) -> bool:
         key = id(schedule), size_bytes
@@ -207,11 +207,6 @@ class GroupCalls:
             return self.library.fastest_plan(named, self.network, size_bytes, self._hosts)
         kind, _ = self._built(collective, "")
         return self.library.choose(self.network, Call.on_hosts(kind.value, size_bytes, self._hosts), math.inf)
-
-    def _channels(self, schedule: Schedule) -> int:
-        library = self.network.spec.library
-        is_ring_of_a_host = len(self._hosts) == 1 and schedule.algorithm != "nvls"
-        return (is_ring_of_a_host and library.link_channels) or library.channels
 
     def _on_all_groups(self, schedule: Schedule) -> Schedule:
         if len(self._groups) == 1 and self._size == self._num_ranks:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ringsim.analysis import better_networks
 from ringsim.estimates import Estimate
 from ringsim.gpus import Gpu
-from ringsim.libraries import SimulatedDraws
+from ringsim.libraries import SimulatedDraws, library_of
 from ringsim.limits import TRIED_TRANSFERS
 from ringsim.network import Network
 from ringsim.traces import TraceCall
@@ -94,7 +94,7 @@ def _communication_within(simulation: StepSimulation) -> Estimate | None:
         return None
     if any(groups[call.group].why_not for call in counts):
         return None
-    return _from_logs(counts, groups) if network.spec.protocols else _from_probes(network, counts, groups)
+    return _from_logs(counts, groups) if library_of(network).chooses else _from_probes(network, counts, groups)
 
 
 def _from_logs(counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) -> Estimate | None:

@@ -10,7 +10,7 @@ from ringsim import console, report, training_step
 from ringsim.cli import options
 from ringsim.cli.commands.step import StepOutput, output_options
 from ringsim.files import encode
-from ringsim.libraries import LIBRARIES, LIBRARY, library_of
+from ringsim.libraries import LIBRARIES, LIBRARY, LIBRARY_TITLE, library_of
 from ringsim.network import Network
 from ringsim.training_step import BucketCaps, DdpConfig, StepProfile
 from ringsim.units import decimal_number
@@ -96,7 +96,7 @@ settings_options = options.together(
 @option(
     "--backend",
     type=console.Choice(list(LIBRARIES)),
-    help="Backend of the process group [default: nccl if the network describes NCCL, else gloo].",
+    help=f"Backend of the process group [default: {LIBRARY} if the network describes {LIBRARY_TITLE}, else gloo].",
 )
 @option(
     "--scaling",

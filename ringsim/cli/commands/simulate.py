@@ -89,7 +89,7 @@ def explain(selection: Selection, network: Network, wide: bool, as_json: bool) -
     run = summarise(schedule, network, size, explanation, library=library)
     result = run.as_dict() | {"walkthrough": told, "bound": bound.as_dict() if bound else None}
     text = format_walkthrough(run, told, explanation, advice, bound, wide=wide)
-    if not library:  # NCCL executes no schedule that is given to it
+    if not library:  # which executes no schedule that is given to it
         text += search_hint(advice, bound)
     if not wide:
         # Continuation lines are indented a little more than the line.
