@@ -57,10 +57,12 @@ class ComparedCell(OpenRecord, frozen=True, kw_only=True):
 
 
 class ComparedCells(OpenRecord, frozen=True):
-    """The part of compare.json that a report reads. network: its name."""
+    """The contents of compare.json, which may have more keys. network: its name. summary: see `Comparison.summary`."""
 
     network: values.Text
     cells: tuple[ComparedCell, ...]
+    summary: tuple[dict[str, Any], ...] = ()
+    extrapolated: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +158,8 @@ class Comparison:
         return rows
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "network": self.network,
-            "cells": [encode(compared.cell) for compared in self.cases],
-            "summary": self.summary(),
-            "extrapolated": self.extrapolation() or None,
-        }
+        cells = tuple(compared.cell for compared in self.cases)
+        return dict(encode(ComparedCells(self.network, cells, tuple(self.summary()), self.extrapolation() or None)))
 
 
 def compare(measurements: Measurements, cluster: Network, trusted: Collection[str] = ()) -> Comparison:

@@ -21,6 +21,7 @@ from msgspec import structs
 from ringsim.calibration.log_parameters import ANY, LogParameters, Posterior, assumptions, fit
 from ringsim.calibration.timings import FittedParameter, Timing, repeated
 from ringsim.calibration.warnings import contradiction_warning, implausible_warning, nic_warning, settings_warning
+from ringsim.estimates import SURE_DEVIATIONS
 from ringsim.libraries import CallColumns, byte_share, draw_ratios, launch_s, noises, predict, senders_per_host, times_s
 from ringsim.measurements import RING_TESTS, TESTS
 from ringsim.network import BANDWIDTHS, CalibratedCells, Calibration, Floats, Host, Link, Network, Nics, RingStep, Spec
@@ -193,7 +194,8 @@ def _parameters(fitted: _Fitted, modes: Sequence[Floats], cases: Sequence[Timing
     posterior, parameters = fitted.posterior, []
     for index, name in enumerate(fitted.layout.names):
         mode, deviation = posterior.mode[index], posterior.deviation[index]
-        candidates = [mode - 1.96 * deviation, mode + 1.96 * deviation, *(mode[index] for mode in modes)]
+        reach = SURE_DEVIATIONS * deviation
+        candidates = [mode - reach, mode + reach, *(mode[index] for mode in modes)]
         seen = tuple(cases[i] for i in np.flatnonzero(fitted.told[:, index]).tolist())
         if fitted.prior_deviation[index] < 1e-3 or (not seen and name in BANDWIDTHS):
             continue  # given, or nothing that was measured depends on it, and NCCL's model says nothing of it

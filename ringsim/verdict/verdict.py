@@ -17,7 +17,7 @@ import numpy as np
 
 from ringsim.calibration import MISFIT, ComparedCell, probe_noise
 from ringsim.console import in_one_line
-from ringsim.estimates import Estimate
+from ringsim.estimates import SURE_QUANTILES, Estimate
 from ringsim.measurements import p95
 from ringsim.network import UNIFORM
 from ringsim.text_table import load_template
@@ -234,7 +234,7 @@ def _is_slower(result: StrategyResult, best: StrategyResult) -> bool:
         return True
     differences = np.array(result.steps_s) - np.array(best.steps_s)
     drawn = np.random.default_rng(_SEED).choice(differences, (_RESAMPLED_STEPS, len(differences)))
-    return float(np.quantile(np.median(drawn, axis=1), 0.025)) > 0
+    return float(np.quantile(np.median(drawn, axis=1), SURE_QUANTILES[0])) > 0
 
 
 def find_straggler(results: Sequence[StrategyResult]) -> Straggler | None:
