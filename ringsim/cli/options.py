@@ -129,8 +129,8 @@ trust_option = option(
 
 def collective_option(known: Iterable[Collective] = COLLECTIVES) -> Decorator:
     """Return the option --collective of a command that accepts these."""
-    told = f"Collective that the algorithm performs, one of {', '.join(collective.value for collective in known)}."
-    return option("--collective", type=Choice(known), metavar="NAME", default="all_reduce", help=told)
+    help_text = f"Collective that the algorithm performs, one of {', '.join(collective.value for collective in known)}."
+    return option("--collective", type=Choice(known), metavar="NAME", default="all_reduce", help=help_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ style_option = option(
 
 
 def picture_options(
-    told: str, name: str = "--output", file: click.ParamType[Any] = PICTURE, kind: type[PictureFile] = PictureFile
+    help_text: str, name: str = "--output", file: click.ParamType[Any] = PICTURE, kind: type[PictureFile] = PictureFile
 ) -> Decorator:
     """Return the option `name`, also -o if it is --output, and --style; the command gets `picture`."""
 
@@ -166,7 +166,7 @@ def picture_options(
         return kind(path, style)
 
     names = ("-o", name) if name == "--output" else (name,)
-    return together("picture", picture, option(*names, "path", type=file, help=told), style_option)
+    return together("picture", picture, option(*names, "path", type=file, help=help_text), style_option)
 
 
 def _workers(jobs: int, dask: str | None) -> Workers:

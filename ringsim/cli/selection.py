@@ -114,14 +114,14 @@ class Selection:
 
 
 def _options(library: bool, *more: Decorator) -> Decorator:
-    told = (
+    help_text = (
         "Algorithm that ringsim algorithms lists, perhaps in segments (ring/4) or for hosts of 4 ranks (hierarchical@4)"
         + (f", {LIBRARY} for {LIBRARY_TITLE}'s choice" if library else "")
         + ", FILE.py:FUNCTION, or MSCCL's FILE.xml [default: "
         + (f"{LIBRARY} if the network describes {LIBRARY_TITLE}, else " if library else "")
         + "ring, or direct for all_to_all, gather and scatter]."
     )
-    algorithm_option = option("--algorithm", type=Name("name", known_algorithms), help=told)
+    algorithm_option = option("--algorithm", type=Name("name", known_algorithms), help=help_text)
     make = partial(Selection.of, library=library)
     return together("selection", make, collective_option(), algorithm_option, ranks_option, *more)
 

@@ -145,11 +145,11 @@ class Plan:
         """Seconds, start included, by a formula; None if only a simulation gives them."""
         formula = self.formula
         if formula is None:
-            return self._all_at_once_s()
+            return self._direct_exchange_s()
         is_known = formula.describes(self.described) and formula.is_of(self.schedule)
         return formula.time_s if is_known else None
 
-    def _all_at_once_s(self) -> float | None:
+    def _direct_exchange_s(self) -> float | None:
         """Return the seconds of a direct all_to_all between sound hosts that is too large to simulate.
 
         Exact, since a message shares only one resource: the one with the most messages serves them to the end.

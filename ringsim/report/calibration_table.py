@@ -182,7 +182,7 @@ def _row(comparison: calibration.Comparison, compared: calibration.ComparedCase)
 
 def _width_cell(compared: calibration.ComparedCase) -> cells.TableCell:
     if compared.interval is None or compared.predicted_s is None:
-        return cells.NOTHING
+        return cells.EMPTY_CELL
     if not compared.interval.is_bounded:
         return cells.TableCell(NOT_BOUNDED, math.inf)
     low_s, high_s = compared.interval.ends

@@ -113,7 +113,7 @@ AS_FAST = 0.0005  # above the bound; shown as 0.0 %
 
 def format_walkthrough(
     run: SimulatedCollective,
-    told: Mapping[str, Any],
+    walkthrough: Mapping[str, Any],
     explanation: analysis.Explanation | None,
     advice: analysis.Advice,
     bound: analysis.NetworkBound | None = None,
@@ -122,7 +122,7 @@ def format_walkthrough(
 ) -> str:
     """Return the steps, the costs, the bounds, and the best improvements, each under its heading.
 
-    told: from `walk_through`. bound: for any algorithm. wide: name alternatives without a gain.
+    walkthrough: from `walk_through`. bound: for any algorithm. wide: name alternatives without a gain.
     """
     rows = [("time", format_time(advice.time_s) if math.isfinite(advice.time_s) else "never finishes")]
     if bound and bound.time_s > 0 and advice.time_s < math.inf:
@@ -142,7 +142,7 @@ def format_walkthrough(
         run=run,
         network=uniform_note(run.described or {}),
         timed=how_timed(run),
-        told=told,
+        walkthrough=walkthrough,
         bounds=align_columns(rows),
         helping=align_columns(helping),
         useless=useless,

@@ -30,8 +30,8 @@ def library_notes(sweep: Sweep) -> list[str]:
     """Return a note on times without the correction to a library's formula."""
     others = sweep.not_of_the_library()
     own = f"{LIBRARY_TITLE}'s"
-    told = f"not {own}, and simulated without the factor that brings {own} algorithms to the time of its formula"
-    return [f"{', '.join(others)}: {told}"] if others else []
+    reason = f"not {own}, and simulated without the factor that brings {own} algorithms to the time of its formula"
+    return [f"{', '.join(others)}: {reason}"] if others else []
 
 
 def format_gain(sweep: Sweep, winner: Winner) -> str:

@@ -81,14 +81,14 @@ def explain(selection: Selection, network: Network, wide: bool, as_json: bool) -
     """
     size, described = selection.size, network
     schedule, network, library, too_large = selection.planned(network)
-    told = walk_through(schedule, network, size)
+    walkthrough = walk_through(schedule, network, size)
     explanation = None if too_large else explain_run(schedule, network, size)
     with console.Progress() as progress:
         advice = advise(schedule, described, size, lambda name: selection.other(name).schedule, progress.advance_to)
     bound = bound_of(schedule.collective, described, schedule.num_ranks, size)
     run = summarise(schedule, network, size, explanation, library=library)
-    result = run.as_dict() | {"walkthrough": told, "bound": bound.as_dict() if bound else None}
-    text = format_walkthrough(run, told, explanation, advice, bound, wide=wide)
+    result = run.as_dict() | {"walkthrough": walkthrough, "bound": bound.as_dict() if bound else None}
+    text = format_walkthrough(run, walkthrough, explanation, advice, bound, wide=wide)
     if not library:  # which executes no schedule that is given to it
         text += search_hint(advice, bound)
     if not wide:
