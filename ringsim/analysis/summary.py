@@ -93,7 +93,7 @@ def summarise(
         time_s = library.time_s(runtime=runtime, on_progress=on_progress, messages_s=time_s)
     elif time_s is None:
         time_s = predict_time(schedule, network, size_bytes, runtime=runtime, on_progress=on_progress)
-    within = library.within if library and math.isfinite(time_s) else None
+    relative = library.relative_interval if library and math.isfinite(time_s) else None
     start_s = library.start_s if library and (known_s is None or explanation) else None  # takes a simulation
     return SimulatedCollective(
         collective=collective,
@@ -114,7 +114,7 @@ def summarise(
         stalled=explanation.blocked.as_dict() if explanation and explanation.blocked else None,
         explained=explanation_dict(explanation) if explanation else None,
         library={"protocol": library.protocol.name, "start_s": start_s} if library else None,
-        **ends_of(within.map(lambda ratio: time_s * ratio) if within else None),
+        **ends_of(relative.map(lambda ratio: time_s * ratio) if relative else None),
     )
 
 

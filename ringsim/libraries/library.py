@@ -126,8 +126,8 @@ class Library:
             return Plan(self.title, schedule, call.size_bytes, network.spec.protocols[-1], network)
         taken = _fastest(formulas(network, call))
         expected = intervals(network, [call]) if taken.time_s > 0 else []
-        within = expected[0].map(lambda end_s: end_s / taken.time_s) if expected else None
-        return Plan(self.title, taken.schedule, call.size_bytes, taken.protocol, network, taken, within)
+        relative = expected[0].map(lambda end_s: end_s / taken.time_s) if expected else None
+        return Plan(self.title, taken.schedule, call.size_bytes, taken.protocol, network, taken, relative)
 
     def fastest_plan(
         self,

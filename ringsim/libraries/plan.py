@@ -122,8 +122,8 @@ def _placing(host: Host, call: Call) -> dict[str, Any]:
 class Plan:
     """A schedule for a size as the library sends it over a protocol.
 
-    library: its title. described: the network of the file. formula: None if the schedule has none. within: the interval
-    relative to the time, with probability `INSIDE`; None if unknown, see `intervals`.
+    library: its title. described: the network of the file. formula: None if the schedule has none.
+    relative_interval: relative to the time, with probability `INSIDE`; None if unknown, see `intervals`.
     """
 
     library: str
@@ -132,7 +132,7 @@ class Plan:
     protocol: Protocol
     described: Network
     formula: Formula | None = None
-    within: Estimate | None = None
+    relative_interval: Estimate | None = None
 
     @property
     def sent_bytes(self) -> int:

@@ -154,10 +154,10 @@ class GroupCalls:
         """Return `alone_s` of a call after a computation that is not late."""
         return self.alone_s(self.call(call, computed_s=math.inf), call.algorithm)
 
-    def within(self, call: TraceCall) -> Estimate | None:
-        """Return `Plan.within` for a call; None if its interval is not known."""
+    def relative_interval(self, call: TraceCall) -> Estimate | None:
+        """Return `Plan.relative_interval` for a call; None if its interval is not known."""
         _, choice = self._schedule(call)
-        return None if choice is None or self._may_share_guessed_nics else choice.within
+        return None if choice is None or self._may_share_guessed_nics else choice.relative_interval
 
     @property
     def _may_share_guessed_nics(self) -> bool:

@@ -140,14 +140,14 @@ class StepCost:
 
 
 class Check(NamedTuple):
-    """The errors of held-out predictions in a file; within: how many lie within the measured spread."""
+    """The errors of held-out predictions in a file; num_within_spread: how many lie within the measured spread."""
 
     file: str
     kind: str
     median: float
     p95: float
     number: int
-    within: int
+    num_within_spread: int
 
 
 @dataclass(frozen=True)
@@ -280,5 +280,5 @@ def _checks(verdict: Verdict) -> Iterator[Check]:
                 known.setdefault((subject.file, "strategies"), []).append((abs(result.error), result.spread))
     for (file, kind), pairs in known.items():
         errors = [error for error, _ in pairs]
-        within = sum(error <= spread for error, spread in pairs)
-        yield Check(file, kind, statistics.median(errors), p95(errors), len(errors), within)
+        num_within = sum(error <= spread for error, spread in pairs)
+        yield Check(file, kind, statistics.median(errors), p95(errors), len(errors), num_within)
