@@ -10,18 +10,11 @@ from ringsim.analysis.explanation import Explanation, RankUsage, among_most
 from ringsim.estimates import Estimate, ends_of
 from ringsim.files import OpenRecord, encode, values
 from ringsim.libraries import Plan
-from ringsim.network import NamedNetwork, Network, name_in
+from ringsim.network import Network
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import RULE, OnProgress, Runtime, closed_form_of, ignore_progress, predict_time
 
 RANK_TIMES = "busy_s", "sending_s", "applying_s", "waiting_s", "last_active_s"
-
-
-def _explained(value: Any) -> dict[str, Any] | None:
-    if not isinstance(value, dict | None):
-        raise ValueError("must be an object")
-    name_in(value and value.get("bottleneck"))
-    return value
 
 
 class SimulatedCollective(OpenRecord, frozen=True, kw_only=True):
@@ -38,7 +31,7 @@ class SimulatedCollective(OpenRecord, frozen=True, kw_only=True):
     num_steps: values.Whole
     num_transfers: values.Whole
     size_bytes: values.Whole
-    described: NamedNetwork = msgspec.field(name="network")
+    described: values.Described = msgspec.field(name="network")
     in_order: bool = False
     timed: str = ""
     notes: tuple[str, ...] = ()
@@ -47,19 +40,19 @@ class SimulatedCollective(OpenRecord, frozen=True, kw_only=True):
     algbw_bytes_per_s: values.Number | None = None
     busbw_bytes_per_s: values.Number | None
     stalled: dict[str, Any] | None = None
-    explained: values.By[dict[str, Any] | None, _explained] = None
+    explained: dict[str, values.Described] | None = None
     library: dict[str, Any] | None = None
     predicted_low_s: values.Seconds | None = None
     predicted_high_s: values.Seconds | None = None
 
     @property
     def network(self) -> str:
-        return name_in(self.described)
+        return str((self.described or {}).get("name", Network.UNIFORM))
 
     @property
     def bottleneck(self) -> str:
         """The most used resource; "" if unknown."""
-        return name_in(self.explained and self.explained.get("bottleneck"))
+        return str(((self.explained or {}).get("bottleneck") or {}).get("name", ""))
 
     @property
     def expected(self) -> Estimate | None:

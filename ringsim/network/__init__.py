@@ -2,17 +2,7 @@
 
 from ringsim.network.fabric import lay_out, nic_share, with_ports
 from ringsim.network.file import load_network, network_text, preset_names, read_network
-from ringsim.network.network import (
-    BANDWIDTHS,
-    OF_THE_LIBRARY,
-    UNIFORM,
-    CalibratedCells,
-    Calibration,
-    NamedNetwork,
-    Network,
-    name_in,
-    parameter_names,
-)
+from ringsim.network.network import BANDWIDTHS, OF_THE_LIBRARY, CalibratedCells, Calibration, Network, parameter_names
 from ringsim.network.spec import (
     FabricPoint,
     Host,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 import numpy as np
@@ -14,26 +14,6 @@ from ringsim.network.cluster_topology import ClusterTopology, SharedMemoryTopolo
 from ringsim.network.fabric import lay_out, on_hosts
 from ringsim.network.spec import MessageCosts, SharedMemory, Spec, require_number, require_quantities, with_numbers
 from ringsim.network.topology import Topology
-
-UNIFORM = "uniform"  # the name of a network without one
-
-
-def name_in(described: Any) -> str:
-    """Return the name in the JSON of a network or a resource; "" for null. Raises ValueError if it is not a name."""
-    if not isinstance(described, dict | None):
-        raise ValueError("must be an object")
-    name = described.get("name", UNIFORM) if described is not None else ""
-    if not isinstance(name, str) or not name.isprintable():
-        raise ValueError("must have a name that is text of one line")
-    return name
-
-
-def _named(described: Any) -> dict[str, Any] | None:
-    name_in(described)
-    return None if described is None else dict(described)
-
-
-NamedNetwork = values.By[dict[str, Any] | None, _named]  # JSON of `Network.as_dict`
 
 
 class CalibratedCells(Record, frozen=True):
@@ -128,6 +108,8 @@ class Network:
         4
     """
 
+    UNIFORM: ClassVar = "uniform"  # the name of a network without one
+
     name: str
     spec: Spec
     description: str = ""
@@ -167,7 +149,7 @@ class Network:
         costs = MessageCosts(latency_s, bandwidth_bytes_per_s, reduce_bytes_per_s, gap_s, receive_overhead_s)
         for name, value in costs._asdict().items():
             require_number(value, name)
-        return cls(UNIFORM, costs.spec)
+        return cls(cls.UNIFORM, costs.spec)
 
     def __repr__(self) -> str:
         if costs := self.message_costs:
@@ -193,7 +175,7 @@ class Network:
     @property
     def message_costs(self) -> MessageCosts | None:
         """The costs of a message, for closed forms; None unless `Network.uniform` made the network."""
-        if self.name != UNIFORM or self.file:
+        if self.name != self.UNIFORM or self.file:
             return None
         costs = MessageCosts.from_spec(self.spec)
         return costs if self.spec == costs.spec else None

@@ -7,8 +7,8 @@ tensors.
 The rule of execution, which docs/rule.md explains, says when a transfer happens. Steps are an order, not a barrier, and
 within a step the order of the rows counts:
 
-1. Reading: a transfer may start when `src` has applied all earlier steps' writes to its chunk. It sends the content that
-   the chunk had before this step.
+1. Reading: a transfer may start when `src` has applied all earlier steps' writes to its chunk, and sends what the chunk
+   had before this step.
 2. Sending: transfers of one rank on one channel leave in step order, one after the other.
 3. Applying: a rank applies the writes to one chunk in step order, and so the chunks of one connection, which is one
    channel of one sender. Every run therefore adds in the same order, and gives the same bits.

@@ -9,7 +9,7 @@ import msgspec
 
 from ringsim.files import FileFormat, JsonFile, OpenRecord, decode, encode, parse_json, read_text, values
 from ringsim.measurements import Measurements, p10_p90
-from ringsim.network import NamedNetwork, name_in
+from ringsim.network import Network
 from ringsim.training_step import PredictedDdpStep, StepProfile
 
 NONE = "none"  # the strategy that does not synchronise
@@ -215,11 +215,11 @@ class DdpPrediction(OpenRecord, frozen=True):
     default_step_s: values.Seconds | None
     sweep: tuple[PredictedDdpStep, ...]
     scaling: tuple[PredictedDdpStep, ...]
-    described: NamedNetwork = msgspec.field(name="network")
+    described: values.Described = msgspec.field(name="network")
 
     @property
     def network(self) -> str:
-        return name_in(self.described)
+        return str((self.described or {}).get("name", Network.UNIFORM))
 
     @property
     def steps(self) -> tuple[PredictedDdpStep, ...]:

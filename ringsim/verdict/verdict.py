@@ -19,7 +19,7 @@ from ringsim.calibration import MISFIT, ComparedCell, probe_noise
 from ringsim.console import in_one_line
 from ringsim.estimates import SURE_QUANTILES, Estimate
 from ringsim.measurements import p95
-from ringsim.network import UNIFORM
+from ringsim.network import Network
 from ringsim.text_table import load_template
 from ringsim.units import format_rate, format_size, format_time, plural
 from ringsim.verdict.predictions import Forecast, Subject, find_subjects, make_forecast
@@ -171,7 +171,7 @@ class Verdict:
         compared_networks = {compared.network for compared in contents.cells.values()}
         predicted = [step.network for step in contents.predicted.values()]
         predicted += [run.network for run in contents.simulated.values()]
-        networks = dict.fromkeys(network for network in predicted if network != UNIFORM)
+        networks = dict.fromkeys(network for network in predicted if network != Network.UNIFORM)
         facts = {
             "contents": contents,
             "subject": subject,
