@@ -97,7 +97,11 @@ def step_facts(prediction: TracePrediction) -> list[tuple[str, str]]:
         scaled += ", with compiled code as its fused kernels"
     if by_peak_rates and computing.scale < 1 and not prediction.trace.is_compiled:
         scaled += ", which no GPU can be: what was recorded is not what was measured"
-    rows = [*expected_rows(prediction.interval), ("computing", f"{format_time(mean.compute_s)}{scaled}")]
+    rows = expected_rows(prediction.interval)
+    if prediction.p95_s is not None:
+        drawn = f"of {plural(prediction.trace.num_ranks, 'GPU')} drawn at random"
+        rows.append(("slowest", f"p50 {_time(mean.step_s)}, p95 {_time(prediction.p95_s)}, {drawn}"))
+    rows.append(("computing", f"{format_time(mean.compute_s)}{scaled}"))
     if by_peak_rates and computing.scale > 1:
         rows.append(("utilization", f"{1 / computing.scale:.1%} of the peak rates"))
     if core_scale != 1:

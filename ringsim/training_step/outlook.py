@@ -67,7 +67,7 @@ def fitted_scale(simulation: StepSimulation, measured_s: float) -> float:
 
 
 def with_step_interval(prediction: TracePrediction) -> TracePrediction:
-    """Return the prediction with the interval of its mean step, of probability `INSIDE`.
+    """Return the prediction with the interval of its mean step, of probability `INSIDE`, and its `p95_s`.
 
     With kernel times it is that of the GPU's file, unless a range of a compiled program is known instead. Otherwise
     there is no interval if the computations were fitted to a measured step, the network has no known uncertainty, a
@@ -76,8 +76,15 @@ def with_step_interval(prediction: TracePrediction) -> TracePrediction:
     """
     simulation, rates, step_s = prediction.simulation, prediction.computing.rates, prediction.mean.step_s
     if isinstance(rates, Gpu) and not prediction.computing.is_fitted:
-        ends = [factor * step_s for factor in rates.within or () if prediction.fused_s is None]
-        return replace(prediction, interval=Estimate(step_s, *ends)) if ends else prediction
+        if prediction.fused_s is not None:
+            return prediction
+        ends = [factor * step_s for factor in rates.within or ()]
+        slower = rates.slowness(prediction.trace.num_ranks, 0.95) / simulation.slowness
+        return replace(
+            prediction,
+            interval=Estimate(step_s, *ends) if ends else None,
+            p95_s=simulation.mean(slower).step_s if rates.spread else None,
+        )
     relative = _relative_interval(simulation)
     if prediction.computing.is_fitted or relative is None or not relative.is_bounded:
         return prediction
