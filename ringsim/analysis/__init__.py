@@ -5,7 +5,6 @@ from ringsim.analysis.contributions import ChunkStates
 from ringsim.analysis.costs import Cost, algbw_bytes_per_s, busbw_bytes_per_s, candidates, cost_of
 from ringsim.analysis.explanation import (
     Explanation,
-    RankUsage,
     among_most,
     explain,
     pack_rows,
