@@ -292,8 +292,8 @@ class TracePrediction:
     def unawaited(self) -> str:
         """A note on calls that end in their steps although the program does not wait for them there; "" if none."""
         calls = [call for step in self.simulation.steps for call in step.unawaited]
-        told = f"{plural(len(calls), 'call')}, {format_size(sum(call.size_bytes for call in calls))}"
-        return f"taken to end in their steps, where the program does not wait for them: {told}" if calls else ""
+        summary = f"{plural(len(calls), 'call')}, {format_size(sum(call.size_bytes for call in calls))}"
+        return f"taken to end in their steps, where the program does not wait for them: {summary}" if calls else ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON fields; infinity becomes None."""

@@ -14,7 +14,7 @@ from ringsim.cli import options
 from ringsim.cli.commands.trace import Recordings
 from ringsim.files import naming_place
 from ringsim.gpus import Gpu, Roofline, gpu_names, load_gpu
-from ringsim.libraries import library_of
+from ringsim.libraries import LIBRARY_TITLE, library_of
 from ringsim.network import Network
 from ringsim.traces import Device, ProgramTrace
 from ringsim.training_step import Computing, StepSimulation, TracePrediction, TraceScaling
@@ -121,7 +121,7 @@ computer_options = options.together(
         "--device",
         type=console.Choice(Device),
         help="Device that the program computes on [default: cuda if the program was recorded so or the "
-        "network describes NCCL, else cpu].",
+        f"network describes {LIBRARY_TITLE}, else cpu].",
     ),
     option(
         "--gpu",
