@@ -1,10 +1,16 @@
-"""`Estimate`: a predicted or fitted value with an interval."""
+"""`Estimate`: a predicted or fitted value with an interval.
+
+There are two probabilities. A predicted time has the interval in which a measured time lies with `INSIDE`: a planner
+needs a range that is narrow enough to decide by. A fitted value, and a choice such as an algorithm, has `SURE`: it is
+presented as a fact, and should seldom be wrong.
+"""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-INSIDE = 0.8  # the probability with which a measured time lies between the ends of its estimate
+INSIDE, INSIDE_DEVIATIONS = 0.8, 1.2816  # and the standard deviations on either side, of a normal distribution
+SURE, SURE_DEVIATIONS, SURE_QUANTILES = 0.95, 1.96, (0.025, 0.975)
 FARTHEST = 3.0  # of a logarithm: largest deviation in draws of an unknown value
 NOT_BOUNDED = "not bounded"  # in tables, in place of ends that say nothing
 

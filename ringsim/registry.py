@@ -139,8 +139,8 @@ def _require_asked_for(schedule: Schedule, collective: Collective | None, algori
     if (schedule.collective, schedule.num_ranks) != (asked, num_ranks):
         own = schedule.collective.value
         remedy = "" if asked is schedule.collective else f": give the collective {own} (--collective {own})"
-        told = f"it is {own} over {schedule.num_ranks} ranks; asked for is {asked.value} over {num_ranks}"
-        raise _error(algorithm, f"{told}{remedy}")
+        reason = f"it is {own} over {schedule.num_ranks} ranks; asked for is {asked.value} over {num_ranks}"
+        raise _error(algorithm, f"{reason}{remedy}")
 
 
 def _parsed(collective: Collective, algorithm: str) -> AlgorithmName:

@@ -99,8 +99,8 @@ def _run_in_processes(
     except BrokenProcessPool as error:
         codes = re.search(r"exit codes of the workers are \{(.*?)\}", str(error))
         ends = ", ".join(dict.fromkeys(codes[1].split(", "))) if codes else "its exit code is not known"
-        told = "if it was killed because memory ran out, use fewer --jobs or fewer ranks"
-        raise WorkerError(f"a worker process ended: {ends}; {told}") from None
+        reason = "if it was killed because memory ran out, use fewer --jobs or fewer ranks"
+        raise WorkerError(f"a worker process ended: {ends}; {reason}") from None
 
 
 def _run_on_cluster(
@@ -131,8 +131,8 @@ def _require_same_versions(address: str, client: Any) -> None:
         for name in SHARED_VERSIONS:
             theirs, ours = known["packages"][name], version(name)
             if theirs != ours:
-                told = f"worker {worker} has {name} {theirs}, here it is {ours}: must be the same"
-                raise WorkerError(f"Dask cluster {address}: {told}")
+                reason = f"worker {worker} has {name} {theirs}, here it is {ours}: must be the same"
+                raise WorkerError(f"Dask cluster {address}: {reason}")
 
 
 @cache

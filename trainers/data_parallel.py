@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 import collectives
-from collectives.integrations import check_settled, settled
+from collectives.integrations import check_trained_dtypes, trained_dtypes
 from collectives.runtime import gather_objects, home_of, naming_failures, resolve
 from trainers.strategies import MakeStrategy, make_strategy
 from trainers.strategies.base import MakeOptimizer, all_alike
@@ -77,7 +77,7 @@ class DataParallel(nn.Module):
             )
         self.model = model
         self.strategy = (make_strategy(strategy) if isinstance(strategy, str) else strategy)(model, self.group)
-        self._settled = settled([*model.parameters(), *self.strategy.stand_ins])
+        self._trained_dtypes = trained_dtypes([*model.parameters(), *self.strategy.stand_ins])
         self._enabled = True
         self._in_backward = False
         # torch's DDP sends buffers itself.
@@ -89,7 +89,7 @@ class DataParallel(nn.Module):
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         self._in_backward = False
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            check_settled(self.model.named_parameters(), self._settled)
+            check_trained_dtypes(self.model.named_parameters(), self._trained_dtypes)
         self.strategy.on_forward()
         if self._buffers_to_send and self.training and self._enabled and self.strategy.parameters_agree:
             self._broadcast_buffers()

@@ -17,7 +17,7 @@ from ringsim.measurements import ROUNDS_PER_RUN, ProbeKind
 from ringsim.schedule import Collective
 
 SIZE_BYTES = 64
-WALKED_BYTES = 32 * 2**20  # between two calls: more than the caches of a core, as in a backward pass
+TOUCHED_BYTES = 32 * 2**20  # between two calls: more than the caches of a core, as in a backward pass
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def probe_calls(group: dist.ProcessGroup) -> Iterator[list[ProbeWorkload]]:
             workloads += _cold_and_warm(kind, call, everyone)
             in_thread = _ours(group, shares_memory, async_op=True)
             asynchronous = kind._replace(warmth="async")
-            workloads += [ProbeWorkload(asynchronous, SIZE_BYTES, 1, everyone, in_thread, before=_walk())]
+            workloads += [ProbeWorkload(asynchronous, SIZE_BYTES, 1, everyone, in_thread, before=_touch_memory())]
     try:
         yield workloads
     finally:
@@ -63,12 +63,12 @@ def _repeated(call: Rounds) -> Rounds:
 def _cold_and_warm(kind: ProbeKind, call: Rounds, everyone: Sequence[int]) -> list[ProbeWorkload]:
     return [
         ProbeWorkload(kind._replace(warmth=warmth), SIZE_BYTES, 1, everyone, call, before=before)
-        for warmth, before in (("cold", _walk()), ("warm", lambda: None))
+        for warmth, before in (("cold", _touch_memory()), ("warm", lambda: None))
     ]
 
 
-def _walk() -> Rounds:
-    return partial(torch.Tensor.neg_, torch.ones(WALKED_BYTES // 4))
+def _touch_memory() -> Rounds:
+    return partial(torch.Tensor.neg_, torch.ones(TOUCHED_BYTES // 4))
 
 
 def _ours(group: dist.ProcessGroup, shares_memory: bool, async_op: bool = False) -> Rounds:

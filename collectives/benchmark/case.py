@@ -122,7 +122,7 @@ def pattern(case: BenchmarkCase) -> Pattern:
     return Pattern(case, torch.randint(values, (case.num_ranks, PERIOD), generator=generator))
 
 
-UNTOUCHED = -1  # in every dtype a value that no result has
+UNWRITTEN = -1  # in every dtype a value that no result has
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +159,9 @@ class Buffers:
         if self.input is not self.data:
             self.input.copy_(self.data)
 
-    def spoil(self) -> None:
+    def invalidate_output(self) -> None:
         """Fill the output with wrong values, to detect an implementation that does nothing."""
-        self.output.copy_(torch.tensor(UNTOUCHED).to(self.output.dtype))
+        self.output.copy_(torch.tensor(UNWRITTEN).to(self.output.dtype))
 
     def copied(self) -> torch.Tensor:
         """Return the output with a copy of the input: no library has all_reduce, broadcast or reduce out of place."""

@@ -104,7 +104,7 @@ def measure(
 
 
 def _count_wrong(run: Run, data: Pattern, buffers: Buffers, group: dist.ProcessGroup) -> int:
-    buffers.spoil()
+    buffers.invalidate_output()
     buffers.refill()
     run(buffers)
     count = torch.tensor(data.count_wrong(group.rank(), buffers.output))
@@ -221,7 +221,7 @@ class _PlainRing:
         self._sum, self._arriving = torch.empty(length, dtype=dtype), torch.empty(length, dtype=dtype)
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
-        chunks = self._from_here_on(tensor)
+        chunks = self._chunks_from_own(tensor)
         for step in range(self._num_ranks - 1):
             arriving = self._arriving[: len(chunks[-step - 1])]
             self._exchange(chunks[-step], arriving)
@@ -230,7 +230,7 @@ class _PlainRing:
             self._exchange(chunks[1 - step], chunks[-step])
 
     def reduce_scatter(self, tensor: torch.Tensor, output: torch.Tensor) -> None:
-        chunks = self._from_here_on(tensor)
+        chunks = self._chunks_from_own(tensor)
         total, arriving = self._sum.copy_(chunks[-1]), self._arriving
         for step in range(self._num_ranks - 1):
             self._exchange(total, arriving)
@@ -238,12 +238,12 @@ class _PlainRing:
         output.copy_(total)
 
     def all_gather(self, tensor: torch.Tensor, output: torch.Tensor) -> None:
-        chunks = self._from_here_on(output)
+        chunks = self._chunks_from_own(output)
         chunks[0].copy_(tensor)
         for step in range(self._num_ranks - 1):
             self._exchange(chunks[-step], chunks[-step - 1])
 
-    def _from_here_on(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+    def _chunks_from_own(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         chunks = tensor.tensor_split(self._num_ranks)
         return [*chunks[self._rank :], *chunks[: self._rank]]
 

@@ -38,7 +38,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     ) -> None:
         options["gradient_as_bucket_view"] = gradient_as_bucket_view
         super().__init__(module, *arguments, **options)
-        self._settled = settled(module.parameters())
+        self._trained_dtypes = trained_dtypes(module.parameters())
 
     @contextmanager
     def allocating_buckets(self) -> Iterator[None]:
@@ -65,7 +65,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     def _pre_forward(self, *inputs: Any, **keywords: Any) -> Any:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             trained = [pair for pair in self.module.named_parameters() if pair[0] not in self.parameters_to_ignore]
-            check_settled(trained, self._settled)
+            check_trained_dtypes(trained, self._trained_dtypes)
         with nullcontext() if self._has_rebuilt_buckets else self.allocating_buckets():
             return super()._pre_forward(*inputs, **keywords)  # type: ignore[no-untyped-call]
 
@@ -78,15 +78,17 @@ def _refuse_double_backward(_: torch.Tensor) -> None:
         )
 
 
-def settled(parameters: Iterable[torch.nn.Parameter]) -> dict[int, torch.dtype]:
-    """Return the dtypes of the trained parameters, by their identity, for `check_settled`."""
+def trained_dtypes(parameters: Iterable[torch.nn.Parameter]) -> dict[int, torch.dtype]:
+    """Return the dtypes of the trained parameters, by their identity, for `check_trained_dtypes`."""
     return {id(parameter): parameter.dtype for parameter in parameters if parameter.requires_grad}
 
 
-def check_settled(parameters: Iterable[tuple[str, torch.nn.Parameter]], before: Mapping[int, torch.dtype]) -> None:
+def check_trained_dtypes(
+    parameters: Iterable[tuple[str, torch.nn.Parameter]], before: Mapping[int, torch.dtype]
+) -> None:
     """Raise RuntimeError for a new, thawed or converted parameter, which would not be synchronised.
 
-    before: the result of `settled` when the model was wrapped.
+    before: the result of `trained_dtypes` when the model was wrapped.
     """
     for name, parameter in parameters:
         if parameter.requires_grad and before.get(id(parameter)) != parameter.dtype:

@@ -125,7 +125,7 @@ class OnCuda(TorchFunctionMode):
         if "device" in kwargs:
             device = self.put(kwargs["device"])
             is_on_cpu = device is not None and Device(device).type == "cpu"
-            kwargs = {**kwargs, "device": FROM_PYTHON if is_on_cpu and _is_like_another(func) else device}
+            kwargs = {**kwargs, "device": FROM_PYTHON if is_on_cpu and _copies_attributes(func) else device}
         if func is torch.tensor and any(type(part) is FakeTensor for part in tensors_in(args)):
             return _joined(args[0], **kwargs)
         if kwargs.get("pin_memory"):
@@ -157,7 +157,7 @@ def _joined(data: Any, dtype: Any = None, device: Any = None, requires_grad: boo
 
 
 @cache
-def _is_like_another(func: Any) -> bool:
+def _copies_attributes(func: Any) -> bool:
     """Whether a function, not an operator that C++ has called, makes a tensor like its argument, as `zeros_like`."""
     name = "" if isinstance(func, OpOverload) else getattr(func, "__name__", "")
     return name.startswith("new_") or name.endswith("_like")

@@ -30,7 +30,7 @@ from collectives.recording.operators import kernels_of_triton
 from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
 from collectives.recording.recorder import Recorder, StreamMoment
 from collectives.recording.replacements import replaced, returning, run_within
-from collectives.recording.step_counter import EnoughError, ForkedProcesses, StepCounter
+from collectives.recording.step_counter import ForkedProcesses, StepCounter, StopRecordingError
 from collectives.recording.without_values import forget_written
 from ringsim import traces
 from ringsim.measurements import provenance
@@ -131,7 +131,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
     ):
         try:
             _run(request, recorder, counter.processes)
-        except EnoughError:
+        except StopRecordingError:
             pass
         except ProgramError:
             if not counter.is_complete:  # else the program reports that it was stopped

@@ -42,7 +42,7 @@ class StepWork(NamedTuple):
     calls: tuple[tuple[str, int, int], ...] = ()
 
 
-class EnoughError(BaseException):
+class StopRecordingError(BaseException):
     """Stops the program: all steps are recorded."""
 
 
@@ -244,10 +244,10 @@ class StepCounter:
             return
         self._usual = usual_step(self._seen, is_last=ended == LAST_USUAL)
         if self._usual is not None and len(set(self._seen[FIRST_USUAL:])) > 1:
-            told = [f"{work.flops / 1e12:.4g} TFLOP with {plural(len(work.calls), 'call')}" for work in self._seen]
+            works = [f"{work.flops / 1e12:.4g} TFLOP with {plural(len(work.calls), 'call')}" for work in self._seen]
             warnings.warn(
-                f"steps differ, as where some contain a validation: {', '.join(told[FIRST_USUAL:])}; operators and "
-                f"memory are of one with {told[self._usual]}; --steps N records N steps as they come",
+                f"steps differ, as where some contain a validation: {', '.join(works[FIRST_USUAL:])}; operators and "
+                f"memory are of one with {works[self._usual]}; --steps N records N steps as they come",
                 stacklevel=1,
             )
 
@@ -263,7 +263,7 @@ class StepCounter:
         if self._stops > MAX_STOPS:
             problem = "it catches BaseException in each step, and so cannot be stopped: let it catch Exception"
             self._give_up(f"{sys.argv[0]}: {problem}")
-        raise EnoughError
+        raise StopRecordingError
 
 
 def usual_step(steps: Sequence[StepWork], is_last: bool) -> int | None:

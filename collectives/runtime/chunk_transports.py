@@ -91,7 +91,7 @@ class GlooTransport(ChunkTransport):
             message = self.memory.wire_chunks[receive.chunk]
             self.receives[index] = PostedReceive(eager.view_as(message), eager.work, eager)
             return
-        buffer = self.memory.landing(receive)
+        buffer = self.memory.receive_buffer(receive)
         work = self.group.recv([buffer], peer, self._rendezvous_tag(tag))
         self.receives[index] = PostedReceive(buffer, work)
 
@@ -163,7 +163,7 @@ class NcclTransport(ChunkTransport):
 
     def post_recv(self, index: int) -> None:
         receive = self.part.receives[index]
-        self.buffers[index] = self.memory.landing(receive)
+        self.buffers[index] = self.memory.receive_buffer(receive)
         self._add(dist.irecv, self.buffers[index], receive)
 
     def send(self, index: int) -> None:

@@ -109,7 +109,7 @@ class ChunkMemory(Struct):
         wire_chunks = chunks if self.rounding is None else _cut_each(self.wire_chunks, cuts)
         return ChunkMemory(chunks, targets, wire_chunks, self.reduce, self.staging_buffers, self.rounding)
 
-    def landing(self, receive: Receive) -> torch.Tensor:
+    def receive_buffer(self, receive: Receive) -> torch.Tensor:
         if not receive.needs_staging:
             return (self.targets if self.rounding is None else self.wire_chunks)[receive.chunk]
         # The buffer is free: there is one for each such receive that can be posted and not yet applied.

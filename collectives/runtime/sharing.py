@@ -176,7 +176,7 @@ class Sharing:
         not answer within the group's timeout.
         """
         if self._shared is None:
-            self._shared = _find_out(group, self.transport)
+            self._shared = _connect_host(group, self.transport)
             if self._shared.local is not None:
                 finalize(group, self._shared.local.close)
         return self._shared
@@ -227,7 +227,7 @@ def use_transport(transport: str, group: dist.ProcessGroup | None = None) -> Non
     sharing.transport = transport
 
 
-def _find_out(group: dist.ProcessGroup, transport: str) -> SharedBy:
+def _connect_host(group: dist.ProcessGroup, transport: str) -> SharedBy:
     settings = Settings(transport, os.environ.get(SLOT, str(DEFAULT_SLOT_BYTES)))
     meeting, reason = _new_meeting(group, settings)
     host, local = this_host(), None

@@ -42,25 +42,25 @@ def _close_all() -> None:
 os.register_at_fork(after_in_child=_close_all)
 
 
-class Patience(NamedTuple):
+class PollPolicy(NamedTuple):
     """How a rank waits before it sleeps: it polls `polls` times, then yields its core between polls for `yield_s`."""
 
     polls: range
     yield_s: float
 
 
-WITH_A_CORE = Patience(range(400), 0.0002)  # polls take some ten microseconds
+DEDICATED_CORE = PollPolicy(range(400), 0.0002)  # polls take some ten microseconds
 # A polling rank may hold the core that the publishing rank needs.
-CROWDED = Patience(range(1), 0.00002)
+OVERSUBSCRIBED = PollPolicy(range(1), 0.00002)
 
 
-def patience_of(num_ranks: int, *, is_beside: bool) -> Patience:
+def poll_policy_of(num_ranks: int, *, is_beside: bool) -> PollPolicy:
     """Return the patience of each of `num_ranks` ranks of a host.
 
     is_beside: whether the program's own thread computes while another one waits.
     """
     num_threads = 2 * num_ranks if is_beside else num_ranks
-    return WITH_A_CORE if num_threads <= available_cores() else CROWDED
+    return DEDICATED_CORE if num_threads <= available_cores() else OVERSUBSCRIBED
 
 
 class TimeLimit(NamedTuple):
@@ -127,8 +127,8 @@ class LocalRanks:
         self._filled = self._records = 0
         # While the main thread waits, the rank has nothing else to do; while another thread waits for an asynchronous
         # collective, the program computes.
-        self._patiences = [patience_of(len(memories), is_beside=is_beside) for is_beside in (False, True)]
-        self._patience = self._patiences[False]
+        self._policies = [poll_policy_of(len(memories), is_beside=is_beside) for is_beside in (False, True)]
+        self._policy = self._policies[False]
         self._poll = select.poll()
         self._peer_of_fd = {connection.fileno(): peer for peer, connection in sockets.items()}
         for connection in sockets.values():
@@ -149,17 +149,17 @@ class LocalRanks:
         """
         if self._is_closed:
             raise RuntimeError("an earlier failure has closed the connections to the other ranks of this host")
-        self._patience = self._patiences[threading.get_ident() != threading.main_thread().ident]
+        self._policy = self._policies[threading.get_ident() != threading.main_thread().ident]
         self.portion += 1
         self._digest = (self._digest * _MIXER + token) % (1 << TOKEN_BITS)
         self._stamp = self.portion % _PORTIONS << TOKEN_BITS | self._digest
-        self._own_words[memory.BEGUN + self.portion % memory.STAMPS] = self._stamp
+        self._own_words[memory.STARTED_STAMPS + self.portion % memory.STAMPS] = self._stamp
         self._filled = self._memories[self.rank].segment.slot_offset(self.portion)
         self._records = memory.RECORDS + self.portion % memory.SLOTS * memory.RECORDS_OF_SLOT
-        self._settle(self.portion - memory.SLOTS)
+        self._check_finished(self.portion - memory.SLOTS)
 
-    def _settle(self, portion: int) -> None:
-        begun = memory.BEGUN + portion % memory.STAMPS
+    def _check_finished(self, portion: int) -> None:
+        begun = memory.STARTED_STAMPS + portion % memory.STAMPS
         stamp = self._own_words[begun]
         for peer, words in self._others:
             if words[memory.FINISHED] < portion:
@@ -169,7 +169,7 @@ class LocalRanks:
 
     def close_portion(self) -> None:
         self._own_words[memory.FINISHED] = self.portion
-        asleep = [peer for peer, words in self._others if words[memory.ASLEEP] == memory.FOR_A_PORTION]
+        asleep = [peer for peer, words in self._others if words[memory.SLEEP_STATE] == memory.ON_PORTION]
         # They wait for the last rank; a wake-up by any other would be useless.
         if asleep and all(words[memory.FINISHED] >= self.portion for _, words in self._others):
             for peer in asleep:
@@ -189,7 +189,7 @@ class LocalRanks:
         Raises the errors of `open_portion` and `require_lenders`.
         """
         if self._has_lent:
-            self._settle(self.portion)
+            self._check_finished(self.portion)
         self.require_lenders()
         self._has_lent = self._has_borrowed = False
 
@@ -229,7 +229,7 @@ class LocalRanks:
         words, place = self._own_words, self._records + index * memory.WORDS_PER_RECORD
         words[place] = location
         words[place + 1] = self._stamp
-        if self._words[peer][memory.ASLEEP] == memory.FOR_RANK + self.rank:
+        if self._words[peer][memory.SLEEP_STATE] == memory.ON_RANK + self.rank:
             _wake(self._sockets[peer])
 
     def wait_for(self, peer: int, index: int) -> int:
@@ -240,11 +240,11 @@ class LocalRanks:
         """
         words, place = self._words[peer], self._records + index * memory.WORDS_PER_RECORD
         stamp = self._stamp
-        for _ in self._patience.polls:
+        for _ in self._policy.polls:
             if words[place + 1] == stamp:
                 return words[place]
 
-        begun = memory.BEGUN + self.portion % memory.STAMPS
+        begun = memory.STARTED_STAMPS + self.portion % memory.STAMPS
 
         def is_published() -> bool:
             seen = words[begun]  # once: the peer may write it at any moment
@@ -252,7 +252,7 @@ class LocalRanks:
                 raise OtherCallError(peer)
             return words[place + 1] == stamp
 
-        self._wait(is_published, memory.FOR_RANK + peer, lambda: peer in self._gone)
+        self._wait(is_published, memory.ON_RANK + peer, lambda: peer in self._gone)
         return words[place]
 
     def fail(self) -> None:
@@ -261,14 +261,14 @@ class LocalRanks:
             for _ in range(2):  # a rank may have woken this one, and then ended
                 self._look(0)
             self.first_gone = self._first_gone()
-            reason = memory.FOR_ANOTHER_REASON if self.first_gone is None else 1 + self.first_gone
+            reason = memory.OTHER_FAILURE if self.first_gone is None else 1 + self.first_gone
             self._own_words[memory.FAILED] = reason
         self.close()
 
     def _first_gone(self) -> int | None:
         words = {peer: self._words[peer][memory.FAILED] for peer in self._gone}
-        told = [word - 1 for word in words.values() if word > 0]
-        return next(iter(told or (peer for peer, word in words.items() if not word)), None)
+        known = [word - 1 for word in words.values() if word > 0]
+        return next(iter(known or (peer for peer, word in words.items() if not word)), None)
 
     def close(self) -> None:
         self._is_closed = True
@@ -279,25 +279,25 @@ class LocalRanks:
         def late() -> list[int]:
             return [peer for peer in self._sockets if self._words[peer][memory.FINISHED] < portion]
 
-        def late_and_gone() -> list[int]:
+        def late_and_ended() -> list[int]:
             return [peer for peer in late() if peer in self._gone]
 
         try:
             # For all ranks, not only senders to this one: the root of a broadcast waits for nothing else.
-            self._wait(lambda: not late(), memory.FOR_A_PORTION, lambda: bool(late_and_gone()))
+            self._wait(lambda: not late(), memory.ON_PORTION, lambda: bool(late_and_ended()))
         except RuntimeError as error:
-            if ranks := late_and_gone() or late():
+            if ranks := late_and_ended() or late():
                 names = f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} have"
                 raise PeerError(f"{error}: {names} yet to read what was sent before", ranks[0]) from None
 
     def _wait(self, is_ready: Callable[[], bool], asleep: int, is_hopeless: Callable[[], bool]) -> None:
         began = time.monotonic()
-        while time.monotonic() < began + self._patience.yield_s:
+        while time.monotonic() < began + self._policy.yield_s:
             for _ in range(YIELDS_BETWEEN_LOOKS):
                 os.sched_yield()
                 if is_ready():
                     return
-        self._own_words[memory.ASLEEP] = asleep
+        self._own_words[memory.SLEEP_STATE] = asleep
         try:
             while not is_ready():
                 self._look(RECHECK_S)
@@ -306,7 +306,7 @@ class LocalRanks:
                 if time.monotonic() > began + (limit := self._limit()).seconds:
                     raise RuntimeError(f"timed out after {limit}")
         finally:
-            self._own_words[memory.ASLEEP] = memory.AWAKE
+            self._own_words[memory.SLEEP_STATE] = memory.AWAKE
 
     def _look(self, timeout_s: float) -> None:
         for fd, _ in self._poll.poll(timeout_s * 1e3):

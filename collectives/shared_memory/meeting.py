@@ -68,7 +68,7 @@ class Meeting:
                 return memories, connections
         except OSError:
             self._open.close()
-            self._turn_away([names[peer] for peer in self._lower(names) if peer not in connected])
+            self._reject_connections([names[peer] for peer in self._lower(names) if peer not in connected])
             raise
 
     def _lower(self, names: Mapping[int, str]) -> list[int]:
@@ -119,7 +119,7 @@ class Meeting:
         memories[self._rank].heap.own(heap)
         return memories
 
-    def _turn_away(self, names: list[str]) -> None:
+    def _reject_connections(self, names: list[str]) -> None:
         """Connect to the ranks that wait for this one, so that they wait no longer."""
         for name in names:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

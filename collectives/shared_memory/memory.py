@@ -35,12 +35,12 @@ RECORDS_OF_SLOT = MAX_RECORDS * WORDS_PER_RECORD  # in words
 STAMPS = 8  # a rank that begins a portion looks at the one before the last; others may have begun two more than it
 # Places of words, in units of 8 bytes; words that change in a run have separate cache lines.
 FINISHED = 0  # the number of the last portion that the rank has finished
-FAILED = 1  # written when the rank fails: 1 plus the rank that it knows to have ended first, or FOR_ANOTHER_REASON
-FOR_ANOTHER_REASON = -1
-ASLEEP = CACHE_LINE // 8  # what the rank waits for while it sleeps: AWAKE, FOR_A_PORTION, or FOR_RANK plus a rank
-BEGUN = 2 * CACHE_LINE // 8  # the stamps of the last STAMPS portions that the rank has begun
+FAILED = 1  # written when the rank fails: 1 plus the rank that it knows to have ended first, or OTHER_FAILURE
+OTHER_FAILURE = -1
+SLEEP_STATE = CACHE_LINE // 8  # what the rank waits for while it sleeps: AWAKE, ON_PORTION, or ON_RANK plus a rank
+STARTED_STAMPS = 2 * CACHE_LINE // 8  # the stamps of the last STAMPS portions that the rank has begun
 RECORDS = 3 * CACHE_LINE // 8  # of the portions of each slot: for each chunk a location, and then a stamp
-AWAKE, FOR_A_PORTION, FOR_RANK = 0, 1, 2  # what the word at ASLEEP says
+AWAKE, ON_PORTION, ON_RANK = 0, 1, 2  # what the word at SLEEP_STATE says
 WORDS_BYTES = 8 * (RECORDS + SLOTS * RECORDS_OF_SLOT)
 
 

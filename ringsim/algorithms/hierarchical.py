@@ -70,6 +70,6 @@ def _two_levels(algorithm: str, num_groups: int, group_size: int) -> Schedule:
         ring_all_reduce(num_groups), ranks.T, num_ranks, num_ranks, Collective.ALL_REDUCE, ranks.T[:, 0] * num_groups
     )
     across = on_channel(across, 1)  # by other links than within the groups
-    within = [on_groups(part, ranks, num_ranks, num_ranks, part.collective) for part in (scatter, gather)]
-    first = then(within[0], across, Collective.ALL_REDUCE, algorithm)
-    return then(first, within[1], Collective.ALL_REDUCE, algorithm)
+    scatter, gather = [on_groups(part, ranks, num_ranks, num_ranks, part.collective) for part in (scatter, gather)]
+    first = then(scatter, across, Collective.ALL_REDUCE, algorithm)
+    return then(first, gather, Collective.ALL_REDUCE, algorithm)

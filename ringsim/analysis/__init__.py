@@ -5,7 +5,6 @@ from ringsim.analysis.contributions import ChunkStates
 from ringsim.analysis.costs import Cost, algbw_bytes_per_s, busbw_bytes_per_s, candidates, cost_of
 from ringsim.analysis.explanation import (
     Explanation,
-    RankUsage,
     among_most,
     explain,
     pack_rows,
@@ -26,5 +25,6 @@ from ringsim.analysis.graph_layout import GraphLayout, GraphShape, lay_out_graph
 from ringsim.analysis.network_bound import BOUNDED, Links, NetworkBound, bound_of
 from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_placement
 from ringsim.analysis.run_view import RunView, check_animated, check_few_ranks
+from ringsim.analysis.summary import RANK_TIMES, SimulatedCollective, summarise, times_of_ranks
 from ringsim.analysis.sweep import BASELINE, Sweep, Winner, run_sweep
 from ringsim.analysis.walkthrough import COMPLETE, goal_sentence, templates, walk_through

@@ -142,10 +142,10 @@ def _names(schedule: Schedule, steps: Sequence[ContributionStep]) -> tuple[str, 
 def _where(step: Step, host_of_rank: Ints | None) -> str:
     if host_of_rank is None or not len(step):
         return ""
-    within = host_of_rank[step.src] == host_of_rank[step.dst]
-    if within.all():
+    is_local = host_of_rank[step.src] == host_of_rank[step.dst]
+    if is_local.all():
         return " within hosts"
-    return "" if within.any() else " across hosts"
+    return "" if is_local.any() else " across hosts"
 
 
 def hosts_of_network(network: Network, num_ranks: int) -> tuple[tuple[str, ...], Ints | None]:

@@ -59,7 +59,7 @@ def _slow_links(spec: Spec) -> list[SlowPart]:
     return sorted(parts, key=lambda part: part.bytes_per_s / part.typical_bytes_per_s)
 
 
-def _evened_out(network: Network, part: SlowPart) -> Network:
+def _without_part(network: Network, part: SlowPart) -> Network:
     rate, spec = {"bandwidth_bytes_per_s": part.typical_bytes_per_s}, network.spec
     if part.kind == "cables":
         return network.with_spec(cables=_replaced(spec.cables, part.place, **rate))
@@ -106,7 +106,7 @@ class SlowParts:
 def find_slow_parts(schedule: Schedule, network: Network, size_bytes: int) -> SlowParts:
     """Return the parts that the schedule uses. Raises the ValueErrors of `network.topology`."""
     parts = _slow_links(network.spec)
-    sound = reduce(_evened_out, parts, network)
+    sound = reduce(_without_part, parts, network)
     if network.spec.slow_links or network.spec.slow_ranks or network.spec.failures:
         sound = sound.with_spec(slow_links=(), slow_ranks=(), failures=())
     if network == sound:
@@ -117,7 +117,7 @@ def find_slow_parts(schedule: Schedule, network: Network, size_bytes: int) -> Sl
         return _affected_pairs(schedule, topology, better.topology(schedule.num_ranks), size_bytes)
 
     def is_met(part: SlowPart) -> bool:
-        return any(pair.slowdown > SLOW for pair in affected_pairs(_evened_out(network, part)))
+        return any(pair.slowdown > SLOW for pair in affected_pairs(_without_part(network, part)))
 
     ranks = _affected_ranks(network, schedule.num_ranks)
     return SlowParts(affected_pairs(sound), ranks, tuple(filter(is_met, parts)))

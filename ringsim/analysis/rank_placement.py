@@ -20,7 +20,7 @@ from ringsim.simulation import RULE, Runtime, predict_time
 from ringsim.units import ROUNDING
 
 MAX_SIMULATED_ORDERS = 120  # all of 5 ranks
-MAX_IN_VAIN = 40  # consecutive orders that were no faster than the best
+MAX_WITHOUT_GAIN = 40  # consecutive orders that were no faster than the best
 
 Ranks = tuple[int, ...]
 
@@ -100,15 +100,15 @@ def _orders(
     times = _message_times(network, schedule.num_ranks, size_bytes / schedule.num_chunks)
     if (nearest := _nearest_neighbours(times)) != given:
         yield nearest
-    at, best_s, in_vain = min(times_s, key=times_s.__getitem__), min(times_s.values()), 0
+    at, best_s, num_without_gain = min(times_s, key=times_s.__getitem__), min(times_s.values()), 0
     for _ in range(10 * budget):  # in case all orders have been simulated
         if (changed := _changed(at, first, rng)) in times_s:
             continue
         yield changed
-        in_vain = 0 if times_s[changed] < best_s * (1 - ROUNDING) else in_vain + 1
+        num_without_gain = 0 if times_s[changed] < best_s * (1 - ROUNDING) else num_without_gain + 1
         best_s = min(best_s, times_s[changed])
         at = changed if times_s[changed] <= times_s[at] else at
-        if in_vain == MAX_IN_VAIN:
+        if num_without_gain == MAX_WITHOUT_GAIN:
             return
 
 

@@ -94,17 +94,19 @@ class RunView:
         return contributions.ChunkStates.of(self.schedule, self.timeline)
 
     @cached_property
-    def told(self) -> list[dict[str, Any]]:
+    def walkthrough(self) -> list[dict[str, Any]]:
         """The schedule in words, see `describe_phases`."""
         return describe_phases(self.schedule, self.network)
 
     @property
     def phases(self) -> tuple[contributions.SchedulePhase, ...]:
-        return tuple(contributions.SchedulePhase(phase["name"], phase["first"], phase["last"]) for phase in self.told)
+        return tuple(
+            contributions.SchedulePhase(phase["name"], phase["first"], phase["last"]) for phase in self.walkthrough
+        )
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        return tuple(step["sentence"] for phase in self.told for step in phase["steps"])
+        return tuple(step["sentence"] for phase in self.walkthrough for step in phase["steps"])
 
     @cached_property
     def graph(self) -> GraphLayout:

@@ -18,7 +18,7 @@ from ringsim.analysis.contributions import (
     num_shares,
 )
 from ringsim.analysis.costs import cost_of
-from ringsim.limits import TOLD_COUNTS
+from ringsim.limits import WALKTHROUGH_COUNTS
 from ringsim.network import Network
 from ringsim.schedule import NO_ROW, Ints, Schedule, Step, flow, verify
 from ringsim.text_table import MAX_NAMED, text_template
@@ -49,7 +49,7 @@ def walk_through(schedule: Schedule, network: Network, size_bytes: int) -> dict[
     `first` to `last`, or "". A step has a sentence, and perhaps the chunks of each rank as an example.
     Raises ScheduleError for an incorrect schedule.
     """
-    is_skipped = schedule.num_ranks**2 * schedule.num_chunks > TOLD_COUNTS
+    is_skipped = schedule.num_ranks**2 * schedule.num_chunks > WALKTHROUGH_COUNTS
     phases = [] if is_skipped else describe_phases(schedule, network)
     costs = _words().costs(schedule, cost_of(schedule), phases, size_bytes).splitlines()
     skipped = _words().skipped(schedule) if is_skipped else None

@@ -57,10 +57,12 @@ class ComparedCell(OpenRecord, frozen=True, kw_only=True):
 
 
 class ComparedCells(OpenRecord, frozen=True):
-    """The part of compare.json that a report reads. network: its name."""
+    """The contents of compare.json, which may have more keys. network: its name. summary: see `Comparison.summary`."""
 
     network: values.Text
     cells: tuple[ComparedCell, ...]
+    summary: tuple[dict[str, Any], ...] = ()
+    extrapolated: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +132,8 @@ class Comparison:
         beyond = sorted(number for number in asked if known and number > max(known))
         if not beyond:
             return ""
-        told, wanted = (" and ".join(map(str, sorted(some))) for some in (known, beyond))
-        return f"extrapolated: calibrated on {told} {'host' if known == {1} else 'hosts'}, predicted for {wanted}"
+        calibrated, wanted = (" and ".join(map(str, sorted(some))) for some in (known, beyond))
+        return f"extrapolated: calibrated on {calibrated} {'host' if known == {1} else 'hosts'}, predicted for {wanted}"
 
     def held_out(self) -> list[ComparedCase]:
         return [case for case in self.cases if case.predicted_s is not None and not case.used_in_calibration]
@@ -156,12 +158,8 @@ class Comparison:
         return rows
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "network": self.network,
-            "cells": [encode(compared.cell) for compared in self.cases],
-            "summary": self.summary(),
-            "extrapolated": self.extrapolation() or None,
-        }
+        cells = tuple(compared.cell for compared in self.cases)
+        return dict(encode(ComparedCells(self.network, cells, tuple(self.summary()), self.extrapolation() or None)))
 
 
 def compare(measurements: Measurements, cluster: Network, trusted: Collection[str] = ()) -> Comparison:
@@ -189,9 +187,9 @@ def compare_logs(cases: Sequence[Timing], cluster: Network) -> Comparison:
         tests = ", ".join(sorted({case.call.collective for case in cases}))
         raise ValueError(f"{cases[0].file}: {tests}: {cases[0].call.why_unknown}")
     predicted = zip_longest(predict(cluster, calls), intervals(cluster, calls))  # all have one, or none
-    told = ((time_s, how, interval) for (time_s, how), interval in predicted)
+    expected = ((time_s, how, interval) for (time_s, how), interval in predicted)
     unknown = (case.call.why_unknown for case in cases)
-    return _comparison(cases, cluster, ((None, why, None) if why else next(told) for why in unknown))
+    return _comparison(cases, cluster, ((None, why, None) if why else next(expected) for why in unknown))
 
 
 def compare_measurements(
@@ -318,8 +316,8 @@ def compare_run(run: RecordedRun, network: Network, trusted: Collection[str] = (
     predicted = replace(simulated, **{name: getattr(simulated, name)[order] for name in simulated.columns()})
     columns = (predicted.step, predicted.src, predicted.dst, predicted.chunk)
     if run.transfers != list(zip(*(column.tolist() for column in columns), strict=True)):
-        told = "the recorded transfers differ from those of the algorithm in this version"
-        raise ValueError(f"{run}: {told}: record it again")
+        reason = "the recorded transfers differ from those of the algorithm in this version"
+        raise ValueError(f"{run}: {reason}: record it again")
     applied = np.array(run.applied_s)
     once: dict[str, Any] = dict.fromkeys(("sent_s", "arrived_s", "apply_s", "applied_s"), applied)
     measured = replace(predicted, start_s=np.array(run.issued_s), **once)

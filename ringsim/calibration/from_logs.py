@@ -21,6 +21,7 @@ from msgspec import structs
 from ringsim.calibration.log_parameters import ANY, LogParameters, Posterior, assumptions, fit
 from ringsim.calibration.timings import FittedParameter, Timing, repeated
 from ringsim.calibration.warnings import contradiction_warning, implausible_warning, nic_warning, settings_warning
+from ringsim.estimates import SURE_DEVIATIONS
 from ringsim.libraries import CallColumns, byte_share, draw_ratios, launch_s, noises, predict, senders_per_host, times_s
 from ringsim.measurements import RING_TESTS, TESTS
 from ringsim.network import BANDWIDTHS, CalibratedCells, Calibration, Floats, Host, Link, Network, Nics, RingStep, Spec
@@ -93,13 +94,13 @@ def _each_log_alone(cases: Sequence[Timing]) -> Iterator[list[Timing]]:
 class _Fitted(NamedTuple):
     """A posterior under an assumption.
 
-    told: (num_times, num_parameters), whether the time depends on the parameter. others: optima from other starts.
+    depends: (num_times, num_parameters), whether the time depends on the parameter. others: optima from other starts.
     """
 
     layout: LogParameters
     posterior: Posterior
     prior_deviation: Floats
-    told: Bools
+    depends: Bools
     others: tuple[Posterior, ...]
 
 
@@ -123,15 +124,15 @@ def _fit(layout: LogParameters, cases: Sequence[Timing]) -> _Fitted:
     optima = sorted((fitted(held, start) for start in layout.starts(prior)), key=lambda optimum: optimum.cost)
     posterior = optima[0]
     while True:
-        here, told = model(posterior.mode), np.abs(posterior.influence) > _IMPORTANT
+        here, depends = model(posterior.mode), np.abs(posterior.influence) > _IMPORTANT
         for index, value in enumerate(prior):
             elsewhere = posterior.mode.copy()
             elsewhere[index] = value
-            told[:, index] |= np.abs(model(elsewhere) - here) > _NOTICEABLE
-        untold = ~told.any(axis=0) & (deviation < ANY)
-        if not (untold & ~held).any():
-            return _Fitted(layout, posterior, deviation, told, tuple(optima[1:]))
-        held |= untold
+            depends[:, index] |= np.abs(model(elsewhere) - here) > _NOTICEABLE
+        undetermined = ~depends.any(axis=0) & (deviation < ANY)
+        if not (undetermined & ~held).any():
+            return _Fitted(layout, posterior, deviation, depends, tuple(optima[1:]))
+        held |= undetermined
         posterior = fitted(held, posterior.mode)
 
 
@@ -193,8 +194,9 @@ def _parameters(fitted: _Fitted, modes: Sequence[Floats], cases: Sequence[Timing
     posterior, parameters = fitted.posterior, []
     for index, name in enumerate(fitted.layout.names):
         mode, deviation = posterior.mode[index], posterior.deviation[index]
-        candidates = [mode - 1.96 * deviation, mode + 1.96 * deviation, *(mode[index] for mode in modes)]
-        seen = tuple(cases[i] for i in np.flatnonzero(fitted.told[:, index]).tolist())
+        reach = SURE_DEVIATIONS * deviation
+        candidates = [mode - reach, mode + reach, *(mode[index] for mode in modes)]
+        seen = tuple(cases[i] for i in np.flatnonzero(fitted.depends[:, index]).tolist())
         if fitted.prior_deviation[index] < 1e-3 or (not seen and name in BANDWIDTHS):
             continue  # given, or nothing that was measured depends on it, and NCCL's model says nothing of it
         low, value, high = np.exp([min(candidates), mode, max(candidates)]).tolist()

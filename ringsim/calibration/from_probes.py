@@ -18,7 +18,7 @@ from ringsim.calibration.host_costs import calibrate_host, calibrate_hosts, cali
 from ringsim.calibration.probe_times import exchange_s, shift_s
 from ringsim.calibration.timings import MISFIT
 from ringsim.calibration.warnings import warning_line
-from ringsim.estimates import Estimate
+from ringsim.estimates import SURE_QUANTILES, Estimate
 from ringsim.files import parsed, values
 from ringsim.libraries import NUM_DRAWS, OURS, noises, rounded_ratios
 from ringsim.measurements import Measurements, Probe, RankHosts, p10_p90
@@ -43,7 +43,7 @@ class ProbeModel(Enum):
 class ProbeFit:
     """A network fitted to probes, with an interval for each parameter.
 
-    parameters: in SI units; the interval holds 95 % of the bootstrap's fits.
+    parameters: in SI units; the interval holds the share `SURE` of the bootstrap's fits.
     probes: the kinds of probes behind each parameter. residuals: predicted over measured, less 1, of each shift with
     one message in flight. draws: the networks of the bootstrap.
     """
@@ -112,7 +112,7 @@ def calibrate(
     random = np.random.default_rng(_SEED)
     draws = tuple(fitted_cluster(_redrawn(measurements, random), model, name) for _ in range(_RESAMPLED))
     drawn = [_values(draw, model) for draw in draws]
-    ends = {key: np.quantile([fitted[key] for fitted in drawn], [0.025, 0.975], method="nearest") for key in values}
+    ends = {key: np.quantile([fitted[key] for fitted in drawn], SURE_QUANTILES, method="nearest") for key in values}
     single = measurements.probes_of("shift", in_flight=1)
     residuals = tuple(
         (probe, shift_s(cluster, measurements.num_ranks, probe.size_bytes) / probe.median_s - 1) for probe in single
@@ -235,13 +235,13 @@ TOO_WIDE = MISFIT
 
 
 def with_interval(fit: ProbeFit, predict: Callable[[Network], float], num_draws: int | None = None) -> Estimate:
-    """Return a prediction for the fitted network, with its interval of 95 % over the bootstrap's networks.
+    """Return a prediction for the fitted network, with its interval, see `SURE`, over the bootstrap's networks.
 
     num_draws: limit of the networks used, for slow predictions.
     """
     times = [predict(draw) for draw in fit.draws[:num_draws]]
     time_s = predict(fit.cluster)
-    low_s, high_s = np.quantile(times or [time_s], [0.025, 0.975], method="nearest").tolist()
+    low_s, high_s = np.quantile(times or [time_s], SURE_QUANTILES, method="nearest").tolist()
     return Estimate(time_s, min(low_s, time_s), max(high_s, time_s))
 
 

@@ -38,7 +38,7 @@ def calibrate_uniform(measurements: Measurements) -> Network:
     alpha_s, s_per_byte = fit_line(single)
     same_size = [probe for probe in single if probe.size_bytes == bursts[0].size_bytes]
     (smallest,) = _need(same_size, f"shift probes of one message of {bursts[0].size_bytes} bytes", 1)[:1]
-    overhead_s = min(max(_further_s(smallest, bursts[0]), 0.0), alpha_s)
+    overhead_s = min(max(_per_message_s(smallest, bursts[0]), 0.0), alpha_s)
     _, reduce_s_per_byte = fit_line(reductions)
     return Network.uniform(
         latency_s=alpha_s - overhead_s,
@@ -48,7 +48,7 @@ def calibrate_uniform(measurements: Measurements) -> Network:
     )
 
 
-def _further_s(one: Probe, several: Probe) -> float:
+def _per_message_s(one: Probe, several: Probe) -> float:
     return (several.median_s - one.median_s) / (several.in_flight - 1)
 
 
@@ -122,7 +122,7 @@ def _core_s(measurements: Measurements, num_cores: int) -> float:
     several = [p for p in measurements.probes_of("shift") if p.in_flight > 1 and p.size_bytes == one.size_bytes]
     if measurements.num_ranks <= num_cores or not several:
         return 0.0
-    return min(_further_s(one, several[0]), one.median_s) * num_cores / measurements.num_ranks
+    return min(_per_message_s(one, several[0]), one.median_s) * num_cores / measurements.num_ranks
 
 
 def _with_memory_bandwidth(cluster: Network, num_ranks: int, elapsed: list[Probe]) -> Network:

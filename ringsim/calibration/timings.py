@@ -76,7 +76,7 @@ class Timing:
 class FittedParameter(Estimate):
     """A fitted parameter of the network, in SI units.
 
-    Its interval of 95 % contains the fits to single logs if logs repeat each other.
+    Its interval, see `SURE`, contains the fits to single logs if logs repeat each other.
     seen_in: the cases whose times depend on it; empty: it keeps its prior.
     """
 

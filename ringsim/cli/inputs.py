@@ -156,9 +156,9 @@ def read_timings(files: Sequence[GivenFile], of_all: LogShape, settings: NcclSet
         tables = read_logs(paths, *of_all, dict(files))
         left_out = tuple(line for table in tables for line in table.left_out)
         read = tuple(table.reading for table in tables if table.rows)
-        if not (told := tuple(cases_of_tables(tables, settings))):
+        if not (log_cases := tuple(cases_of_tables(tables, settings))):
             raise ValueError(read[0])
-        return Timings(told, paths, (), read, left_out)
+        return Timings(log_cases, paths, (), read, left_out)
     if not all(are_json):
         one, other = paths[are_json.index(True)], paths[are_json.index(False)]
         raise ValueError(f"{one}: is a measurements file, {other} is not: give either measurements or logs")

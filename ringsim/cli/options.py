@@ -15,8 +15,8 @@ from click.core import ParameterSource
 from ringsim.calibration import fabric_warning, nic_warning, one_host_warning
 from ringsim.console import PICTURE, RATE, TIME, Choice, IntRange, Name, Quantity, parse_numbers, say, say_wrote
 from ringsim.files import values
-from ringsim.libraries import LIBRARY
-from ringsim.network import Network, Tuning, load_network, preset_names
+from ringsim.libraries import LIBRARY, tables_of_library
+from ringsim.network import Network, load_network, preset_names
 from ringsim.registry import ALGORITHMS
 from ringsim.schedule import Collective
 from ringsim.units import parse_size, whole_number
@@ -129,8 +129,8 @@ trust_option = option(
 
 def collective_option(known: Iterable[Collective] = COLLECTIVES) -> Decorator:
     """Return the option --collective of a command that accepts these."""
-    told = f"Collective that the algorithm performs, one of {', '.join(collective.value for collective in known)}."
-    return option("--collective", type=Choice(known), metavar="NAME", default="all_reduce", help=told)
+    help_text = f"Collective that the algorithm performs, one of {', '.join(collective.value for collective in known)}."
+    return option("--collective", type=Choice(known), metavar="NAME", default="all_reduce", help=help_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ style_option = option(
 
 
 def picture_options(
-    told: str, name: str = "--output", file: click.ParamType[Any] = PICTURE, kind: type[PictureFile] = PictureFile
+    help_text: str, name: str = "--output", file: click.ParamType[Any] = PICTURE, kind: type[PictureFile] = PictureFile
 ) -> Decorator:
     """Return the option `name`, also -o if it is --output, and --style; the command gets `picture`."""
 
@@ -166,7 +166,7 @@ def picture_options(
         return kind(path, style)
 
     names = ("-o", name) if name == "--output" else (name,)
-    return together("picture", picture, option(*names, "path", type=file, help=told), style_option)
+    return together("picture", picture, option(*names, "path", type=file, help=help_text), style_option)
 
 
 def _workers(jobs: int, dask: str | None) -> Workers:
@@ -254,12 +254,11 @@ def _most_ranks() -> int:
 
 def say_left_out(network: Network) -> None:
     """Report parts of a network that a prediction does not include."""
-    if network.spec.protocols or network.spec.library != Tuning():
+    if tables := tables_of_library(network):
         name = network.name if network.name in preset_names() else network.place
         say(
-            f"{name}: this prediction does not include NCCL's protocols and trees ([[protocol]] and [library] "
-            "in the file); ringsim simulate, explain, sweep, plot, animate, ddp --backend nccl and step --device cuda "
-            "use them, and ringsim compare for logs"
+            f"{name}: this prediction does not include {tables}; ringsim simulate, explain, sweep, plot, animate, "
+            f"ddp --backend {LIBRARY} and step --device cuda use them, and ringsim compare for logs"
         )
 
 

@@ -10,7 +10,7 @@ from click import option
 from ringsim.analysis import why_not_explained
 from ringsim.cli.options import Decorator, collective_option, is_given, known_algorithms, ranks_option, together
 from ringsim.console import Name, Quantity, say
-from ringsim.libraries import DIRECT, LIBRARIES, LIBRARY, Call, Plan, library_of
+from ringsim.libraries import DIRECT, LIBRARIES, LIBRARY, LIBRARY_TITLE, Call, Plan, library_of
 from ringsim.limits import CHOSEN_TRANSFERS
 from ringsim.network import Network
 from ringsim.registry import build, names_file
@@ -114,14 +114,14 @@ class Selection:
 
 
 def _options(library: bool, *more: Decorator) -> Decorator:
-    told = (
+    help_text = (
         "Algorithm that ringsim algorithms lists, perhaps in segments (ring/4) or for hosts of 4 ranks (hierarchical@4)"
-        + (", nccl for NCCL's choice" if library else "")
+        + (f", {LIBRARY} for {LIBRARY_TITLE}'s choice" if library else "")
         + ", FILE.py:FUNCTION, or MSCCL's FILE.xml [default: "
-        + ("nccl if the network describes NCCL, else " if library else "")
+        + (f"{LIBRARY} if the network describes {LIBRARY_TITLE}, else " if library else "")
         + "ring, or direct for all_to_all, gather and scatter]."
     )
-    algorithm_option = option("--algorithm", type=Name("name", known_algorithms), help=told)
+    algorithm_option = option("--algorithm", type=Name("name", known_algorithms), help=help_text)
     make = partial(Selection.of, library=library)
     return together("selection", make, collective_option(), algorithm_option, ranks_option, *more)
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from ringsim.console.one_line import ERROR_FILE, MISTAKES, message_of, tell_launcher
+from ringsim.console.one_line import ERROR_FILE, MISTAKES, message_of, write_error_file
 from ringsim.schedule import ScheduleError
 
 HOST = "127.0.0.1"
@@ -194,8 +194,8 @@ def _failure(codes: Mapping[int, int], came: Sequence[int], folder: str) -> Rank
         if code < 0:
             memory = "; the system may have run out of memory" if code == -signal.SIGKILL else ""
             return RankFailure(1, f"rank {rank} was ended by {signal.Signals(-code).name}{memory}")
-    told = [json.loads(file.read_text() or "{}") for file in Path(folder).iterdir()]
-    ours = [failure for failure in told if "exit_code" in failure]
+    failures = [json.loads(file.read_text() or "{}") for file in Path(folder).iterdir()]
+    ours = [failure for failure in failures if "exit_code" in failure]
     if not ours:
         return RankFailure(next(iter(codes.values())))
     first = min(ours, key=lambda failure: failure["timestamp"])
@@ -223,7 +223,7 @@ def _run_rank(target: Callable[..., int | None], arguments: Sequence[Any]) -> No
         described = str(error) if is_ours else "".join(traceback.format_exception(error)).rstrip()
         code, text = 1, f"rank {os.environ['RANK']}: {described}"
     if code:
-        tell_launcher(text, code)
+        write_error_file(text, code)
         with suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()

@@ -276,7 +276,7 @@ class TorchrunCommand(OneLineCommand):
         return option
 
     def refuse(self, message: str, command: str | None, exit_code: int = 2) -> NoReturn:
-        tell_launcher(message, exit_code)
+        write_error_file(message, exit_code)
         if ERROR_FILE in os.environ and not is_under_torchrun():
             sys.exit(exit_code)
         started = "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized()
@@ -296,7 +296,7 @@ def is_under_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def tell_launcher(message: str, exit_code: int) -> None:
+def write_error_file(message: str, exit_code: int) -> None:
     """Store the first message for torchrun or `spawn`; "" if the rank printed it."""
     file = os.environ.get(ERROR_FILE)
     if file and not Path(file).exists():

@@ -87,9 +87,9 @@ def toml_text(table: Mapping[str, Any], place: str = "") -> str:
 
     place: of the table in the file, such as "host.". Raises ValueError for None in a list.
     """
-    told = {_toml_key(key): value for key, value in table.items() if value not in (None, [], ())}
-    inner = {key: value for key, value in told.items() if _holds_tables(value)}
-    lines = [f"{key} = {_toml(value)}" for key, value in told.items() if key not in inner]
+    present = {_toml_key(key): value for key, value in table.items() if value not in (None, [], ())}
+    inner = {key: value for key, value in present.items() if _holds_tables(value)}
+    lines = [f"{key} = {_toml(value)}" for key, value in present.items() if key not in inner]
     for key, value in inner.items():
         for one in [value] if isinstance(value, dict) else value:
             heading = f"[{place}{key}]" if isinstance(value, dict) else f"[[{place}{key}]]"

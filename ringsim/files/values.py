@@ -114,7 +114,16 @@ def _name(value: Any) -> str:
     return str(value)
 
 
+def _described(value: Any) -> dict[str, Any] | None:
+    if not isinstance(value, dict | None):
+        raise ValueError("must be an object")
+    if value is not None and (not isinstance(name := value.get("name", ""), str) or not name.isprintable()):
+        raise ValueError("must have a name that is text of one line")
+    return value
+
+
 Text = By[str, _text]
+Described = By[dict[str, Any] | None, _described]  # JSON of a network or a resource
 Name = By[str, _name]
 Time = By[float, time]
 Rate = By[float, rate]

@@ -2,6 +2,7 @@
 
 from math import ceil
 from pathlib import Path
+from statistics import NormalDist
 from typing import Annotated
 
 from ringsim.files import Record, decode, names_in, naming_place, parse_toml, read_preset, values, without_unit
@@ -12,6 +13,7 @@ _PRESETS = Path(__file__).parent / "presets"
 _QUERIES = 128  # of a block, for which a multiprocessor computes attention
 # Rows and columns of the tiles of a product, of which a library chooses the best.
 _TILES = (256, 128), (128, 256), (192, 128), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64)
+_GPUS_OF_A_HOST = 8  # on which steps were measured that gave the figures of GPUs
 _BACKWARD_PRODUCTS = 2.5  # of attention, for each of the forward pass: it computes the scores again
 
 _Share = Annotated[float, values.number(0.01, 1)]
@@ -121,6 +123,7 @@ class Gpu(_Table, frozen=True):
     peak: FLOP/s of dense arithmetic by the key of `bits_of`. memory_bytes, bandwidth_bytes_per_s: of its memory.
     attention: of FlashAttention-2, torch's default. cudnn_attention: of cuDNN; None: no other.
     within: measured over predicted times of published steps; 80 % of them lie between these two.
+    spread: between GPUs of this model, the standard deviation of the time of the same work, as a share of that time.
     """
 
     name: values.Name
@@ -135,6 +138,7 @@ class Gpu(_Table, frozen=True):
     cpu: Cpu
     cudnn_attention: Attentions | None = None
     within: tuple[values.Ratio, values.Ratio] | None = None
+    spread: values.Share = 0.0
 
     def __post_init__(self) -> None:
         if unknown := sorted(self.peak.keys() - set(_DTYPES)):
@@ -160,6 +164,18 @@ class Gpu(_Table, frozen=True):
             operator.count * (self.cpu.kernel_s if is_fused or operator.in_graph else self.cpu.operator_s)
             for operator in operators
         )
+
+    def slowness(self, num_gpus: int, probability: float = 0.5) -> float:
+        """Return the time of computations on the slowest of some GPUs, relative to the slowest of a host's eight.
+
+        The times of the file are those of a host's steps, which wait for its slowest GPU.
+
+        probability: that the slowest of `num_gpus`, drawn at random, is not slower. The largest of n independent values
+        is below x with the probability F(x)^n (David and Nagaraja, Order Statistics, 2003, section 2.1); F is normal.
+        """
+        normal = NormalDist()
+        slowest, of_a_host = normal.inv_cdf(probability ** (1 / num_gpus)), normal.inv_cdf(0.5 ** (1 / _GPUS_OF_A_HOST))
+        return (1 + self.spread * slowest) / (1 + self.spread * of_a_host)
 
     def kernel_s(self, operator: Operator, share: float = 1.0) -> float:
         """Return the time of one call. share: of the multiprocessors."""

@@ -18,6 +18,7 @@ from ringsim.libraries.library import (
     LIBRARIES,
     LIBRARY,
     LIBRARY_ALGORITHMS,
+    LIBRARY_TITLE,
     MESSAGES,
     NEW_BEYOND_BYTES,
     OURS,
@@ -26,6 +27,7 @@ from ringsim.libraries.library import (
     copy_s,
     given_name,
     library_of,
+    tables_of_library,
     why_not,
 )
 from ringsim.libraries.nccl_model import Rates, launch_s, predict, times_s, unmet_settings

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from msgspec import structs
 
-from ringsim.estimates import FARTHEST, INSIDE, Estimate
+from ringsim.estimates import FARTHEST, INSIDE, INSIDE_DEVIATIONS, Estimate
 from ringsim.libraries.call import Call, CallColumns
 from ringsim.libraries.nccl_model import Rates, bytes_s, rates_of, times_s
 from ringsim.measurements import RING_TESTS
@@ -21,7 +21,6 @@ from ringsim.network import BANDWIDTHS, OF_THE_LIBRARY, Calibration, Floats, Net
 from ringsim.schedule import Bools
 
 NUM_DRAWS = 16
-_DEVIATIONS = 1.2816  # on either side of the middle of a normal distribution are 40 % of it
 _FIGURES = 4
 _FEW = 5  # of residuals: so few do not tell how far four of five lie
 # Errors of times that were not calibrated, from public logs: of the part of bytes, and of latencies.
@@ -56,7 +55,7 @@ def noises(residuals: Floats, byte_share: Floats, least: float = 0.0) -> tuple[f
     is_bytes = byte_share >= 0.5
     classes = [residuals[of_class] if of_class.sum() >= _FEW else residuals for of_class in (is_bytes, ~is_bytes)]
     quantiles = [float(np.quantile(np.abs(some), INSIDE)) if len(some) else 0.0 for some in classes]
-    noise, latency_noise = (max(least, round(quantile / _DEVIATIONS, 4)) for quantile in quantiles)
+    noise, latency_noise = (max(least, round(quantile / INSIDE_DEVIATIONS, 4)) for quantile in quantiles)
     return noise, latency_noise
 
 
@@ -127,7 +126,7 @@ def _factors(calibration: Calibration, time_s: Floats, drawn_s: Floats, byte_sha
     uncertain = np.mean(np.log(drawn_s / time_s) ** 2, axis=0)
     noise = mixed(calibration.noise, calibration.latency_noise)
     elsewhere = np.where(is_known, 0.0, mixed(_BYTES_ELSEWHERE, _LATENCY_ELSEWHERE))
-    return np.asarray(np.exp(_DEVIATIONS * np.sqrt(uncertain + noise**2 + elsewhere**2)))
+    return np.asarray(np.exp(INSIDE_DEVIATIONS * np.sqrt(uncertain + noise**2 + elsewhere**2)))
 
 
 def drawn_networks(network: Network, calibration: Calibration) -> list[Network]:

@@ -18,7 +18,7 @@ from ringsim.libraries.intervals import intervals
 from ringsim.libraries.plan import Formula, Plan, formulas
 from ringsim.limits import CHOSEN_TRANSFERS
 from ringsim.measurements import TESTS
-from ringsim.network import Network
+from ringsim.network import Network, Tuning
 from ringsim.registry import base_name, build
 from ringsim.schedule import Collective, Schedule, same_transfers
 from ringsim.simulation import RULE, Runtime, predict_repeated, predict_time
@@ -126,8 +126,8 @@ class Library:
             return Plan(self.title, schedule, call.size_bytes, network.spec.protocols[-1], network)
         taken = _fastest(formulas(network, call))
         expected = intervals(network, [call]) if taken.time_s > 0 else []
-        within = expected[0].map(lambda end_s: end_s / taken.time_s) if expected else None
-        return Plan(self.title, taken.schedule, call.size_bytes, taken.protocol, network, taken, within)
+        relative = expected[0].map(lambda end_s: end_s / taken.time_s) if expected else None
+        return Plan(self.title, taken.schedule, call.size_bytes, taken.protocol, network, taken, relative)
 
     def fastest_plan(
         self,
@@ -270,12 +270,20 @@ NCCL = Library("NCCL", RULE, "ring", "ring", chooses=True)  # a process group ha
 LIBRARIES = {"gloo": GLOO, "nccl": NCCL, "ring": OURS}  # by the names of torch's backends
 GLOO_RING = "gloo_ring"  # no other library has it
 LIBRARY = "nccl"  # not one algorithm, but what NCCL takes for the size and the number of ranks
+LIBRARY_TITLE = NCCL.title
 LIBRARY_ALGORITHMS = NCCL_ALGORITHMS  # that only the library has which networks describe; the first is its ring
 
 
 def library_of(network: Network) -> Library:
     """Return the library that a network describes; MESSAGES if none."""
     return NCCL if network.spec.protocols else MESSAGES
+
+
+def tables_of_library(network: Network) -> str:
+    """Return the parts of a network's file that only its library's times depend on; "" if there are none."""
+    if not network.spec.protocols and network.spec.library == Tuning():
+        return ""
+    return f"{LIBRARY_TITLE}'s protocols and trees ([[protocol]] and [library] in the file)"
 
 
 def why_not(network: Network, algorithm: str) -> str:

@@ -116,7 +116,7 @@ def algorithm_times(network: Network, call: Call, algorithm: str = "") -> dict[s
         if algorithm in ("", name.partition(" ")[0]) and np.isfinite(time_s[0])
     }
     least_s = min((float(time_s[0]) for time_s in times.values()), default=0.0)
-    ratio = float(_taken_s(rates, columns, list(times.values()))[0]) / least_s if least_s > 0 else 1.0
+    ratio = float(_fastest_s(rates, columns, list(times.values()))[0]) / least_s if least_s > 0 else 1.0
     return {name: ratio * float(time_s[0]) for name, time_s in times.items()}
 
 
@@ -138,10 +138,10 @@ def _require_known(network: Network, rates: Rates, call: Call) -> None:
 
 def times_s(rates: Rates, calls: CallColumns) -> Floats:
     """Return (num_calls,) seconds by the formulas of the module."""
-    return _taken_s(rates, calls, [times for _, times in _candidates(rates, calls)])
+    return _fastest_s(rates, calls, [times for _, times in _candidates(rates, calls)])
 
 
-def _taken_s(rates: Rates, calls: CallColumns, candidates: Sequence[Floats]) -> Floats:
+def _fastest_s(rates: Rates, calls: CallColumns, candidates: Sequence[Floats]) -> Floats:
     """Return (num_calls,) seconds, at least the time of the bytes on links at full bandwidth."""
     return np.maximum(_smooth_minimum(candidates), bytes_s(rates, calls))
 
@@ -160,7 +160,7 @@ def _candidates(rates: Rates, calls: CallColumns) -> list[tuple[str, Floats]]:
     if not any(settings.algorithms or settings.protocols for settings in calls.settings):
         return candidates
     admitted = _admitted(candidates, calls)
-    none = _leave_nothing(admitted)
+    none = _none_admitted(admitted)
     return [
         (name, some if name == "in_switch" else np.where(none, times, some))  # NVLS has a name: it was not asked for
         for (name, times), some in zip(candidates, admitted, strict=True)
@@ -171,7 +171,7 @@ def _admitted(candidates: Sequence[tuple[str, Floats]], calls: CallColumns) -> l
     return [np.where(calls.admit(*_nccl_names(name)), times, np.inf) for name, times in candidates]
 
 
-def _leave_nothing(admitted: Sequence[Floats]) -> Bools:
+def _none_admitted(admitted: Sequence[Floats]) -> Bools:
     return np.asarray(np.isinf(np.min(admitted, axis=0)))
 
 
@@ -180,7 +180,7 @@ def unmet_settings(network: Network, calls: Sequence[Call]) -> list[Call]:
     if not calls:
         return []
     columns = CallColumns.from_calls(calls)
-    none = _leave_nothing(_admitted(list(_existing(rates_of(network.spec), columns)), columns))
+    none = _none_admitted(_admitted(list(_existing(rates_of(network.spec), columns)), columns))
     return [call for call, is_unmet in zip(calls, none.tolist(), strict=True) if is_unmet]
 
 

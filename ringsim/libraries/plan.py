@@ -122,8 +122,8 @@ def _placing(host: Host, call: Call) -> dict[str, Any]:
 class Plan:
     """A schedule for a size as the library sends it over a protocol.
 
-    library: its title. described: the network of the file. formula: None if the schedule has none. within: the interval
-    relative to the time, with probability `INSIDE`; None if unknown, see `intervals`.
+    library: its title. described: the network of the file. formula: None if the schedule has none.
+    relative_interval: relative to the time, with probability `INSIDE`; None if unknown, see `intervals`.
     """
 
     library: str
@@ -132,7 +132,7 @@ class Plan:
     protocol: Protocol
     described: Network
     formula: Formula | None = None
-    within: Estimate | None = None
+    relative_interval: Estimate | None = None
 
     @property
     def sent_bytes(self) -> int:
@@ -145,11 +145,11 @@ class Plan:
         """Seconds, start included, by a formula; None if only a simulation gives them."""
         formula = self.formula
         if formula is None:
-            return self._all_at_once_s()
+            return self._direct_exchange_s()
         is_known = formula.describes(self.described) and formula.is_of(self.schedule)
         return formula.time_s if is_known else None
 
-    def _all_at_once_s(self) -> float | None:
+    def _direct_exchange_s(self) -> float | None:
         """Return the seconds of a direct all_to_all between sound hosts that is too large to simulate.
 
         Exact, since a message shares only one resource: the one with the most messages serves them to the end.
@@ -167,6 +167,12 @@ class Plan:
         within_s = host.link.latency_s + (on_host.max() - 1) * share / host.link.bandwidth_bytes_per_s
         across_s = 2 * host.nics.latency_s + by_nic * share / host.nics.bandwidth_bytes_per_s
         return self.start_s + float(max(within_s * (on_host.max() > 1), across_s * (len(on_host) > 1)))
+
+    def channels(self, num_hosts: int) -> int:
+        """Return the channels, each of which occupies a multiprocessor of the GPU; 0 if not known."""
+        library = self.described.spec.library
+        is_ring_of_a_host = num_hosts == 1 and self.schedule.algorithm != "nvls"
+        return (is_ring_of_a_host and library.link_channels) or library.channels
 
     @property
     def notes(self) -> list[str]:
@@ -186,9 +192,20 @@ class Plan:
             )
         return notes
 
-    def formula_s(self, runtime: Runtime) -> float | None:
-        """Return `known_s` for ranks that execute as the formula assumes; None for others."""
+    def formula_s(self, runtime: Runtime = RULE) -> float | None:
+        """Return the seconds by a formula that knows all, start included; None if only a simulation does.
+
+        Only this function decides between the two (docs/cost-model.md); `assumed_s` is for what is too large to
+        simulate. runtime: as in `simulate`; the formula assumes RULE.
+        """
         return self.known_s if runtime == RULE else None
+
+    @property
+    def assumed_s(self) -> float:
+        """Seconds by the formula, as if it knew all, start included. Raises ValueError if there is no formula."""
+        if self.formula and self.formula.is_of(self.schedule):
+            return self.formula.time_s
+        raise ValueError(f"{self.schedule} has too many transfers to simulate, and no formula: give fewer ranks")
 
     def lists_more_than(self, max_transfers: float, runtime: Runtime = RULE) -> bool:
         return lists_more_than(max_transfers, self.schedule, self.described, self.sent_bytes, runtime=runtime)
@@ -216,15 +233,19 @@ class Plan:
         own = f"by {self.library}'s formula" if self.formula else "by the formula of messages sent at once"
         return own + (", and simulated at its pace" if is_simulated else ", not simulated")
 
-    def time_s(self, *, runtime: Runtime = RULE, on_progress: OnProgress = ignore_progress) -> float:
-        """Return the seconds of the collective, its start included: the formula's if it knows all, else simulated.
+    def time_s(
+        self, *, runtime: Runtime = RULE, on_progress: OnProgress = ignore_progress, messages_s: float | None = None
+    ) -> float:
+        """Return the seconds of the collective, its start included, by `formula_s` or simulated.
 
-        Only this function decides between the two (docs/cost-model.md). runtime, on_progress: as in `simulate`.
+        runtime, on_progress: as in `simulate`. messages_s: of the messages, if they are already simulated.
         """
         if (known_s := self.formula_s(runtime)) is not None:
             return known_s
-        sent = self.schedule, self.network, self.sent_bytes
-        return self.start_s + predict_time(*sent, runtime=runtime, on_progress=on_progress)
+        if messages_s is None:
+            sent = self.schedule, self.network, self.sent_bytes
+            messages_s = predict_time(*sent, runtime=runtime, on_progress=on_progress)
+        return self.start_s + messages_s
 
     @cached_property
     def _pace(self) -> float:

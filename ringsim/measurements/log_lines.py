@@ -63,7 +63,7 @@ class LogShape(NamedTuple):
         return self.num_nodes * self.ranks_per_node if self.num_nodes and self.ranks_per_node else None
 
 
-NOT_SAID = LogShape()
+UNKNOWN_SHAPE = LogShape()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ _PROCESS = re.compile(r"\bnThread\s+(\d+)\s+nGpus\s+(\d+)\b")
 _WITHOUT_MPI = "were nccl-tests built without MPI=1? Then each process runs alone: build them with MPI=1, and run again"
 
 
-class Told(NamedTuple):
+class StatedShape(NamedTuple):
     """The ranks and hosts by one source, and its lines."""
 
     num_ranks: int | None = None
@@ -168,8 +168,8 @@ class RunShape:
 
     own: LogShape
     of_all: LogShape
-    listed: Told
-    started: Told
+    listed: StatedShape
+    started: StatedShape
     devices: tuple[str, ...]
     groups: int
     doubt: str
@@ -198,8 +198,8 @@ class RunShape:
         return ranks, nodes, ranks_from, nodes_from
 
 
-def _first(*told: tuple[float | None, str]) -> tuple[int | None, str]:
-    return next(((int(number), place) for number, place in told if number), (None, ""))
+def _first(*stated: tuple[float | None, str]) -> tuple[int | None, str]:
+    return next(((int(number), place) for number, place in stated if number), (None, ""))
 
 
 def _hosts(num_ranks: int | None, ranks_per_node: int | None) -> int | None:
@@ -210,8 +210,8 @@ def _hosts(num_ranks: int | None, ranks_per_node: int | None) -> int | None:
 class Shape:
     """The ranks and hosts in the lines of one file, in order."""
 
-    own: LogShape = NOT_SAID
-    of_all: LogShape = NOT_SAID
+    own: LogShape = UNKNOWN_SHAPE
+    of_all: LogShape = UNKNOWN_SHAPE
     _job: dict[str, int] = field(default_factory=dict)
     _commands: list[tuple[str, dict[str, int]]] = field(default_factory=list)  # programs and counts, since a table
     _used: list[tuple[str, dict[str, int]]] = field(default_factory=list)  # commands of the table before
@@ -301,11 +301,11 @@ class Shape:
         lines = sorted({*self._places, *self._said})
         place = f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}"
         per_process = (self._per_process or counts.get("gpus", 1) * counts.get("threads", 1)) if has_list else 1
-        told = Told(processes and processes * per_process, nodes, place)
-        listed, groups, doubt = Told(), 0, self._doubt
+        stated = StatedShape(processes and processes * per_process, nodes, place)
+        listed, groups, doubt = StatedShape(), 0, self._doubt
         if has_list and self._ranks:
             listed, groups, doubt = self._listed(processes or 1, per_process)
-        shape = RunShape(self.own, self.of_all, listed, told, tuple(self._devices), groups, doubt)
+        shape = RunShape(self.own, self.of_all, listed, stated, tuple(self._devices), groups, doubt)
         if self._said_later:
             self._said, self._said_later = self._said_later, {}
             self._restart()
@@ -318,7 +318,7 @@ class Shape:
         others = [counts for program, counts in own if program]
         return {} if any(last[kind] != some[kind] for some in others for kind in last.keys() & some) else last
 
-    def _listed(self, processes: int, per_process: int) -> tuple[Told, int, str]:
+    def _listed(self, processes: int, per_process: int) -> tuple[StatedShape, int, str]:
         """Return the ranks and hosts of one listed group, the number of groups per host, and a doubt."""
         ranks, groups = {rank for _, rank in self._ranks}, [group for group, _ in self._ranks]
         num_listed = len(ranks) if self._doubt else -(-len(ranks) // per_process) * per_process  # of whole processes
@@ -337,10 +337,12 @@ class Shape:
             doubt = doubt or f"{processes} processes were started, but {len(ranks)} ranks are listed: {_WITHOUT_MPI}"
         num_ranks, num_nodes = max(shapes)
         (host, gpu), times = Counter((host, gpu) for host, _, gpu in self._ranks.values()).most_common(1)[0]
-        told = Told(num_ranks, num_nodes if times == 1 else None, f"lines {self._lines[0]} to {self._lines[-1]}")
+        stated = StatedShape(
+            num_ranks, num_nodes if times == 1 else None, f"lines {self._lines[0]} to {self._lines[-1]}"
+        )
         if times > 1 and not (self.own.num_nodes or self.of_all.num_nodes):
             doubt = doubt or f"device {gpu} of {host} is listed {times} times: give the number of hosts, as LOG:nodes=2"
-        return told, max(Counter(host for _, host in placed).values()) if len(sizes) > 1 else 0, doubt
+        return stated, max(Counter(host for _, host in placed).values()) if len(sizes) > 1 else 0, doubt
 
 
 def _command(line: str) -> tuple[str | None, str, dict[str, int]]:

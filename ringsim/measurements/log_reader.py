@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ringsim.files import parsed, values
-from ringsim.measurements.log_lines import GIVEN, NOT_SAID, LogShape, LogTable, Shape, read_lines
+from ringsim.measurements.log_lines import GIVEN, UNKNOWN_SHAPE, LogShape, LogTable, Shape, read_lines
 from ringsim.measurements.measurements import TESTS
 from ringsim.measurements.nccl_tests import ELEMENT_BYTES, NCCL_HEADER, NcclTests
 from ringsim.measurements.osu_gloo import GLOO_HEADER, OSU_TITLE, Gloo, Osu
@@ -29,7 +29,7 @@ def read_logs(
     """
     of_all = LogShape(num_nodes, ranks_per_node)
     tables = tuple(
-        table for path in paths for table in read_log(Path(path), (shapes or {}).get(path, NOT_SAID), of_all)
+        table for path in paths for table in read_log(Path(path), (shapes or {}).get(path, UNKNOWN_SHAPE), of_all)
     )
     if tables and not any(_agrees(table, of_all) for table in tables):
         raise ValueError(f"{tables[0].file}: contains its ranks and hosts, like all logs here: leave out --nodes and "
@@ -40,11 +40,11 @@ def read_logs(
 
 def _agrees(table: LogTable, of_all: LogShape) -> bool:
     per_node = -(-(table.num_ranks or 0) // (table.num_nodes or 1))
-    told = LogShape(table.num_nodes, per_node)
-    return GIVEN in table.read_from or all(given in (None, own) for given, own in zip(of_all, told, strict=True))
+    shape = LogShape(table.num_nodes, per_node)
+    return GIVEN in table.read_from or all(given in (None, own) for given, own in zip(of_all, shape, strict=True))
 
 
-def read_log(path: Path, own: LogShape = NOT_SAID, of_all: LogShape = NOT_SAID) -> list[LogTable]:
+def read_log(path: Path, own: LogShape = UNKNOWN_SHAPE, of_all: LogShape = UNKNOWN_SHAPE) -> list[LogTable]:
     """Return the tables of one file. own, of_all: see `RunShape`."""
     file = str(path)
     shape = Shape(own, of_all)

@@ -305,7 +305,7 @@ class Measurements(JsonFile, frozen=True):
         """Read the result of `as_dict`, also of older versions. Raises ValueError for anything else."""
         body, version = cls.FORMAT.read(data)
         if version < cls.FORMAT.version and isinstance(body.get("collectives"), list):
-            body["collectives"] = [_as_of_now(times) for times in body["collectives"]]
+            body["collectives"] = [_current_keys(times) for times in body["collectives"]]
         return decode(cls, body)
 
     def as_text(self) -> str:
@@ -325,7 +325,7 @@ def pooled(turns: Sequence[Measurements]) -> Measurements:
     return replace(turns[0], probes=tuple(probes))
 
 
-def _as_of_now(times: Any) -> Any:
+def _current_keys(times: Any) -> Any:
     """Convert times from an older version of the file."""
     if not isinstance(times, dict) or not isinstance(times.get("times_s"), list):
         return times

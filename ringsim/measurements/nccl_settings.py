@@ -66,8 +66,8 @@ class NcclSettings(NamedTuple):
         return _lists(self.algorithms, algorithm) and _lists(self.protocols, protocol)
 
     def as_text(self) -> str:
-        told = {"NCCL_ALGO": self.algorithms, "NCCL_PROTO": self.protocols}
-        return " ".join(f"{name}={value}" for name, value in told.items() if value)
+        settings = {"NCCL_ALGO": self.algorithms, "NCCL_PROTO": self.protocols}
+        return " ".join(f"{name}={value}" for name, value in settings.items() if value)
 
 
 NOT_KNOWN = NcclSettings()
@@ -75,8 +75,8 @@ NOT_KNOWN = NcclSettings()
 
 def path_settings(environment: Mapping[str, str]) -> str:
     """Return the settings that affect the path of bytes or the calls, such as "NCCL_P2P_DISABLE=1"."""
-    told = {name.upper(): value for name, value in sorted(environment.items()) if name not in _OTHERWISE_MODELLED}
-    changes = {name: value for name, value in told.items() if not (name.endswith("_DISABLE") and value == "0")}
+    given = {name.upper(): value for name, value in sorted(environment.items()) if name not in _OTHERWISE_MODELLED}
+    changes = {name: value for name, value in given.items() if not (name.endswith("_DISABLE") and value == "0")}
     text = " ".join(f"{name}={value}" for name, value in changes.items() if _SETTING.match(f"{name}={value}"))
     return f"{environment.get(_NOT_SINGLE, '')} {text}".strip()
 
@@ -118,15 +118,15 @@ class LogEnvironment:
 
     def look_at(self, line: str) -> None:
         """Note versions and settings, such as `# NCCL version: 2.18` or from NCCL's own log."""
-        settings, told = _settings(line), self._next if self._has_rows else self._own
+        settings, noted = _settings(line), self._next if self._has_rows else self._own
         self._versions = {_NCCL: settings[_NCCL]} | self._versions if _NCCL in settings else self._versions
         if _EXPORT.search(line):
             self._exported |= settings
-        told |= settings
+        noted |= settings
         if self._has_rows and _BY_NCCL in line:  # late, but of the process that runs
             self._own = settings | self._own
         for match in _UNSET.finditer(line):
-            for known in (self._exported, told):
+            for known in (self._exported, noted):
                 known.pop(f"nccl_{match[1].lower()}", None)
 
     def begin_table(self) -> None:

@@ -120,10 +120,10 @@ class Osu(_TableReader):
 
     def _end_table(self) -> None:
         run = self.shape.run(f"osu_(?:[nx]ccl_)?{self._program}|")
-        told = run.own.num_ranks or run.started.num_ranks or run.of_all.num_ranks or 0
+        num_stated = run.own.num_ranks or run.started.num_ranks or run.of_all.num_ranks or 0
         pairs = int(self._test.startswith("pt2pt"))
         if self._program in ("multi_lat", "mbw_mr"):
-            pairs = self._pairs or told // 2
+            pairs = self._pairs or num_stated // 2
         if self._test == PT2PT_BANDWIDTH:
             self._rows = [replace(row, times_s=(row.size_bytes * pairs / row.times_s[0],)) for row in self._rows]
         self._add_table("osu", run.place(pairs=pairs), {GROUPS: str(pairs or 1)})

@@ -76,13 +76,13 @@ class ClusterTopology(Topology):
     def _paths(self, src: Ints, dst: Ints, out: Floats | float, into: Floats | float) -> Paths:
         """out, into: use per byte of both ranks' ports within a host."""
         src_host, dst_host = self._layout.host_of_rank[src], self._layout.host_of_rank[dst]
-        within = src_host == dst_host
+        is_local = src_host == dst_host
         host_path = self._fabric.host_path(src_host, dst_host)
         outside = self._nic_latency_s[src_host] + host_path.latency_s + self._nic_latency_s[dst_host]
-        between_hosts = ((np.where(within, NONE, used), 1.0) for used in host_path.resources)
-        uses = chain(self._ends(src, dst, within, out, into), between_hosts)
+        between_hosts = ((np.where(is_local, NONE, used), 1.0) for used in host_path.resources)
+        uses = chain(self._ends(src, dst, is_local, out, into), between_hosts)
         resource, use = _table(uses, len(src))
-        latency = np.where(within, self._link_latency_s[src_host], outside)
+        latency = np.where(is_local, self._link_latency_s[src_host], outside)
         copies = self.processors.copy_bytes_per_s
         return Paths(
             latency_s=latency + self._extra_latency(resource),
@@ -92,18 +92,18 @@ class ClusterTopology(Topology):
         )
 
     def _ends(
-        self, src: Ints, dst: Ints, within: np.ndarray, out: Floats | float, into: Floats | float
+        self, src: Ints, dst: Ints, is_local: np.ndarray, out: Floats | float, into: Floats | float
     ) -> Iterator[Use]:
         """Yield the resources at the two ends; within one host the uses of both ranks share a column."""
         nic_of_rank = self._layout.nic_of_rank
-        yield np.where(within, self._rank_out[src], self._nic_out[nic_of_rank[src]]), out
-        yield np.where(within, self._rank_in[dst], self._nic_in[nic_of_rank[dst]]), into
+        yield np.where(is_local, self._rank_out[src], self._nic_out[nic_of_rank[src]]), out
+        yield np.where(is_local, self._rank_in[dst], self._nic_in[nic_of_rank[dst]]), into
         host_of_rank = self._layout.host_of_rank
         half = self._copies / 2
         for resource, per_byte in ((self._memory, half[host_of_rank]), (self._cores, self._core_s_per_byte)):
-            at_src = per_byte[src] + np.where(within, per_byte[dst], 0.0)
+            at_src = per_byte[src] + np.where(is_local, per_byte[dst], 0.0)
             yield np.where(at_src > 0, resource[host_of_rank[src]], NONE), at_src
-            yield np.where(~within & (per_byte[dst] > 0), resource[host_of_rank[dst]], NONE), per_byte[dst]
+            yield np.where(~is_local & (per_byte[dst] > 0), resource[host_of_rank[dst]], NONE), per_byte[dst]
         yield self._fails[src], 1.0
         yield self._fails[dst], 1.0
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 import numpy as np
@@ -14,8 +14,6 @@ from ringsim.network.cluster_topology import ClusterTopology, SharedMemoryTopolo
 from ringsim.network.fabric import lay_out, on_hosts
 from ringsim.network.spec import MessageCosts, SharedMemory, Spec, require_number, require_quantities, with_numbers
 from ringsim.network.topology import Topology
-
-_UNIFORM = "uniform"
 
 
 class CalibratedCells(Record, frozen=True):
@@ -110,6 +108,8 @@ class Network:
         4
     """
 
+    UNIFORM: ClassVar = "uniform"  # the name of a network without one
+
     name: str
     spec: Spec
     description: str = ""
@@ -149,7 +149,7 @@ class Network:
         costs = MessageCosts(latency_s, bandwidth_bytes_per_s, reduce_bytes_per_s, gap_s, receive_overhead_s)
         for name, value in costs._asdict().items():
             require_number(value, name)
-        return cls(_UNIFORM, costs.spec)
+        return cls(cls.UNIFORM, costs.spec)
 
     def __repr__(self) -> str:
         if costs := self.message_costs:
@@ -175,7 +175,7 @@ class Network:
     @property
     def message_costs(self) -> MessageCosts | None:
         """The costs of a message, for closed forms; None unless `Network.uniform` made the network."""
-        if self.name != _UNIFORM or self.file:
+        if self.name != self.UNIFORM or self.file:
             return None
         costs = MessageCosts.from_spec(self.spec)
         return costs if self.spec == costs.spec else None

@@ -19,10 +19,8 @@ from ringsim.report.run_summary import (
     describe,
     format_synthesis,
     format_walkthrough,
-    ranks_as_dicts,
     ranks_table,
     search_hint,
-    summarise,
     synthesis_dict,
 )
 from ringsim.report.step_tables import caps_table, ddp_facts, format_trace_prediction, format_trace_scaling, token_facts

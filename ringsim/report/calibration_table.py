@@ -7,11 +7,13 @@ from dataclasses import asdict, astuple
 from typing import Any
 
 from ringsim import calibration
-from ringsim.estimates import NOT_BOUNDED
+from ringsim.estimates import INSIDE, NOT_BOUNDED, SURE
 from ringsim.files import finite_or_none
 from ringsim.report import table as cells
 from ringsim.text_table import WIDTH, align_columns, first_named, wrap_text
 from ringsim.units import format_rate, format_size, format_time, plural
+
+_INTERVAL, _INSIDE = f"{100 * SURE:.0f} % interval", f"{100 * INSIDE:.0f} %"
 
 
 def format_fit(fit: calibration.LogFit, wide: bool = False) -> str:
@@ -20,7 +22,7 @@ def format_fit(fit: calibration.LogFit, wide: bool = False) -> str:
     wide: list the collectives, ranks and sizes behind each parameter.
     """
     width = None if wide else WIDTH
-    rows = [("parameter", "value", "95 % interval", "seen in")]
+    rows = [("parameter", "value", _INTERVAL, "seen in")]
     for fitted in fit.parameters:
         seen = _seen(fitted) if wide or not fitted.seen_in else plural(len(fitted.seen_in), "timing")
         value, low, high = (_shown(fitted.name, number) for number in (fitted.value, fitted.low, fitted.high))
@@ -78,7 +80,7 @@ def _case(case: calibration.Timing) -> str:
 def format_probe_fit(fit: calibration.ProbeFit, wide: bool = False) -> str:
     """Return the parameters of a fit to probes, and its residuals. wide: list the probes of each parameter."""
     width = None if wide else WIDTH
-    rows: list[tuple[str, ...]] = [("parameter", "value", "95 % interval", *(["probes"] if wide else []))]
+    rows: list[tuple[str, ...]] = [("parameter", "value", _INTERVAL, *(["probes"] if wide else []))]
     for name, estimate in fit.parameters.items():
         value, *ends = (format_value(name, number) for number in astuple(estimate))
         between = "" if math.isinf(estimate.low) else " .. ".join(ends)
@@ -150,7 +152,7 @@ def comparison_table(comparison: calibration.Comparison, most_rows: int | None =
 
 
 def _columns(comparison: calibration.Comparison) -> Sequence[str]:
-    between = ("80 %",) if comparison.has_intervals else ()
+    between = (_INSIDE,) if comparison.has_intervals else ()
     return "size", "ranks", "hosts", "predicted", *between, "measured", "error", "spread", ""
 
 
@@ -180,7 +182,7 @@ def _row(comparison: calibration.Comparison, compared: calibration.ComparedCase)
 
 def _width_cell(compared: calibration.ComparedCase) -> cells.TableCell:
     if compared.interval is None or compared.predicted_s is None:
-        return cells.NOTHING
+        return cells.EMPTY_CELL
     if not compared.interval.is_bounded:
         return cells.TableCell(NOT_BOUNDED, math.inf)
     low_s, high_s = compared.interval.ends
@@ -198,7 +200,7 @@ def _summary(comparison: calibration.Comparison) -> str:
          "used in the calibration" if summary["used_in_calibration"] else "held out")
         for summary in comparison.summary()
     ]  # fmt: skip
-    inside = ["in their 80 %"] if comparison.has_intervals else []
+    inside = [f"in their {_INSIDE}"] if comparison.has_intervals else []
     return cells.DataTable(("sizes", "cells", "median |error|", "95 % below", *inside, ""), rows).text()
 
 

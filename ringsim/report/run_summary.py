@@ -1,4 +1,4 @@
-"""A simulated collective, its `Explanation`, `Advice` and `NetworkBound`, and a synthesis, as text and JSON."""
+"""A simulated collective, its `Explanation`, `Advice` and `NetworkBound`, and a synthesis, as text."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,93 +6,39 @@ from pathlib import Path
 from typing import Any
 
 from ringsim import analysis
-from ringsim.estimates import INSIDE, NOT_BOUNDED, Estimate, ends_of
-from ringsim.libraries import Plan
-from ringsim.network import Floats, Network
+from ringsim.analysis import SimulatedCollective
+from ringsim.estimates import INSIDE, NOT_BOUNDED, Estimate
+from ringsim.network import Floats
 from ringsim.report.network_table import uniform_note
 from ringsim.report.table import DataTable, TableCell, TableColumn
-from ringsim.schedule import Schedule
-from ringsim.simulation import RULE, OnProgress, Runtime, closed_form_of, ignore_progress, predict_time
 from ringsim.synthesis import Synthesis
 from ringsim.text_table import MAX_NAMED, WIDTH, align_columns, first_named, text_template, wrap_text
 from ringsim.units import format_rate, format_size, format_time, plural
 
 
-def summarise(
-    schedule: Schedule,
-    network: Network,
-    size_bytes: int,
-    explanation: analysis.Explanation | None = None,
-    on_progress: OnProgress = ignore_progress,
-    library: Plan | None = None,
-    *,
-    runtime: Runtime = RULE,
-) -> dict[str, Any]:
-    """Return the simulated time of one collective and reference figures, for JSON.
-
-    explanation: of the same collective; avoids a second simulation. library: its start is part of the time.
-    `time_s` is None if the collective never finishes.
-    """
-    collective, num_ranks = schedule.collective, schedule.num_ranks
-    known_s = library.formula_s(runtime) if library else None
-    formula_s = None if known_s else closed_form_of(schedule, network, size_bytes, runtime=runtime)
-    if explanation and known_s is None:
-        time_s = explanation.timeline.time_s + (library.start_s if library else 0.0)
-    elif library:
-        time_s = library.time_s(runtime=runtime, on_progress=on_progress)
-    else:
-        time_s = predict_time(schedule, network, size_bytes, runtime=runtime, on_progress=on_progress)
-    within = library.within if library and math.isfinite(time_s) else None
-    return {
-        "collective": collective.value,
-        "algorithm": schedule.algorithm,
-        "num_ranks": num_ranks,
-        "num_chunks": schedule.num_chunks,
-        "num_steps": schedule.num_steps,
-        "num_transfers": schedule.num_transfers,
-        "size_bytes": size_bytes,
-        "network": network.as_dict(),
-        "in_order": runtime.in_order,
-        "timed": library.how_timed(runtime, is_simulated=explanation is not None) if library else "simulated",
-        "notes": library.notes if library else [],
-        "time_s": time_s if math.isfinite(time_s) else None,
-        "closed_form_s": formula_s,
-        "algbw_bytes_per_s": analysis.algbw_bytes_per_s(size_bytes, time_s),
-        "busbw_bytes_per_s": analysis.busbw_bytes_per_s(collective, num_ranks, size_bytes, time_s),
-        "stalled": explanation.blocked.as_dict() if explanation and explanation.blocked else None,
-        "explained": as_dict(explanation) if explanation else None,
-        "library": library
-        and {
-            "protocol": library.protocol.name,
-            "start_s": library.start_s if known_s is None or explanation else None,  # takes a simulation
-        },
-        **ends_of(within.map(lambda ratio: time_s * ratio) if within else None),
-    }
-
-
-def how_timed(result: Mapping[str, Any]) -> str:
+def how_timed(run: SimulatedCollective) -> str:
     """Return the origin of the time, and notes."""
-    return "; ".join([result["timed"], *result["notes"]])
+    return "; ".join([run.timed, *run.notes])
 
 
 def describe(
-    result: dict[str, Any],
+    run: SimulatedCollective,
     explanation: analysis.Explanation | None = None,
     width: int | None = WIDTH,
     further: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """Return the text of `summarise`, the explanation and further rows. width: in characters; None: unlimited."""
-    rows = [("timed", how_timed(result))] if result["library"] else []
-    rows += [("transfers", f"{result['num_transfers']} in {plural(result['num_steps'], 'step')}"), *_times(result)]
+    """Return the text of a run, the explanation and further rows. width: in characters; None: unlimited."""
+    rows = [("timed", how_timed(run))] if run.library else []
+    rows += [("transfers", f"{run.num_transfers} in {plural(run.num_steps, 'step')}"), *_times(run)]
     rows += lines(explanation) if explanation else ()
-    if note := uniform_note(result["network"]):
+    if note := uniform_note(run.described or {}):
         rows.append(("network", note))
     rows += further
-    title = f"{result['collective']} {result['algorithm']}, {plural(result['num_ranks'], 'rank')}"
-    title += ", in order" if result["in_order"] else ""
+    title = f"{run.collective.value} {run.algorithm}, {plural(run.num_ranks, 'rank')}"
+    title += ", in order" if run.in_order else ""
     indent = "  "
     lines_of_text = [indent + line for line in align_columns(rows, width=width and width - len(indent))]
-    return "\n".join([f"{title}, {format_size(result['size_bytes'])}", *lines_of_text])
+    return "\n".join([f"{title}, {format_size(run.size_bytes)}", *lines_of_text])
 
 
 def expected_rows(expected: Estimate | None) -> list[tuple[str, str]]:
@@ -103,45 +49,17 @@ def expected_rows(expected: Estimate | None) -> list[tuple[str, str]]:
     return [(f"expected to {INSIDE:.0%}", between)]
 
 
-def _times(result: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = [("time", "never finishes" if result["time_s"] is None else format_time(result["time_s"]))]
-    low_s, high_s = result.get("predicted_low_s"), result.get("predicted_high_s")
-    if low_s is not None and high_s is not None:
-        rows += expected_rows(Estimate(result["time_s"], low_s, high_s))
-    if library := result["library"]:
+def _times(run: SimulatedCollective) -> list[tuple[str, str]]:
+    rows = [("time", "never finishes" if run.time_s is None else format_time(run.time_s))]
+    rows += expected_rows(run.expected)
+    if library := run.library:
         start_s = library["start_s"]
         start = "" if start_s is None else f", {format_time(start_s)} of the time is its start"
         rows.append(("protocol", library["protocol"] + start))
-    if result["closed_form_s"] is not None:
-        rows.append(("closed form", format_time(result["closed_form_s"])))
-    rates = [(name, result[f"{name}_bytes_per_s"]) for name in ("algbw", "busbw")]
+    if run.closed_form_s is not None:
+        rows.append(("closed form", format_time(run.closed_form_s)))
+    rates = ("algbw", run.algbw_bytes_per_s), ("busbw", run.busbw_bytes_per_s)
     return [*rows, *((name, "-" if rate is None else format_rate(rate)) for name, rate in rates)]
-
-
-_RANK_COLUMNS = "busy_s", "sending_s", "applying_s", "waiting_s", "last_active_s"
-
-
-def as_dict(explanation: analysis.Explanation) -> dict[str, Any]:
-    """Return an explanation for JSON, without the times by rank."""
-    path, ranks, links = explanation.path, explanation.ranks, explanation.links
-    spent = {f"{kind.value}_s": seconds for kind, seconds in path.seconds().items()} if path else {}
-    link, used = links.bottleneck, links.utilisation
-    busiest = None if link is None else {"name": links.name(link), "utilisation": float(used[link])}
-    return {
-        "critical_path": {"num_transfers": path.num_transfers, **spent} if path else None,
-        "busiest_rank": _rank_as_dict(ranks, ranks.busiest),
-        "slowest_rank": _rank_as_dict(ranks, ranks.slowest),
-        "bottleneck": busiest and {**busiest, "num_links_as_busy": int(analysis.among_most(used).sum())},
-    }
-
-
-def ranks_as_dicts(explanation: analysis.Explanation) -> list[dict[str, Any]]:
-    """Return each rank's times for JSON."""
-    return [_rank_as_dict(explanation.ranks, rank) for rank in range(explanation.timeline.num_ranks)]
-
-
-def _rank_as_dict(ranks: analysis.RankUsage, rank: int) -> dict[str, Any]:
-    return {"rank": rank, **{name: float(getattr(ranks, name)[rank]) for name in _RANK_COLUMNS}}
 
 
 def lines(explanation: analysis.Explanation) -> Iterator[tuple[str, str]]:
@@ -180,7 +98,7 @@ def _which(rank: int, values: Floats) -> str:
 def ranks_table(explanation: analysis.Explanation) -> str:
     """Return a table with one row per rank."""
     number = TableColumn("rank", cell=lambda rank: TableCell(str(rank), rank))
-    return DataTable.of(ranks_as_dicts(explanation), [number, *_RANK_COLUMNS]).text()
+    return DataTable.of(analysis.times_of_ranks(explanation), [number, *analysis.RANK_TIMES]).text()
 
 
 def _percent(share: float) -> str:
@@ -194,8 +112,8 @@ AS_FAST = 0.0005  # above the bound; shown as 0.0 %
 
 
 def format_walkthrough(
-    run: Mapping[str, Any],
-    told: Mapping[str, Any],
+    run: SimulatedCollective,
+    walkthrough: Mapping[str, Any],
     explanation: analysis.Explanation | None,
     advice: analysis.Advice,
     bound: analysis.NetworkBound | None = None,
@@ -204,7 +122,7 @@ def format_walkthrough(
 ) -> str:
     """Return the steps, the costs, the bounds, and the best improvements, each under its heading.
 
-    run: from `summarise`. told: from `walk_through`. bound: for any algorithm. wide: name alternatives without a gain.
+    walkthrough: from `walk_through`. bound: for any algorithm. wide: name alternatives without a gain.
     """
     rows = [("time", format_time(advice.time_s) if math.isfinite(advice.time_s) else "never finishes")]
     if bound and bound.time_s > 0 and advice.time_s < math.inf:
@@ -222,9 +140,9 @@ def format_walkthrough(
     ]
     return text_template(Path(__file__).with_name("explain.txt")).render(
         run=run,
-        network=uniform_note(run["network"]),
+        network=uniform_note(run.described or {}),
         timed=how_timed(run),
-        told=told,
+        walkthrough=walkthrough,
         bounds=align_columns(rows),
         helping=align_columns(helping),
         useless=useless,
@@ -262,11 +180,9 @@ def bound_reason(bound: analysis.NetworkBound) -> str:
     return f"{names} {'from' if bound.leaves else 'to'} {ranks}"
 
 
-def synthesis_dict(
-    synthesis: Synthesis, network: Network, size_bytes: int, seed: int, explanation: analysis.Explanation | None
-) -> dict[str, Any]:
+def synthesis_dict(synthesis: Synthesis, run: SimulatedCollective, seed: int) -> dict[str, Any]:
     """Return the fastest schedule, the bound and the named algorithms, for JSON."""
-    return summarise(synthesis.schedule, network, size_bytes, explanation) | {
+    return run.as_dict() | {
         "seed": seed,
         "is_named": synthesis.is_named,
         "found_s": synthesis.found_s,
@@ -278,12 +194,12 @@ def synthesis_dict(
 
 
 def format_synthesis(
-    synthesis: Synthesis, result: dict[str, Any], explanation: analysis.Explanation | None, *, wide: bool = False
+    synthesis: Synthesis, run: SimulatedCollective, explanation: analysis.Explanation | None, *, wide: bool = False
 ) -> str:
-    """Return the run, its bound, and the named algorithms. result: of `synthesis_dict`; wide: unwrapped."""
+    """Return the run, its bound, and the named algorithms. run: of its schedule; wide: unwrapped."""
     width = None if wide else WIDTH
     bound = [("bound", bound_line(synthesis.bound, synthesis.time_s))] if synthesis.bound else []
-    blocks = [describe(result, explanation, width, bound)]
+    blocks = [describe(run, explanation, width, bound)]
     if synthesis.is_named:
         tried, name = plural(synthesis.num_tried, "schedule"), synthesis.named[0].options
         text = f"None of {tried} that were tried is faster than the built-in algorithm {name}; the fastest of them"

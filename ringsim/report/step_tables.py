@@ -9,6 +9,7 @@ from statistics import median
 from ringsim.console import in_one_line
 from ringsim.files import shortened
 from ringsim.gpus import Roofline
+from ringsim.libraries import LIBRARY_TITLE
 from ringsim.report.run_summary import expected_rows
 from ringsim.report.table import DataTable, TableCell, TableColumn, share_cell, size_cell
 from ringsim.text_table import align_columns, wrap_text
@@ -78,9 +79,9 @@ def step_time(prediction: TracePrediction) -> str:
 
 
 def notes_on_step(prediction: TracePrediction) -> list[str]:
-    """Return uncounted operators, unawaited calls, and algorithms that NCCL would not choose."""
+    """Return uncounted operators, unawaited calls, and algorithms that the library would not choose."""
     not_counted = f"not counted: {'; '.join(prediction.not_counted)}" if prediction.not_counted else ""
-    not_chosen = f"not NCCL's choice: {prediction.not_chosen}" if prediction.not_chosen else ""
+    not_chosen = f"not {LIBRARY_TITLE}'s choice: {prediction.not_chosen}" if prediction.not_chosen else ""
     return [note for note in (not_counted, prediction.unawaited, not_chosen, prediction.by_formula) if note]
 
 
@@ -96,7 +97,11 @@ def step_facts(prediction: TracePrediction) -> list[tuple[str, str]]:
         scaled += ", with compiled code as its fused kernels"
     if by_peak_rates and computing.scale < 1 and not prediction.trace.is_compiled:
         scaled += ", which no GPU can be: what was recorded is not what was measured"
-    rows = [*expected_rows(prediction.interval), ("computing", f"{format_time(mean.compute_s)}{scaled}")]
+    rows = expected_rows(prediction.interval)
+    if prediction.p95_s is not None:
+        drawn = f"of {plural(prediction.trace.num_ranks, 'GPU')} drawn at random"
+        rows.append(("slowest", f"p50 {_time(mean.step_s)}, p95 {_time(prediction.p95_s)}, {drawn}"))
+    rows.append(("computing", f"{format_time(mean.compute_s)}{scaled}"))
     if by_peak_rates and computing.scale > 1:
         rows.append(("utilization", f"{1 / computing.scale:.1%} of the peak rates"))
     if core_scale != 1:
@@ -172,7 +177,7 @@ def _memory(memory: StepMemory, prediction: TracePrediction) -> str:
     if not (memory.reserved and prediction.computing.on_gpu):
         return f"{format_size(peak)} at the peak{verdict} (memory of tensors, without allocator and workspaces)"
     held = f"{format_size(peak)} of tensors at the peak, {format_size(memory.reserved)} reserved by torch's allocator"
-    return f"{held}{verdict} (without CUDA's context and NCCL's buffers)"
+    return f"{held}{verdict} (without CUDA's context and {LIBRARY_TITLE}'s buffers)"
 
 
 def calls_table(prediction: TracePrediction) -> DataTable:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ringsim.analysis import Sweep, Winner
+from ringsim.libraries import LIBRARY_ALGORITHMS, LIBRARY_TITLE
 from ringsim.report.network_table import network_facts
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.units import format_size, format_time, plural
@@ -28,8 +29,9 @@ def sweep_notes(sweep: Sweep) -> list[str]:
 def library_notes(sweep: Sweep) -> list[str]:
     """Return a note on times without the correction to a library's formula."""
     others = sweep.not_of_the_library()
-    told = "not NCCL's, and simulated without the factor that brings NCCL's algorithms to the time of its formula"
-    return [f"{', '.join(others)}: {told}"] if others else []
+    own = f"{LIBRARY_TITLE}'s"
+    reason = f"not {own}, and simulated without the factor that brings {own} algorithms to the time of its formula"
+    return [f"{', '.join(others)}: {reason}"] if others else []
 
 
 def format_gain(sweep: Sweep, winner: Winner) -> str:
@@ -48,7 +50,9 @@ def format_gain(sweep: Sweep, winner: Winner) -> str:
 def runner_up(sweep: Sweep, network: str) -> str:
     """Return the reference of the gains: the ring, or the second."""
     baseline = sweep.baseline(network)
-    return f"the {baseline}".replace("the nccl", "nccl") if baseline in sweep.algorithms else "the second"
+    if baseline not in sweep.algorithms:
+        return "the second"
+    return baseline if baseline in LIBRARY_ALGORITHMS else f"the {baseline}"
 
 
 def _format_network(sweep: Sweep, network: str, width: int) -> str:

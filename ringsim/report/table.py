@@ -29,7 +29,7 @@ class TableCell(NamedTuple):
         return f"{'-' * (self.number < 0)}1e999" if math.isinf(self.number) else repr(float(self.number))
 
 
-NOTHING = TableCell("-", -math.inf)
+EMPTY_CELL = TableCell("-", -math.inf)
 NEVER = TableCell("never finishes", math.inf)
 Row = Sequence[TableCell | str]
 
@@ -96,7 +96,7 @@ class DataTable:
 def time_cell(time_s: float | None) -> TableCell:
     """Return a time with its unit, or "never"."""
     if time_s is None:
-        return NOTHING
+        return EMPTY_CELL
     return TableCell("never" if math.isinf(time_s) else format_time(time_s) if time_s else "0", time_s)
 
 
@@ -108,25 +108,25 @@ def size_cell(size_bytes: float) -> TableCell:
 def rate_cell(bytes_per_s: float | None) -> TableCell:
     """Return a rate with its unit."""
     if bytes_per_s is None:
-        return NOTHING
+        return EMPTY_CELL
     return TableCell("no limit" if math.isinf(bytes_per_s) else format_rate(bytes_per_s), bytes_per_s)
 
 
 def count_cell(count: float | None, digits: int = 0) -> TableCell:
     """Return a number."""
     if count is None:
-        return NOTHING
+        return EMPTY_CELL
     return TableCell(f"{count:,.{digits}f}" if abs(count) < 1e9 else f"{count:.3g}", count)
 
 
 def share_cell(share: float | None, digits: int = 0) -> TableCell:
     """Return a share as per cent."""
-    return NOTHING if share is None else TableCell(f"{share:.{digits}%}", share)
+    return EMPTY_CELL if share is None else TableCell(f"{share:.{digits}%}", share)
 
 
 def error_cell(error: float | None, digits: int = 0) -> TableCell:
     """Return a signed error as per cent, sorted by magnitude."""
-    return NOTHING if error is None else TableCell(f"{error:+.{digits}%}", abs(error))
+    return EMPTY_CELL if error is None else TableCell(f"{error:+.{digits}%}", abs(error))
 
 
 def ends_cell(low_s: float, high_s: float) -> TableCell:
@@ -136,7 +136,7 @@ def ends_cell(low_s: float, high_s: float) -> TableCell:
 
 def _cell(name: str, value: Any) -> TableCell:
     if value is None:
-        return NEVER if name in ("time_s", "step_s") else NOTHING
+        return NEVER if name in ("time_s", "step_s") else EMPTY_CELL
     if isinstance(value, bool):
         return TableCell("yes" if value else "no")
     if isinstance(value, str | Enum):

@@ -16,7 +16,7 @@ from ringsim.schedule.schedule import Schedule
 from ringsim.schedule.steps import AnyInts, Bools, Ints, Rows, TransferTable, stable_order
 
 NO_ROW = -1  # in place of a row: the version that the rank has held from the start, or nothing to wait for
-BYTES_MADE = 100  # of memory for each transfer, while it or the arrows between its rows are made, at most
+BYTES_PER_ROW = 100  # of memory for each transfer, while it or the arrows between its rows are made, at most
 
 
 class FlowRow(NamedTuple):
@@ -66,7 +66,7 @@ class Flow(TransferTable):
 def flow(schedule: Schedule) -> Flow:
     """Return the data flow. Raises ValueError if there is no memory for it."""
     num_transfers = schedule.num_transfers
-    require_memory(f"{schedule}: the data flow of its {num_transfers:,} transfers", num_transfers * BYTES_MADE)
+    require_memory(f"{schedule}: the data flow of its {num_transfers:,} transfers", num_transfers * BYTES_PER_ROW)
     return _flow(schedule, schedule.steps.table)
 
 

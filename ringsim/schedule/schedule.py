@@ -4,23 +4,17 @@ A schedule is a sequence of steps; a step is a set of transfers. A transfer name
 the chunk, whether the receiver adds (REDUCE) or overwrites (COPY), and the channel. A schedule holds no bytes, times or
 tensors.
 
-The rule of execution
----------------------
-Steps are an order, not a barrier. Within a step the order of the rows counts.
+The rule of execution, which docs/rule.md explains, says when a transfer happens. Steps are an order, not a barrier, and
+within a step the order of the rows counts:
 
-1. A transfer may start when `src` has applied all writes of earlier steps to its chunk there. It therefore sends the
-   content that the chunk had before this step.
-2. Transfers of one rank on one channel leave in step order, one after the other. Channels are independent of each
-   other.
-3. A rank applies all writes to one chunk in step order: REDUCE adds to the chunk, COPY overwrites it. This fixes the
-   order of the additions: every run gives bit-identical results. Chunks received on one connection, which is one
-   channel of one sender, are also applied in step order, one after the other.
-4. A write to a chunk waits until the rank's own earlier sends of that chunk, this step's included, have left.
+1. Reading: a transfer may start when `src` has applied all earlier steps' writes to its chunk, and sends what the chunk
+   had before this step.
+2. Sending: transfers of one rank on one channel leave in step order, one after the other.
+3. Applying: a rank applies the writes to one chunk in step order, and so the chunks of one connection, which is one
+   channel of one sender. Every run therefore adds in the same order, and gives the same bits.
+4. Overwriting: a write to a chunk waits until the rank's own earlier sends of it, this step's included, have left.
 
-Every wait points to an earlier step or row, or from a write to a send of the same step. Therefore a schedule cannot
-deadlock. The waits also make every send read the same data as if the steps ran one after the other. `replay` runs them
-in that way and gives the result of any execution.
-
+No schedule can deadlock, and `replay`, which runs the steps one after the other, gives the result of any execution.
 An executor may wait for more: a rank of `collectives` on Gloo waits for one thing at a time (see `in_order` of
 `dependencies`).
 

@@ -24,8 +24,8 @@ from ringsim.simulation.waits import Ints
 SAME_MOMENT = 1e-10
 SAME_LEVEL = 1e-14  # levels that differ by less than this fraction are equal, so that corrections end
 FEW_CHANGES = 64  # of work; with more at a time, arrays are faster
-AT_ONCE = 1e3  # times its capacity a resource gives out of its bucket if nothing else limits: rates are finite
-NOTHING = 1e-9  # of a bucket, or of the rate at which it fills
+PEAK_RATIO = 1e3  # times its capacity a resource gives out of its bucket if nothing else limits: rates are finite
+NEGLIGIBLE = 1e-9  # of a bucket, or of the rate at which it fills
 
 
 def fair_rates(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> Floats:
@@ -206,8 +206,8 @@ class Levels:
 class Buckets:
     """The token buckets of resources; (num_buckets,) each.
 
-    A bucket fills at its resource's capacity, and data through the resource empties it. The resource has AT_ONCE times
-    its capacity until its bucket is empty.
+    A bucket fills at its resource's capacity, and data through the resource empties it. The resource has PEAK_RATIO
+    times its capacity until its bucket is empty.
     """
 
     def __init__(self, resources: Resources) -> None:
@@ -222,7 +222,7 @@ class Buckets:
 
     def use(self, used: Floats) -> None:
         grows = self._fills - used
-        self._grows = np.where(np.abs(grows) > NOTHING * self._fills, grows, 0.0)
+        self._grows = np.where(np.abs(grows) > NEGLIGIBLE * self._fills, grows, 0.0)
 
     def empty_after_s(self) -> Floats:
         """Return the seconds until each is empty; infinite if it is already, or never will be."""
@@ -230,15 +230,15 @@ class Buckets:
         after_s: Floats = np.divide(self._saved, -self._grows, out=np.full(len(empties), np.inf), where=empties)
         return after_s
 
-    def let_pass(self, seconds: float, same_s: float) -> None:
+    def advance_by(self, seconds: float, same_s: float) -> None:
         """Advance the time. same_s: a bucket that is empty this soon afterwards is empty now."""
         empty = self.empty_after_s() <= seconds + same_s
         self._saved = np.where(empty, 0.0, np.clip(self._saved + seconds * self._grows, 0.0, self._size))
 
     def changed(self) -> tuple[Ints, Floats]:
-        is_open = self._saved > NOTHING * self._size
+        is_open = self._saved > NEGLIGIBLE * self._size
         changed, self._is_open = is_open != self._is_open, is_open
-        return self.number[changed], np.where(is_open, AT_ONCE, 1.0)[changed] * self._fills[changed]
+        return self.number[changed], np.where(is_open, PEAK_RATIO, 1.0)[changed] * self._fills[changed]
 
 
 class Activities:
@@ -266,7 +266,7 @@ class Activities:
         self._amount = np.zeros(num_slots)
         self._rate = np.zeros(num_slots)
         self._ended = np.empty(0, dtype=np.int64)
-        self._let_fail()
+        self._apply_failures()
 
     def begin(self, slot: Ints, at_s: Floats, lead_s: Floats | float, amount: Floats) -> None:
         """Begin work of `amount` in each of these free slots, after a lead that uses no shared resource.
@@ -293,7 +293,7 @@ class Activities:
         The caller begins all work of that moment before the next call.
         """
         while True:
-            self._let_join()
+            self._start_joining()
             # NumPy's minimum, since Python's may ignore NaN.
             ends_s = float(np.minimum.reduce(self._ends_s, initial=np.inf))
             joins_s = float(np.minimum.reduce(self._joins_s, initial=np.inf))
@@ -303,10 +303,10 @@ class Activities:
                 return np.empty(0, dtype=np.int64), np.empty(0)
             # In each round work joins, ends or fails. With NaN the rounds would not end.
             assert now >= self._now_s * (1 - SAME_MOMENT), f"the clock goes from {self._now_s} s to {now} s"
-            self._buckets.let_pass(now - self._now_s, now * SAME_MOMENT)
+            self._buckets.advance_by(now - self._now_s, now * SAME_MOMENT)
             self._now_s = now
             if self._next_failure_s <= now:
-                self._let_fail()
+                self._apply_failures()
             moment_s = now * (1 + SAME_MOMENT)
             if ends_s <= moment_s:
                 self._ended = np.flatnonzero(self._ends_s <= moment_s)
@@ -318,7 +318,7 @@ class Activities:
         used = [self._names[number] for number in self._resource[:, slot].tolist() if number < len(self._names)]
         return f"work in slot {slot}" + (f", on {', '.join(used)}" if used else "")
 
-    def _let_join(self) -> None:
+    def _start_joining(self) -> None:
         joining = np.flatnonzero(self._joins_s <= self._now_s * (1 + SAME_MOMENT))
         self._joins_s[joining] = np.inf
         self._levels.limit(*self._buckets.changed())
@@ -331,7 +331,7 @@ class Activities:
         if len(self._buckets.number):
             self._buckets.use(self._levels.used(self._rate)[self._buckets.number])
 
-    def _let_fail(self) -> None:
+    def _apply_failures(self) -> None:
         failing = np.flatnonzero(self._fails_at_s <= self._now_s)
         if len(failing):
             self._fails_at_s[failing] = np.inf

@@ -188,10 +188,10 @@ def _merged(schedule: Schedule, switch: Ints) -> tuple[Ints, Ints]:
         key = _connection_keys(schedule.steps, schedule.num_ranks)
         return key, np.zeros_like(key)
     rows, num_ranks = schedule.steps.table, schedule.num_ranks
-    within = switch[rows.src] == switch[rows.dst]
+    is_local = switch[rows.src] == switch[rows.dst]
     owner = np.where(rows.reduce, rows.dst, rows.src)
     # A group has one step, kind, owner and chunk, and goes from or to the owner's switch.
-    kind = (rows.step.astype(np.int64) * num_ranks + owner) * 4 + 2 * rows.reduce + within
+    kind = (rows.step.astype(np.int64) * num_ranks + owner) * 4 + 2 * rows.reduce + is_local
     _, group, count = np.unique(kind * schedule.num_chunks + rows.chunk, return_inverse=True, return_counts=True)
-    number = np.where(within & (count[group] > 1), np.where(rows.reduce, count[group], -count[group]), 0)
+    number = np.where(is_local & (count[group] > 1), np.where(rows.reduce, count[group], -count[group]), 0)
     return connection_keys(rows.src, rows.dst, rows.channel, num_ranks), number

@@ -12,7 +12,7 @@ from ringsim.schedule import NO_ROW, Bools, Dependencies, Rows, stable_order
 
 Ints = npt.NDArray[np.signedinteger]  # row numbers take 32 bits, indices of arrays 64
 
-FOR_EVER = 100  # more things to wait for than any row has
+NEVER_READY = 100  # more things to wait for than any row has
 
 
 class Waits:
@@ -25,7 +25,7 @@ class Waits:
 
     def __init__(self, rows: Dependencies, sent_s: Floats) -> None:
         self._readers = Successors(rows.data_dependency)  # these first, since sorting needs room
-        self.free_after = np.where(_is_free_anyway(rows), NO_ROW, rows.buffer_dependency)
+        self.free_after = np.where(_is_free_on_arrival(rows), NO_ROW, rows.buffer_dependency)
         awaited = self.free_after[self.free_after != NO_ROW]
         self._writers = Successors(self.free_after) if len(awaited) else None
         self._chains = SendChains(rows, sent_s) if (rows.sent_before[awaited] != NO_ROW).any() else None
@@ -58,7 +58,7 @@ class Waits:
         return may_apply, _count_down(self._to_start, self._readers.of(row))
 
 
-def _is_free_anyway(rows: Dependencies) -> Bools:
+def _is_free_on_arrival(rows: Dependencies) -> Bools:
     """Return whether the chunk that a row writes is free on arrival, so that no wait is needed.
 
     It is free if the receiver has sent the chunk only once, and to the sender, who applied it before sending the row.
@@ -132,7 +132,7 @@ def following(before: Rows) -> Rows:
 
 def _count(*columns: Rows) -> Ints:
     """Return how many of the columns name a row: (num_rows + 1,); the last element never reaches 0."""
-    count = np.full(len(columns[0]) + 1, FOR_EVER, dtype=np.int8)
+    count = np.full(len(columns[0]) + 1, NEVER_READY, dtype=np.int8)
     np.sum([column != NO_ROW for column in columns], axis=0, dtype=np.int8, out=count[:-1])
     return count
 
@@ -140,6 +140,6 @@ def _count(*columns: Rows) -> Ints:
 def _count_down(waits: Ints, row: Ints) -> Ints:
     """Reduce the waits of these rows (only NO_ROW may repeat) by one; return the rows without further waits."""
     waits[row] = left = waits[row] - 1
-    waits[NO_ROW] = FOR_EVER
+    waits[NO_ROW] = NEVER_READY
     ready: Ints = row[left == 0]
     return ready

@@ -71,7 +71,7 @@ class BuiltInAlgorithms:
     time_s: Callable[[Schedule, float], float]
     say: Callable[[str], object]
 
-    def as_they_are(self, *, is_interrupted: bool = False) -> list[NamedTime]:
+    def unchanged(self, *, is_interrupted: bool = False) -> list[NamedTime]:
         """Return all algorithms by time; a KeyboardInterrupt skips the rest.
 
         is_interrupted: whether there was an earlier interrupt; then all together have `seconds`.

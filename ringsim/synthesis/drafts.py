@@ -53,7 +53,7 @@ class Part:
     def time_s(self) -> float:
         return float(self.end_s.max(initial=0.0))
 
-    def turned_round(self) -> "Part":
+    def time_reversed(self) -> "Part":
         """Return the transfers reversed in time: the sender of a copy receives and adds.
 
         Of transfers that end simultaneously, the last comes first.
@@ -263,7 +263,7 @@ class Drafting:
         return Part.of(overlay.links, self._chunk_bytes, *matching.run())
 
     def _added_up(self, overlay: Overlay) -> Part:
-        return self._copied(overlay.reversed()).turned_round()
+        return self._copied(overlay.reversed()).time_reversed()
 
     def _held(self) -> Bools:
         ranks = np.arange(self._problem.num_ranks)

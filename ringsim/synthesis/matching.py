@@ -25,22 +25,22 @@ from ringsim.simulation import fair_rates
 MAX_LINKS_OF_RANK = 64  # of an overlay that has all links
 MAX_COMBINATIONS = 1000  # of patterns, of which many have the same links
 LEAST_SHARE = 0.02  # least share of a resource that remains when others use it
-DEARER = 1.5  # times as much, from which on a link leads to another island
+LEVEL_COST_RATIO = 1.5  # times as much, from which on a link leads to another island
 NO_TIME = 1e-30  # seconds a byte, where nothing limits a link
 
 
 def islands_of(links: Links) -> list[Ints]:
     """Return for each level of the network, such as hosts and racks, the island of each rank, (num_ranks,).
 
-    A level ends where links cost `DEARER` times as much as the next cheaper links, which connect its islands. The cost
-    of a link is the seconds per byte if all ranks that share it send at once: a NIC of eight ranks costs eight times as
-    much as a link of the same bandwidth between two of them. Islands of one rank each, or of all ranks, are no level.
-    An island has the number of its lowest rank.
+    A level ends where links cost `LEVEL_COST_RATIO` times as much as the next cheaper links, which connect its islands.
+    The cost of a link is the seconds per byte if all ranks that share it send at once: a NIC of eight ranks costs eight
+    times as much as a link of the same bandwidth between two of them. Islands of one rank each, or of all
+    ranks, are no level. An island has the number of its lowest rank.
     """
     sharing = np.append(np.minimum(*links.spread()), 0)[links.resource]
     prices = np.maximum((links.s_per_byte * sharing).max(axis=1, initial=0.0), links.alone_s_per_byte)
     steps = np.unique(prices)
-    last_of_step = steps[:-1][steps[1:] > DEARER * steps[:-1]]
+    last_of_step = steps[:-1][steps[1:] > LEVEL_COST_RATIO * steps[:-1]]
     levels: list[Ints] = []
     for price in last_of_step.tolist():
         island = _connected(links.num_ranks, links.src[prices <= price], links.dst[prices <= price])

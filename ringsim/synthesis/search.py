@@ -201,7 +201,7 @@ class _SynthesisSearch:
             problem.collective, self._network, problem.num_ranks, problem.size_bytes, seconds, runtime, self._time_s,
             self._say,
         )  # fmt: skip
-        named = built_in.as_they_are(is_interrupted=is_interrupted)
+        named = built_in.unchanged(is_interrupted=is_interrupted)
         if is_interrupted or any(one.is_interrupted for one in named):
             return named
         return built_in.with_forms(named) if found_s > self._options.enough * problem.bound_s else named

@@ -5,6 +5,7 @@ from ringsim.training_step.ddp import (
     DdpConfig,
     DdpStep,
     Phase,
+    PredictedDdpStep,
     fill_buckets,
     predict_ddp,
     recommend,

@@ -19,7 +19,7 @@ from enum import Enum
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from ringsim.files import finite_or_none
+from ringsim.files import OpenRecord, finite_or_none, values
 from ringsim.libraries import LIBRARIES, Library
 from ringsim.network import Network
 from ringsim.traces import Group, ProgramTrace, TraceCall, TracedStep, TraceEvent, TraceEventKind, element_bytes_of
@@ -139,6 +139,25 @@ class DdpConfig:
         return library.with_algorithm(self.algorithm) if self.algorithm else library
 
 
+class PredictedDdpStep(OpenRecord, frozen=True, kw_only=True):
+    """A step of DDP in the output of `ringsim ddp --json`; times are None if it never ends, see `MeanStep`."""
+
+    num_ranks: values.NumRanks
+    first_cap_bytes: values.Positive = DEFAULT_FIRST_CAP_BYTES
+    cap_bytes: values.Positive
+    num_buckets: values.Whole = 0
+    step_s: values.Seconds | None
+    compute_s: values.Seconds | None = None
+    slowed_s: values.Number | None = None
+    issuing_s: values.Number | None = None
+    exposed_s: values.Seconds | None
+    communication_s: values.Seconds | None
+    single_s: values.Seconds
+    efficiency: values.Number | None = None
+    not_chosen: str | None = None
+    by_formula: str | None = None
+
+
 class DdpStep(NamedTuple):
     """A predicted step of DDP. single_s: of one process that trains alone."""
 
@@ -165,19 +184,20 @@ class DdpStep(NamedTuple):
         """All all_reduces, including that of the map of used parameters with `find_unused_parameters`."""
         return sum(call.collective == "all_reduce" for call in self.prediction.timeline.step.calls)
 
-    def row(self) -> dict[str, Any]:
+    @property
+    def record(self) -> PredictedDdpStep:
         times: dict[str, Any] = finite_or_none(self.prediction.mean._asdict())
-        return {
-            "num_ranks": self.prediction.trace.num_ranks,
-            "first_cap_bytes": self.config.caps.first_bytes,
-            "cap_bytes": self.config.caps.rest_bytes,
-            "num_buckets": self.num_buckets,
+        return PredictedDdpStep(
+            num_ranks=self.prediction.trace.num_ranks,
+            first_cap_bytes=self.config.caps.first_bytes,
+            cap_bytes=self.config.caps.rest_bytes,
+            num_buckets=self.num_buckets,
             **times,
-            "single_s": self.single_s,
-            "efficiency": self.efficiency,
-            "not_chosen": self.prediction.not_chosen or None,
-            "by_formula": self.prediction.by_formula or None,
-        }
+            single_s=self.single_s,
+            efficiency=self.efficiency,
+            not_chosen=self.prediction.not_chosen or None,
+            by_formula=self.prediction.by_formula or None,
+        )
 
 
 def trace_ddp(profile: StepProfile, num_ranks: int, config: DdpConfig, copy_bytes_per_s: float) -> ProgramTrace:

@@ -99,13 +99,13 @@ class GroupCalls:
 
     def _over_protocol(self, queued: QueuedCall, plan: Plan) -> PlannedCall:
         schedule = queued.schedule
-        time_s = plan.known_s if schedule is plan.schedule else None
+        time_s = plan.formula_s() if schedule is plan.schedule else None  # others share its NICs
         if time_s is None and self._is_too_large(schedule, queued.size_bytes):
             self._by_formula.add(schedule.algorithm)
-            time_s = _formula_s(plan)
+            time_s = plan.assumed_s
         if time_s is None:
             queued = queued._replace(call_s=queued.call_s + plan.start_s, network=plan.network)
-        return PlannedCall(plan.protocol.name, queued, time_s, self._channels(schedule))
+        return PlannedCall(plan.protocol.name, queued, time_s, plan.channels(len(self._hosts)))
 
     def _is_too_large(self, schedule: Schedule, size_bytes: int) -> bool:
         key = id(schedule), size_bytes
@@ -154,10 +154,10 @@ class GroupCalls:
         """Return `alone_s` of a call after a computation that is not late."""
         return self.alone_s(self.call(call, computed_s=math.inf), call.algorithm)
 
-    def within(self, call: TraceCall) -> Estimate | None:
-        """Return `Plan.within` for a call; None if its interval is not known."""
+    def relative_interval(self, call: TraceCall) -> Estimate | None:
+        """Return `Plan.relative_interval` for a call; None if its interval is not known."""
         _, choice = self._schedule(call)
-        return None if choice is None or self._may_share_guessed_nics else choice.within
+        return None if choice is None or self._may_share_guessed_nics else choice.relative_interval
 
     @property
     def _may_share_guessed_nics(self) -> bool:
@@ -208,11 +208,6 @@ class GroupCalls:
         kind, _ = self._built(collective, "")
         return self.library.choose(self.network, Call.on_hosts(kind.value, size_bytes, self._hosts), math.inf)
 
-    def _channels(self, schedule: Schedule) -> int:
-        library = self.network.spec.library
-        is_ring_of_a_host = len(self._hosts) == 1 and schedule.algorithm != "nvls"
-        return (is_ring_of_a_host and library.link_channels) or library.channels
-
     def _on_all_groups(self, schedule: Schedule) -> Schedule:
         if len(self._groups) == 1 and self._size == self._num_ranks:
             return schedule
@@ -227,12 +222,6 @@ class GroupCalls:
         if not why and not self._is_steady:
             why = "its times are drawn at random, or some of it fails"
         return f"{given_name(self.network)}: {why}" if why else ""
-
-
-def _formula_s(choice: Plan) -> float:
-    if choice.formula and choice.formula.is_of(choice.schedule):
-        return choice.formula.time_s
-    raise ValueError(f"{choice.schedule} has too many transfers to simulate, and no formula: give fewer ranks")
 
 
 def _simulated_as(collective: str) -> Collective:

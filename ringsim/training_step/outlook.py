@@ -13,7 +13,7 @@ from dataclasses import replace
 from ringsim.analysis import better_networks
 from ringsim.estimates import Estimate
 from ringsim.gpus import Gpu
-from ringsim.libraries import SimulatedDraws
+from ringsim.libraries import SimulatedDraws, library_of
 from ringsim.limits import TRIED_TRANSFERS
 from ringsim.network import Network
 from ringsim.traces import TraceCall
@@ -67,7 +67,7 @@ def fitted_scale(simulation: StepSimulation, measured_s: float) -> float:
 
 
 def with_step_interval(prediction: TracePrediction) -> TracePrediction:
-    """Return the prediction with the interval of its mean step, of probability `INSIDE`.
+    """Return the prediction with the interval of its mean step, of probability `INSIDE`, and its `p95_s`.
 
     With kernel times it is that of the GPU's file, unless a range of a compiled program is known instead. Otherwise
     there is no interval if the computations were fitted to a measured step, the network has no known uncertainty, a
@@ -76,16 +76,23 @@ def with_step_interval(prediction: TracePrediction) -> TracePrediction:
     """
     simulation, rates, step_s = prediction.simulation, prediction.computing.rates, prediction.mean.step_s
     if isinstance(rates, Gpu) and not prediction.computing.is_fitted:
-        ends = [factor * step_s for factor in rates.within or () if prediction.fused_s is None]
-        return replace(prediction, interval=Estimate(step_s, *ends)) if ends else prediction
-    within = _communication_within(simulation)
-    if prediction.computing.is_fitted or within is None or not within.is_bounded:
+        if prediction.fused_s is not None:
+            return prediction
+        ends = [factor * step_s for factor in rates.within or ()]
+        slower = rates.slowness(prediction.trace.num_ranks, 0.95) / simulation.slowness
+        return replace(
+            prediction,
+            interval=Estimate(step_s, *ends) if ends else None,
+            p95_s=simulation.mean(slower).step_s if rates.spread else None,
+        )
+    relative = _relative_interval(simulation)
+    if prediction.computing.is_fitted or relative is None or not relative.is_bounded:
         return prediction
-    ends_s = (factor * simulation.mean(1 / factor).step_s for factor in within.ends)
+    ends_s = (factor * simulation.mean(1 / factor).step_s for factor in relative.ends)
     return replace(prediction, interval=Estimate(step_s, *ends_s))
 
 
-def _communication_within(simulation: StepSimulation) -> Estimate | None:
+def _relative_interval(simulation: StepSimulation) -> Estimate | None:
     """Return the interval of the calls' total time, relative to the prediction."""
     network, groups = simulation.network, simulation.groups
     counts = Counter(call for step in simulation.steps for call in step.calls if len(groups[call.group].ranks) > 1)
@@ -94,17 +101,17 @@ def _communication_within(simulation: StepSimulation) -> Estimate | None:
         return None
     if any(groups[call.group].why_not for call in counts):
         return None
-    return _from_logs(counts, groups) if network.spec.protocols else _from_probes(network, counts, groups)
+    return _from_logs(counts, groups) if library_of(network).chooses else _from_probes(network, counts, groups)
 
 
 def _from_logs(counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) -> Estimate | None:
     """Return the mean interval of the calls, weighted by their times."""
-    withins = [groups[call.group].within(call) for call in counts]
-    known = [within for within in withins if within is not None]
-    if len(known) < len(withins):
+    intervals = [groups[call.group].relative_interval(call) for call in counts]
+    known = [interval for interval in intervals if interval is not None]
+    if len(known) < len(intervals):
         return None
     times_s = [_alone_s({call: count}, groups) for call, count in counts.items()]
-    ends = zip(*(within.ends for within in known), strict=True)
+    ends = zip(*(interval.ends for interval in known), strict=True)
     weighted = (sum(end * time_s for end, time_s in zip(some, times_s, strict=True)) / sum(times_s) for some in ends)
     return Estimate(1.0, *weighted)
 

@@ -81,6 +81,7 @@ class StepSimulation:
     numbers: of each step among the steps with calls; they determine which calls are late.
     core_scale: factor of the recorded times of computations: a program is recorded alone, but ranks share the cores of
     a host equally if it has fewer cores than ranks.
+    slowness: factor of kernel times: all ranks wait for the slowest GPU, the median of draws of as many.
 
     algorithm: of all_reduces, in place of the library's choice.
     trusted: algorithms of Python files that the trace may name, see `build_recorded`.
@@ -108,6 +109,7 @@ class StepSimulation:
         cores = network.spec.host.cores
         ranks_of_host = min(network.spec.ranks_per_host or trace.num_ranks, trace.num_ranks)
         self._pace, self.core_scale = 1.0, 1.0
+        self.slowness = computing.rates.slowness(trace.num_ranks) if isinstance(computing.rates, Gpu) else 1.0
         if computing.library is None:
             self._pace = pace_together(cores, ranks_of_host)
             if cores is not None and not computing.on_gpu and not computing.rates:
@@ -143,7 +145,7 @@ class StepSimulation:
         def seconds(event: TraceEvent, occupied: int) -> float:
             key = id(event), occupied
             if key not in self._seconds:
-                self._seconds[key] = self.core_scale * self.computing.seconds(event, occupied)
+                self._seconds[key] = self.core_scale * self.slowness * self.computing.seconds(event, occupied)
             return scale * self._seconds[key]
 
         return simulate_step(
@@ -221,6 +223,7 @@ class TracePrediction:
     recorded or measured times.
     better: step times after improvements, by name, see `with_better_steps`.
     interval: of the mean step, see `with_step_interval`; None if not known.
+    p95_s: of the mean step over draws of GPUs, of which `mean` has the median; None if their spread is not known.
     """
 
     simulation: StepSimulation
@@ -229,6 +232,7 @@ class TracePrediction:
     fused_s: float | None = None
     better: tuple[tuple[str, float], ...] = ()
     interval: Estimate | None = None
+    p95_s: float | None = None
 
     @property
     def trace(self) -> ProgramTrace:
@@ -288,8 +292,8 @@ class TracePrediction:
     def unawaited(self) -> str:
         """A note on calls that end in their steps although the program does not wait for them there; "" if none."""
         calls = [call for step in self.simulation.steps for call in step.unawaited]
-        told = f"{plural(len(calls), 'call')}, {format_size(sum(call.size_bytes for call in calls))}"
-        return f"taken to end in their steps, where the program does not wait for them: {told}" if calls else ""
+        summary = f"{plural(len(calls), 'call')}, {format_size(sum(call.size_bytes for call in calls))}"
+        return f"taken to end in their steps, where the program does not wait for them: {summary}" if calls else ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON fields; infinity becomes None."""
@@ -310,6 +314,8 @@ class TracePrediction:
             "core_scale": self.simulation.core_scale,
             **finite_or_none(self.mean._asdict()),
             **ends_of(self.interval),
+            "p50_s": None if self.p95_s is None else self.mean.step_s,
+            "p95_s": self.p95_s,
             "steps_s": finite_or_none(list(self.steps_s)),
             "better": finite_or_none(dict(self.better)),
             "not_chosen": self.not_chosen or None,

@@ -97,7 +97,7 @@ def attribute(cluster: Network, num_ranks: int, size_bytes: int) -> Attribution:
     """
     seconds = {}
     time_s = all_reduce_s(cluster, BASELINE, num_ranks, size_bytes)
-    for bound, without in _TAKEN_AWAY.items():
+    for bound, without in _WITHOUT_COST.items():
         cluster = without(cluster)
         left_s = min(all_reduce_s(cluster, BASELINE, num_ranks, size_bytes), time_s)
         seconds[bound] = time_s - left_s
@@ -107,7 +107,7 @@ def attribute(cluster: Network, num_ranks: int, size_bytes: int) -> Attribution:
 
 
 # A network without any costs is refused; latencies therefore become tiny instead of 0.
-_TAKEN_AWAY: dict[Bound, Callable[[Network], Network]] = {
+_WITHOUT_COST: dict[Bound, Callable[[Network], Network]] = {
     Bound.STRAGGLER: lambda cluster: cluster.with_spec(slow_ranks=(), slow_links=()),
     Bound.CORES: lambda cluster: cluster.with_numbers(lambda _, field, number: None if field == "cores" else number),
     Bound.LATENCY: lambda cluster: cluster.with_numbers(

@@ -9,12 +9,11 @@ import msgspec
 
 from ringsim.files import FileFormat, JsonFile, OpenRecord, decode, encode, parse_json, read_text, values
 from ringsim.measurements import Measurements, p10_p90
-from ringsim.schedule import Collective
-from ringsim.training_step import StepProfile
+from ringsim.network import Network
+from ringsim.training_step import PredictedDdpStep, StepProfile
 
 NONE = "none"  # the strategy that does not synchronise
 FLOAT32_BYTES = 4  # of a parameter's gradient, as the strategy comparison trains
-UNIFORM = "uniform"  # the name of a network without one
 
 
 class StrategyResult(OpenRecord, frozen=True):
@@ -206,52 +205,6 @@ class TrainingComparison(JsonFile, frozen=True, forbid_unknown_fields=False):
     FORMAT: ClassVar = FileFormat("ringsim-comparison", 1)
 
 
-def _name(described: Any) -> str:
-    if not isinstance(described, dict | None):
-        raise ValueError("must be an object")
-    name = described.get("name", UNIFORM) if described is not None else ""
-    if not isinstance(name, str) or not name.isprintable():
-        raise ValueError("must have a name that is text of one line")
-    return name
-
-
-def _bottleneck(explained: Any) -> str:
-    return _name(explained.get("bottleneck") if isinstance(explained, dict) else explained)
-
-
-class SimulatedCollective(OpenRecord, frozen=True):
-    """JSON output of `ringsim simulate` or `explain`. time_s: None if it never finishes.
-
-    bottleneck: the most used resource; "" if unknown.
-    """
-
-    collective: Collective
-    algorithm: values.Name
-    num_ranks: values.NumRanks
-    size_bytes: values.Whole
-    num_steps: values.Whole
-    num_transfers: values.Whole
-    time_s: values.Seconds | None
-    busbw_bytes_per_s: values.Number | None
-    network: values.By[str, _name] = UNIFORM
-    bottleneck: values.By[str, _bottleneck] = msgspec.field(default="", name="explained")
-
-
-class PredictedDdpStep(OpenRecord, frozen=True):
-    """A training step with DDP. Times are None if it never ends; single_s: of one process."""
-
-    num_ranks: values.NumRanks
-    cap_bytes: values.Positive
-    communication_s: values.Seconds | None
-    exposed_s: values.Seconds | None
-    step_s: values.Seconds | None
-    single_s: values.Seconds
-
-    @property
-    def efficiency(self) -> float | None:
-        return self.single_s / self.step_s if self.step_s else None
-
-
 class DdpPrediction(OpenRecord, frozen=True):
     """The output of `ringsim ddp --json`: the requested step, with other caps, and on more ranks.
 
@@ -262,7 +215,11 @@ class DdpPrediction(OpenRecord, frozen=True):
     default_step_s: values.Seconds | None
     sweep: tuple[PredictedDdpStep, ...]
     scaling: tuple[PredictedDdpStep, ...]
-    network: values.By[str, _name] = UNIFORM
+    described: values.Described = msgspec.field(name="network")
+
+    @property
+    def network(self) -> str:
+        return str((self.described or {}).get("name", Network.UNIFORM))
 
     @property
     def steps(self) -> tuple[PredictedDdpStep, ...]:

@@ -6,21 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from ringsim.analysis import Sweep
+from ringsim.analysis import SimulatedCollective, Sweep
 from ringsim.calibration import ComparedCells
 from ringsim.console import in_one_line
 from ringsim.files import decode, parse_json, read_text
 from ringsim.measurements import Measurements
 from ringsim.network import Network, load_network
 from ringsim.training_step import StepProfile
-from ringsim.verdict.records import (
-    DdpPrediction,
-    JobReport,
-    SimulatedCollective,
-    TrainingComparison,
-    TrainingLog,
-    TrainingSession,
-)
+from ringsim.verdict.records import DdpPrediction, JobReport, TrainingComparison, TrainingLog, TrainingSession
 
 MAX_FILES = 1000  # a directory with more files is probably a home directory
 # Other outputs of our own commands, without additional data.

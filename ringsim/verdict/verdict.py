@@ -17,12 +17,13 @@ import numpy as np
 
 from ringsim.calibration import MISFIT, ComparedCell, probe_noise
 from ringsim.console import in_one_line
-from ringsim.estimates import Estimate
+from ringsim.estimates import SURE_QUANTILES, Estimate
 from ringsim.measurements import p95
+from ringsim.network import Network
 from ringsim.text_table import load_template
 from ringsim.units import format_rate, format_size, format_time, plural
 from ringsim.verdict.predictions import Forecast, Subject, find_subjects, make_forecast
-from ringsim.verdict.records import NONE, UNIFORM, JobReport, StrategyResult
+from ringsim.verdict.records import NONE, JobReport, StrategyResult
 from ringsim.verdict.run_directory import RunDirectory
 
 
@@ -139,14 +140,14 @@ class StepCost:
 
 
 class Check(NamedTuple):
-    """The errors of held-out predictions in a file; within: how many lie within the measured spread."""
+    """The errors of held-out predictions in a file; num_within_spread: how many lie within the measured spread."""
 
     file: str
     kind: str
     median: float
     p95: float
     number: int
-    within: int
+    num_within_spread: int
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ class Verdict:
         compared_networks = {compared.network for compared in contents.cells.values()}
         predicted = [step.network for step in contents.predicted.values()]
         predicted += [run.network for run in contents.simulated.values()]
-        networks = dict.fromkeys(network for network in predicted if network != UNIFORM)
+        networks = dict.fromkeys(network for network in predicted if network != Network.UNIFORM)
         facts = {
             "contents": contents,
             "subject": subject,
@@ -233,7 +234,7 @@ def _is_slower(result: StrategyResult, best: StrategyResult) -> bool:
         return True
     differences = np.array(result.steps_s) - np.array(best.steps_s)
     drawn = np.random.default_rng(_SEED).choice(differences, (_RESAMPLED_STEPS, len(differences)))
-    return float(np.quantile(np.median(drawn, axis=1), 0.025)) > 0
+    return float(np.quantile(np.median(drawn, axis=1), SURE_QUANTILES[0])) > 0
 
 
 def find_straggler(results: Sequence[StrategyResult]) -> Straggler | None:
@@ -279,5 +280,5 @@ def _checks(verdict: Verdict) -> Iterator[Check]:
                 known.setdefault((subject.file, "strategies"), []).append((abs(result.error), result.spread))
     for (file, kind), pairs in known.items():
         errors = [error for error, _ in pairs]
-        within = sum(error <= spread for error, spread in pairs)
-        yield Check(file, kind, statistics.median(errors), p95(errors), len(errors), within)
+        num_within = sum(error <= spread for error, spread in pairs)
+        yield Check(file, kind, statistics.median(errors), p95(errors), len(errors), num_within)

@@ -127,19 +127,19 @@ def first_decides(group: dist.ProcessGroup, decide: Callable[[], _Decided]) -> _
 
     If `decide` raises ValueError or OSError, every rank raises ValueError with its message.
     """
-    told: list[Any] = [None, ""]
+    decision: list[Any] = [None, ""]
     if group.rank() == 0:
         try:
-            told[0] = decide()
+            decision[0] = decide()
         except OSError as error:
-            told[1] = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            decision[1] = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         except ValueError as error:
-            told[1] = str(error)
+            decision[1] = str(error)
     with naming_failures(f"rank {group.rank()}: receiving rank 0's decision failed"):
-        dist.broadcast_object_list(told, group=group, group_src=0)
-    if told[1]:
-        raise ValueError(told[1])
-    decided: _Decided = told[0]
+        dist.broadcast_object_list(decision, group=group, group_src=0)
+    if decision[1]:
+        raise ValueError(decision[1])
+    decided: _Decided = decision[0]
     return decided
 
 

@@ -29,7 +29,7 @@ LOCK = ".lock"
 ADVICE = f"needs tensorboard, which is not installed: {to_install('tensorboard')}"
 WAIT_S = 5.0  # for a run that is just ending: torchrun and Slurm start one again as soon as the last one has gone
 POLL_S = 0.2
-WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+LOCKS_UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 def save_options(output: Path, text: str) -> None:
@@ -111,12 +111,12 @@ class OutputLock:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
-            if error.errno in WITHOUT_LOCKS:
+            if error.errno in LOCKS_UNSUPPORTED:
                 reason = f"cannot be locked ({error.strerror}): make sure that no other run writes there"
                 self._say(f"`output` {self.folder}: {reason}")
             elif error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise
-            return error.errno in WITHOUT_LOCKS
+            return error.errno in LOCKS_UNSUPPORTED
         if os.fstat(descriptor).st_nlink == 0:  # removed by its last holder: others would lock a new file
             os.close(descriptor)
             return False

@@ -194,7 +194,7 @@ def run_rank(launch: Launch, task: Task | None = None) -> int:
     say_failures_before_the_end(
         lambda: say(f"trainers: {launch.resumable()}") if environment.rank == 0 else None, lambda: stop.heeded
     )
-    with stop.noting():
+    with stop.catching_sigusr1():
         group = init_process_group(environment, launch.timeout_s)
         try:
             with progress:
@@ -228,7 +228,7 @@ def _run(
         trainer.manager.attempt(lambda: save_options(launch.config.output, launch.options_file))
     begin_s = time.perf_counter()
     progress.begin("training", trainer.num_steps, trainer.first_step)
-    with stop.heeding():
+    with stop.catching_sigterm():
         if code := _train(launch, trainer, group, progress, lambda: stop.number):
             return code
     train_s = time.perf_counter() - begin_s

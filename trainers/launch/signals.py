@@ -27,7 +27,7 @@ POLL_S = 0.02
 
 
 class StopRequest:
-    """The first signal that asks this rank to stop: SIGUSR1 in `noting`, SIGTERM in `heeding`.
+    """The first signal that asks this rank to stop: SIGUSR1 in `catching_sigusr1`, SIGTERM in `catching_sigterm`.
 
     number: of the signal, or 0. heeded: whether SIGTERM is noted now.
     """
@@ -37,14 +37,14 @@ class StopRequest:
         self.heeded = False
 
     @contextmanager
-    def noting(self) -> Iterator[None]:
+    def catching_sigusr1(self) -> Iterator[None]:
         """Note SIGUSR1 in the block, also an earlier one, because `spawn` starts a rank with the signal blocked."""
         with handling([signal.SIGUSR1], self._take):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
             yield
 
     @contextmanager
-    def heeding(self) -> Iterator[None]:
+    def catching_sigterm(self) -> Iterator[None]:
         """Note SIGTERM in the block instead of ending; the program reads `number` after each step."""
         with handling([signal.SIGTERM], self._take):
             self.heeded = True

@@ -27,7 +27,7 @@ from trainers.strategies.fsdp import Fsdp
 from trainers.tasks.base import Task
 
 ALGORITHM = "direct"  # the fewest steps, as the message is tiny
-CANNOT_GO_ON = 1  # in place of a signal's number; SIGHUP, whose number this is, ends a rank at once
+CANNOT_CONTINUE = 1  # in place of a signal's number; SIGHUP, whose number this is, ends a rank at once
 
 
 class StoppedError(RuntimeError):
@@ -62,13 +62,13 @@ def exchange_losses(group: dist.ProcessGroup, loss: float, asked: int = 0) -> Ra
 
     All ranks must know of a bad loss before the backward pass, which averages gradients while computing others.
 
-    asked: number of the signal that asks this rank to stop after the step, or 0; CANNOT_GO_ON: every rank raises
+    asked: number of the signal that asks this rank to stop after the step, or 0; CANNOT_CONTINUE: every rank raises
     StoppedError.
     """
     with naming_failures("exchanging the losses failed"):
         losses, stops = gather_numbers([loss, float(asked)], group).T.tolist()
-    if CANNOT_GO_ON in stops:
-        raise StoppedError(f"rank {stops.index(CANNOT_GO_ON)} cannot continue")
+    if CANNOT_CONTINUE in stops:
+        raise StoppedError(f"rank {stops.index(CANNOT_CONTINUE)} cannot continue")
     return RankLosses(losses, int(max(stops)))
 
 
@@ -241,7 +241,7 @@ class TrainStep:
             name_first_to_fail(error, self.group)
             raise error.during(place) from error
 
-    def settle(self) -> None:
+    def rebuild_buckets(self) -> None:
         """Make a backward pass before a checkpoint is loaded: DDP then rebuilds its buckets, on which sums depend."""
         if isinstance(self.model.strategy, Ddp):
             _, last = self._forward(self.batches.share(0))

@@ -19,7 +19,7 @@ from trainers.data_parallel import DriftError
 from trainers.loop.config import TrainConfig
 from trainers.loop.meter import Meter, ProfilerTrace, describe_evaluation, describe_line, held_bytes
 from trainers.loop.train_step import (
-    CANNOT_GO_ON,
+    CANNOT_CONTINUE,
     DivergedError,
     StoppedError,
     TrainStep,
@@ -32,7 +32,7 @@ LEAST_BETWEEN_LINES_S = 1.0  # between two printed lines of the log
 MAX_SKIPPED_IN_A_ROW = 10  # more are not bad batches, but a bad model
 
 RESTART_COUNTS = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")  # as Slurm and torchrun name them
-TO_GO_ON = "`resume` continues from the last checkpoint, at which they still agreed"
+RESUME_HINT = "`resume` continues from the last checkpoint, at which they still agreed"
 
 Say = Callable[[str], None]
 
@@ -120,7 +120,7 @@ class Trainer:
         rank, notes = self.group.rank(), checkpoint.notes
         try:
             if checkpoint.step > notes["skipped"]:
-                self.train_step.settle()
+                self.train_step.rebuild_buckets()
             self.train_step.load(checkpoint)
             self.meter.set_notes(notes)
             if len(checkpoint.random_states) == self.group.size():
@@ -153,7 +153,7 @@ class Trainer:
         self.meter.restart()
         for step in range(self.first_step, self.num_steps):
             with self._naming(step), trace.recording(step):
-                self._take(step, CANNOT_GO_ON if self.manager.trouble else asked())
+                self._take(step, CANNOT_CONTINUE if self.manager.trouble else asked())
             if trace.is_over(step):
                 self.manager.attempt(trace.save)
             after_step(self.meter.brief())
@@ -164,7 +164,7 @@ class Trainer:
                 break
         with self._naming(self.num_done), self.train_step.naming_step(self.num_done):
             # Stops all ranks for a failure after the exchange of the last step's losses.
-            exchange_losses(self.group, 0.0, CANNOT_GO_ON if self.manager.trouble else 0)
+            exchange_losses(self.group, 0.0, CANNOT_CONTINUE if self.manager.trouble else 0)
 
     def close(self) -> None:
         """Release the output directory, after its last file is written."""
@@ -247,7 +247,9 @@ class Trainer:
             try:
                 self.train_step.model.check_identical()
             except DriftError as error:
-                raise DriftError(f"training step {step}: the ranks have drifted apart: {error}; {TO_GO_ON}") from error
+                raise DriftError(
+                    f"training step {step}: the ranks have drifted apart: {error}; {RESUME_HINT}"
+                ) from error
 
     def _save(self, done: int) -> None:
         with span("save a checkpoint"):

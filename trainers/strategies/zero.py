@@ -15,7 +15,7 @@ from trainers.strategies.bucketed import InBuckets
 from trainers.strategies.flat_vector import FlatVector, by_dtype
 from trainers.strategies.sharded import Sharded, ShareGradient, Withheld
 
-FORGOTTEN = (
+GRADIENT_SET_TO_NONE = (
     "the gradients of some parameters were set to None, but ranks have shares of all gradients together: call "
     "optimizer.zero_grad(), and do without a gradient by requires_grad_(False) before DataParallel(model, ...)"
 )
@@ -84,7 +84,7 @@ class ShardedWeights:
         """Prepare the accumulation of a gradient; forget the share's if all parameters' gradients are None."""
         if parameter.grad is None and self.share.grad is not None:
             if any(other.grad is not None for other in self.parameters):
-                raise ShardingError(FORGOTTEN)
+                raise ShardingError(GRADIENT_SET_TO_NONE)
             self.share.grad = None
         sharded.clear_withheld(parameter)
 
@@ -98,7 +98,7 @@ class ShardedWeights:
         collectives.all_gather_into_tensor(gathered, part.contiguous(), self.group)
         return gathered[: self.num_elements].clone()
 
-    def own_of_whole(self, whole: torch.Tensor) -> torch.Tensor:
+    def share_of_result(self, whole: torch.Tensor) -> torch.Tensor:
         """Return this rank's share of a result of `whole`, perhaps from another number of ranks."""
         _require_shape(whole, torch.Size([self.num_elements]))
         padded = whole.new_zeros(self.group.size() * len(self.share))
@@ -143,7 +143,7 @@ class Zero1(Sharded):
         optimizer: Any = self.watch_sharded(
             make(shares),
             lambda share, part: of_share[id(share)].whole(part),
-            lambda share, whole: of_share[id(share)].own_of_whole(whole),
+            lambda share, whole: of_share[id(share)].share_of_result(whole),
         )
         self._made = optimizer, shares
         optimizer.zero_grad = self.zero_grad
@@ -183,7 +183,7 @@ class Zero1(Sharded):
                     "outside no_sync(), or call model.sync_gradients()"
                 )
             if weights.share.grad is not None and any(parameter.grad is None for parameter in weights.parameters):
-                raise ShardingError(FORGOTTEN)
+                raise ShardingError(GRADIENT_SET_TO_NONE)
 
     def after_stepping(self) -> None:
         for weights in self.weights:

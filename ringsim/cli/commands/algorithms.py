@@ -71,12 +71,12 @@ def algorithms(collective: Collective | None, ranks: int, name: str | None, size
         for one in listed
     ]
     notes = [wrap_text("{collective} {algorithm} skipped: {reason}".format(**one), indent="  ") for one in skipped]
-    told = {"num_ranks": ranks, "algorithms": dicts, "skipped": skipped}
+    result = {"num_ranks": ranks, "algorithms": dicts, "skipped": skipped}
     if network:
         known = {owner.value: bound.as_dict() if bound else None for owner, bound in bounds.items()}
-        told |= {"network": network.as_dict(), "size_bytes": size, "bounds": known}
+        result |= {"network": network.as_dict(), "size_bytes": size, "bounds": known}
     lines = _lines(listed, bounds, size, ["time"] if network else [])
-    console.print_result("\n".join([*lines, *notes]), told, as_json)
+    console.print_result("\n".join([*lines, *notes]), result, as_json)
 
 
 class _Listed(NamedTuple):

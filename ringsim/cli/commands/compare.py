@@ -68,12 +68,12 @@ def compare(
     if contradiction := calibration.contradiction_warning(timings.cases) if timings.read else "":
         click.echo(contradiction, err=True)
     text = timings.under_readings(format_comparison(comparison, wide))
-    told = {**comparison.as_dict(), **timings.readings}
-    console.print_result(text, told, as_json)
+    result = {**comparison.as_dict(), **timings.readings}
+    console.print_result(text, result, as_json)
     if picture.path:
         with console.Progress() as progress:
             progress.begin("drawing")
-            paths = _report(comparison, text, json_text(told), picture.path, picture.style)
+            paths = _report(comparison, text, json_text(result), picture.path, picture.style)
             runs = [run for measurements in timings.measurements for run in measurements.runs]
             paths += _report_runs(runs, cluster, picture.path, trusted, picture.style)
         for path in paths:
@@ -99,7 +99,7 @@ def _median_error(comparison: calibration.Comparison) -> float:
     return statistics.median(abs(case.error or 0.0) for case in cases)
 
 
-def _report(comparison: calibration.Comparison, text: str, told: str, output: Path, style: str | None) -> list[Path]:
+def _report(comparison: calibration.Comparison, text: str, result: str, output: Path, style: str | None) -> list[Path]:
     from ringsim.report.plots import save_plot  # noqa: PLC0415
     from ringsim.report.plots.comparison_figure import draw_errors  # noqa: PLC0415  takes most of a second
     from ringsim.report.plots.style import save_figure  # noqa: PLC0415
@@ -108,7 +108,7 @@ def _report(comparison: calibration.Comparison, text: str, told: str, output: Pa
     texts = {
         output / "compare.txt": text + "\n",
         output / "compare.csv": records_csv(comparison.as_dict()["cells"]),
-        output / "compare.json": told,
+        output / "compare.json": result,
     }
     for path, content in texts.items():
         with atomic_file(path) as file:

@@ -9,7 +9,8 @@ from click import option
 from ringsim import console, report, training_step
 from ringsim.cli import options
 from ringsim.cli.commands.step import StepOutput, output_options
-from ringsim.libraries import LIBRARIES, LIBRARY, library_of
+from ringsim.files import encode
+from ringsim.libraries import LIBRARIES, LIBRARY, LIBRARY_TITLE, library_of
 from ringsim.network import Network
 from ringsim.training_step import BucketCaps, DdpConfig, StepProfile
 from ringsim.units import decimal_number
@@ -95,7 +96,7 @@ settings_options = options.together(
 @option(
     "--backend",
     type=console.Choice(list(LIBRARIES)),
-    help="Backend of the process group [default: nccl if the network describes NCCL, else gloo].",
+    help=f"Backend of the process group [default: {LIBRARY} if the network describes {LIBRARY_TITLE}, else gloo].",
 )
 @option(
     "--scaling",
@@ -147,8 +148,8 @@ def ddp(
     text = [report.format_trace_prediction(step.prediction, facts)]
     text += [table.text()] if table else []
     text += [report.format_trace_scaling(curve)] if curve else []
-    result = {**step.prediction.as_dict(), **step.row(), "default_step_s": default.row()["step_s"]}
-    result["sweep"] = [other.row() for other in sweep]
-    result["scaling"] = [other.row() for other in reversed(scaled)]
+    result = {**step.prediction.as_dict(), **encode(step.record), "default_step_s": default.record.step_s}
+    result["sweep"] = [encode(other.record) for other in sweep]
+    result["scaling"] = [encode(other.record) for other in reversed(scaled)]
     console.print_result("\n\n".join(text), result, as_json)
     picture.write(step.prediction, facts, curve, table)

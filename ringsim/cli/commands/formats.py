@@ -112,5 +112,5 @@ def import_(file: Path, as_json: bool) -> None:
     name = shlex.quote(str(file))
     options = f"--collective {schedule.collective.value} --algorithm {name} --ranks {schedule.num_ranks}"
     proved = _proof_lines(f"{schedule}, {plural(schedule.num_chunks, 'chunk')}", proof)
-    told = _proof_dict(schedule, proof) | {"options": options}
-    console.print_result("\n".join([*proved, f"use it with {options}"]), told, as_json)
+    result = _proof_dict(schedule, proof) | {"options": options}
+    console.print_result("\n".join([*proved, f"use it with {options}"]), result, as_json)

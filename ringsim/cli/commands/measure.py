@@ -130,13 +130,13 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
         )
     if isinstance(fit, calibration.ProbeFit):
         warnings = {"busy": calibration.busy_warning(timings.measurements[0], fit)}
-        told, text = probe_fit_dict(fit), format_probe_fit(fit, wide)
+        result, text = probe_fit_dict(fit), format_probe_fit(fit, wide)
     else:
-        warnings, told, text = fit.warnings, fit_dict(fit), timings.under_readings(format_fit(fit, wide))
-        told |= timings.readings
-    told |= {name: line or None for name, line in warnings.items()}
+        warnings, result, text = fit.warnings, fit_dict(fit), timings.under_readings(format_fit(fit, wide))
+        result |= timings.readings
+    result |= {name: line or None for name, line in warnings.items()}
     console.write_output(output, [network_text(fit.cluster)])
-    console.print_result(text, {**told, "network": str(output) if output else None}, as_json, output)
+    console.print_result(text, {**result, "network": str(output) if output else None}, as_json, output)
     readings = [f"read {line}" for line in timings.read] if output == console.STDOUT else []
     for line in filter(None, (*readings, *warnings.values())):
         click.echo(line, err=as_json or output == console.STDOUT)  # one object or network alone may stand on stdout

@@ -7,7 +7,7 @@ from pathlib import Path
 from click import option
 
 from ringsim import console
-from ringsim.analysis import BOUNDED, default_budget, explain, find_placement, why_not_explained
+from ringsim.analysis import BOUNDED, default_budget, explain, find_placement, summarise, why_not_explained
 from ringsim.cli import options
 from ringsim.cli.options import together
 from ringsim.cli.selection import Selection, unplaced_options
@@ -125,7 +125,7 @@ def synthesize(
         # Before the longer work, so that Ctrl-C does not lose it.
         console.write_output(written, msccl_lines(schedule, with_places=True))
         explanation = None if why_not_explained(schedule) else explain(schedule, network, size)
-        result = synthesis_dict(synthesis, network, size, search.seed, explanation)
+        run = summarise(schedule, network, size, explanation)
         if picture.path:
             from ringsim.report.plots.run_pages import draw_links  # noqa: PLC0415  takes most of a second to import
             from ringsim.report.plots.style import save_figure  # noqa: PLC0415
@@ -134,7 +134,8 @@ def synthesize(
             known = explanation or explain(schedule, network, size)
             save_figure(lambda: draw_links(schedule, network, size, known), picture.path, picture.style)
             console.say_wrote(picture.path)
-    console.print_result(format_synthesis(synthesis, result, explanation, wide=wide), result, as_json, written)
+    result = synthesis_dict(synthesis, run, search.seed)
+    console.print_result(format_synthesis(synthesis, run, explanation, wide=wide), result, as_json, written)
 
 
 def _show(progress: console.Progress, state: SearchState) -> None:

@@ -5,20 +5,12 @@ from pathlib import Path
 from click import option
 
 from ringsim import console
-from ringsim.analysis import advise, bound_of, walk_through
+from ringsim.analysis import advise, bound_of, summarise, times_of_ranks, walk_through
 from ringsim.analysis import explain as explain_run
 from ringsim.cli.options import network_options, size_option
 from ringsim.cli.selection import Selection, library_options
 from ringsim.network import Network
-from ringsim.report import (
-    describe,
-    format_walkthrough,
-    ranks_as_dicts,
-    ranks_table,
-    search_hint,
-    summarise,
-    trace_lines,
-)
+from ringsim.report import describe, format_walkthrough, ranks_table, search_hint, trace_lines
 from ringsim.simulation import Runtime
 from ringsim.text_table import WIDTH, wrap_text
 
@@ -61,17 +53,17 @@ def simulate(
     with console.progress_bar(schedule.num_transfers, "simulating", delay_s=1.0) as progress:
         asked = schedule, network, selection.size
         explanation = None if too_large else explain_run(*asked, progress.update, runtime=runtime)
-        result = summarise(*asked, explanation, progress.update, library, runtime=runtime)
-    result["not_explained"] = too_large
-    ranks = {"ranks": ranks_as_dicts(explanation)} if explanation and per_rank else {}
+        run = summarise(*asked, explanation, progress.update, library, runtime=runtime)
+    result = run.as_dict() | {"not_explained": too_large}
+    result |= {"ranks": times_of_ranks(explanation)} if explanation and per_rank else {}
     width = None if wide else WIDTH
-    parts = [describe(result, explanation, width)]
+    parts = [describe(run, explanation, width)]
     parts += [wrap_text(f"  not explained: {too_large}", width, "  ")] if too_large else []
     parts += ["", ranks_table(explanation)] if explanation and per_rank else []
-    console.print_result("\n".join(parts), result | ranks, as_json, trace)
+    console.print_result("\n".join(parts), result, as_json, trace)
     if explanation:
-        run = [("simulated", explanation.timeline)]
-        console.write_output(trace, trace_lines(run, str(trace), [explanation.blocked]))
+        timelines = [("simulated", explanation.timeline)]
+        console.write_output(trace, trace_lines(timelines, str(trace), [explanation.blocked]))
 
 
 @console.command("ringsim explain --ranks 4 --size 1MiB --network gbe")
@@ -89,15 +81,15 @@ def explain(selection: Selection, network: Network, wide: bool, as_json: bool) -
     """
     size, described = selection.size, network
     schedule, network, library, too_large = selection.planned(network)
-    told = walk_through(schedule, network, size)
+    walkthrough = walk_through(schedule, network, size)
     explanation = None if too_large else explain_run(schedule, network, size)
     with console.Progress() as progress:
         advice = advise(schedule, described, size, lambda name: selection.other(name).schedule, progress.advance_to)
     bound = bound_of(schedule.collective, described, schedule.num_ranks, size)
-    result = summarise(schedule, network, size, explanation, library=library)
-    result |= {"walkthrough": told, "bound": bound.as_dict() if bound else None}
-    text = format_walkthrough(result, told, explanation, advice, bound, wide=wide)
-    if not library:  # NCCL executes no schedule that is given to it
+    run = summarise(schedule, network, size, explanation, library=library)
+    result = run.as_dict() | {"walkthrough": walkthrough, "bound": bound.as_dict() if bound else None}
+    text = format_walkthrough(run, walkthrough, explanation, advice, bound, wide=wide)
+    if not library:  # which executes no schedule that is given to it
         text += search_hint(advice, bound)
     if not wide:
         # Continuation lines are indented a little more than the line.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from click import argument, option
 
 from ringsim import console, report, training_step
@@ -13,11 +14,11 @@ from ringsim.cli import options
 from ringsim.cli.commands.trace import Recordings
 from ringsim.files import naming_place
 from ringsim.gpus import Gpu, Roofline, gpu_names, load_gpu
-from ringsim.libraries import library_of
+from ringsim.libraries import LIBRARY_TITLE, library_of
 from ringsim.network import Network
 from ringsim.traces import Device, ProgramTrace
 from ringsim.training_step import Computing, StepSimulation, TracePrediction, TraceScaling
-from ringsim.units import parse_flops
+from ringsim.units import format_rate, parse_flops
 
 PERFETTO, PAGE = ".json", ".html"
 
@@ -95,18 +96,22 @@ class Computer:
         return Computing(device is Device.CUDA, rates, self.compute_scale or 1.0)
 
     def _rates(self) -> Roofline | Gpu | None:
-        gpu = load_gpu(self.gpu) if self.gpu else None
         flops, memory_bandwidth = self.flops, self.memory_bandwidth
-        if flops is None and memory_bandwidth is None:
-            return gpu.roofline if gpu and self.is_roofline else gpu
-        if gpu and not self.is_roofline:
-            raise click.UsageError("--flops and --memory-bandwidth replace peak rates: give --roofline as well")
-        if gpu is None and (flops is None or memory_bandwidth is None):
-            raise click.UsageError("give --gpu, or both --flops and --memory-bandwidth", click.get_current_context())
-        roofline = gpu.roofline if gpu else Roofline({}, 1.0)
-        if flops is not None:
-            roofline = replace(roofline, flops_per_s={"": flops})
-        return replace(roofline, memory_bytes_per_s=memory_bandwidth or roofline.memory_bytes_per_s)
+        if self.gpu is None:
+            if flops is None and memory_bandwidth is None:
+                return None
+            if flops is None or memory_bandwidth is None:
+                raise click.UsageError("give --gpu, or both --flops and --memory-bandwidth")
+            return Roofline({"": flops}, memory_bandwidth)
+        gpu = load_gpu(self.gpu)
+        if memory_bandwidth is not None:
+            name = f"{gpu.name} with memory of {format_rate(memory_bandwidth)}"
+            gpu = msgspec.structs.replace(gpu, name=name, bandwidth_bytes_per_s=memory_bandwidth)
+        if not self.is_roofline:
+            if flops is not None:
+                raise click.UsageError("--flops replaces a peak rate: give --roofline as well")
+            return gpu
+        return gpu.roofline if flops is None else replace(gpu.roofline, flops_per_s={"": flops})
 
 
 computer_options = options.together(
@@ -116,7 +121,7 @@ computer_options = options.together(
         "--device",
         type=console.Choice(Device),
         help="Device that the program computes on [default: cuda if the program was recorded so or the "
-        "network describes NCCL, else cpu].",
+        f"network describes {LIBRARY_TITLE}, else cpu].",
     ),
     option(
         "--gpu",
@@ -134,7 +139,7 @@ computer_options = options.together(
         type=console.Quantity("rate", parse_flops),
         help="Compute rate of a device, in place of its peak, such as 400TFLOP/s.",
     ),
-    option("--memory-bandwidth", type=console.RATE, help="Memory bandwidth of a device, in place of its peak."),
+    option("--memory-bandwidth", type=console.RATE, help="Memory bandwidth of a device, in place of that of --gpu."),
     option(
         "--compute-scale",
         type=console.FloatRange(0, training_step.MAX_SCALE, min_open=True),

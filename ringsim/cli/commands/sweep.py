@@ -10,7 +10,7 @@ from click import option
 from ringsim import console
 from ringsim.analysis import Sweep, candidates, run_sweep
 from ringsim.cli import options
-from ringsim.libraries import LIBRARY, why_not
+from ringsim.libraries import LIBRARY, LIBRARY_ALGORITHMS, LIBRARY_TITLE, why_not
 from ringsim.limits import SWEPT_TRANSFERS
 from ringsim.network import Network
 from ringsim.report import format_sweep, sweep_notes
@@ -32,8 +32,8 @@ SIZES = console.Quantity("sizes", lambda text: console.parse_numbers(text, parse
     type=console.Name("names", options.known_algorithms, several=True),
     multiple=True,
     help="Algorithms to simulate; separate several by commas, or repeat the option [default: all, "
-    "and where a network describes NCCL its own (nccl_ring, nccl_tree, nvls) and its choice "
-    "among them (nccl)].",
+    f"and where a network describes {LIBRARY_TITLE} its own ({', '.join(LIBRARY_ALGORITHMS)}) and its choice "
+    f"among them ({LIBRARY})].",
 )
 @option(
     "--ranks",

@@ -132,14 +132,14 @@ def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | 
         start = partial(Popen, command, env=environment, cwd=request.folder or None, start_new_session=True)
         with console.ended_once(), start(stdout=stdout, stderr=stderr) as recording:
             exit_code = _ended(recording)
-        told = report.read_text(encoding="utf-8", errors="replace") if report.exists() else ""
-    first = told.partition("\n")[0]
+        report_text = report.read_text(encoding="utf-8", errors="replace") if report.exists() else ""
+    first = report_text.partition("\n")[0]
     if first.isdigit():  # the recorder's own exit code, independent of the later fate of the process
         if int(first):
             sys.exit(int(first))
         return ProgramTrace.load(output)
     if exit_code < 0:
-        raise ValueError(_crash(request, signal.Signals(-exit_code), told))
+        raise ValueError(_crash(request, signal.Signals(-exit_code), report_text))
     raise ValueError(f"{request.program}: it ended its process, as by os._exit, before it was recorded")
 
 

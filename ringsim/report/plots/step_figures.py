@@ -132,8 +132,8 @@ def draw_trace_scaling(scaling: TraceScaling) -> Figure:
     device = "GPUs" if first.computing.on_gpu else "CPUs"
     name = f"A step on {steps[0].num_ranks} to {steps[-1].num_ranks} ranks, {device}"
     figure.suptitle(name, x=0.01, ha="left", fontsize=points(15), fontweight="bold")
-    told = [*filter(None, scaling_facts(scaling)), *named_network(first.network)[:2]]
-    facts = textwrap.shorten(" · ".join(told), _FACTS_LENGTH, placeholder=" …")
+    all_facts = [*filter(None, scaling_facts(scaling)), *named_network(first.network)[:2]]
+    facts = textwrap.shorten(" · ".join(all_facts), _FACTS_LENGTH, placeholder=" …")
     figure.text(0.01, 0.888, facts, fontsize=points(10), color=palette().dark_grey)
     times, shares = figure.subplots(1, 2)
     _draw_step_times(times, steps)

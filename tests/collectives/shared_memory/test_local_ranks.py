@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from collectives.shared_memory import TOKEN_BITS, LocalRanks, OtherCallError, PeerError, TimeLimit, memory
-from collectives.shared_memory.local_ranks import CROWDED, WITH_A_CORE, patience_of
-from collectives.shared_memory.memory import ASLEEP, FOR_RANK, SLOTS, Heap, HostMemory, Segment, new_heap_file
+from collectives.shared_memory.local_ranks import DEDICATED_CORE, OVERSUBSCRIBED, poll_policy_of
+from collectives.shared_memory.memory import ON_RANK, SLEEP_STATE, SLOTS, Heap, HostMemory, Segment, new_heap_file
 from ringsim import machine
 from tests.refusals import said_by
 
@@ -49,7 +49,7 @@ def local_ranks(num_ranks: int, timeout_s: float = 60.0, is_open: bool = False) 
 
 def until_asleep(local: LocalRanks, what_for: int) -> None:
     """Wait until that rank sleeps."""
-    while local._own_words[ASLEEP] != what_for:
+    while local._own_words[SLEEP_STATE] != what_for:
         time.sleep(0.001)
 
 
@@ -82,20 +82,20 @@ def test_a_rank_wakes_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("collectives.shared_memory.local_ranks.RECHECK_S", 50.0)
     with local_ranks(3, is_open=True) as ranks, ThreadPoolExecutor(1) as thread:
         value = thread.submit(receive, ranks[0], 1, 0)
-        until_asleep(ranks[0], FOR_RANK + 1)
+        until_asleep(ranks[0], ON_RANK + 1)
         send(ranks[2], 0, 0, 1.0)  # what another one publishes does not wake it
         assert not value.done()
         time.sleep(0.05)  # it sets the flag a moment before it sleeps
         send(ranks[1], 0, 0, 2.0)
         assert value.result(20) == 2.0
-        assert ranks[0]._own_words[ASLEEP] == memory.AWAKE
+        assert ranks[0]._own_words[SLEEP_STATE] == memory.AWAKE
 
 
 def test_one_that_is_missed_looks_again() -> None:
     """A rank that publishes may not see that another one is about to sleep."""
     with local_ranks(2, is_open=True) as ranks, ThreadPoolExecutor(1) as thread:
         value = thread.submit(receive, ranks[0], 1, 0)
-        until_asleep(ranks[0], FOR_RANK + 1)
+        until_asleep(ranks[0], ON_RANK + 1)
         ranks[1]._words[0] = ranks[1]._own_words  # where it says that rank 0 is awake
         send(ranks[1], 0, 0, 3.0)
         assert value.result(20) == 3.0
@@ -124,7 +124,7 @@ class LateBeginner(list[int]):
 
     def __getitem__(self, place: int) -> int:  # type: ignore[override]
         value = super().__getitem__(place)
-        if place == memory.BEGUN + 1:
+        if place == memory.STARTED_STAMPS + 1:
             self[place] = 1 << TOKEN_BITS | TOKEN
         return value
 
@@ -153,7 +153,7 @@ def test_a_portion_waits_for_the_one_before_the_last() -> None:
         for _ in range(SLOTS):
             pass_portion(ranks[0])
         third = thread.submit(ranks[0].open_portion, TOKEN)
-        until_asleep(ranks[0], memory.FOR_A_PORTION)
+        until_asleep(ranks[0], memory.ON_PORTION)
         pass_portion(ranks[1])
         time.sleep(0.05)
         assert not third.done()
@@ -187,7 +187,7 @@ def test_more_portions_than_a_stamp_counts() -> None:
 def test_a_full_connection_wakes_as_well() -> None:
     """Nobody waits to write another byte there."""
     with local_ranks(2, is_open=True) as ranks:
-        ranks[0]._own_words[ASLEEP] = FOR_RANK + 1
+        ranks[0]._own_words[SLEEP_STATE] = ON_RANK + 1
         thread = threading.Thread(target=lambda: [ranks[1].publish(0, 0, 0) for _ in range(300_000)], daemon=True)
         thread.start()
         thread.join(60)
@@ -235,5 +235,5 @@ def test_who_polls_is_what_doctor_says(cores: float, monkeypatch: pytest.MonkeyP
     told = re.match(r"Up to (\d+) ranks have a core each, and poll while they wait, or up to (\d+) if they", advice)
     assert told, advice
     for is_beside, most in zip((False, True), map(int, told.groups()), strict=True):
-        assert patience_of(most, is_beside=is_beside) is WITH_A_CORE
-        assert patience_of(most + 1, is_beside=is_beside) is CROWDED
+        assert poll_policy_of(most, is_beside=is_beside) is DEDICATED_CORE
+        assert poll_policy_of(most + 1, is_beside=is_beside) is OVERSUBSCRIBED

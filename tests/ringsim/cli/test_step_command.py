@@ -98,6 +98,7 @@ ASKED = [
     *((f"{needed} of {reserved} GiB", H100) for needed, reserved in ((70, 80), (80, 90), (81, 90))),
     *((name, KERNELS) for name in ("81 GiB", "compiled")),
     ("plain", (*KERNELS, "--measured-step", "5ms")),
+    ("plain", (*KERNELS, "--memory-bandwidth", "1.675TB/s")),
     *((name, ON_GPUS) for name in ("uncounted", "awaiting 0", "awaiting 1")),
 ]
 

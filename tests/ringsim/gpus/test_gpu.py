@@ -142,6 +142,25 @@ def test_the_interval_is_that_of_published_steps(gpu: Gpu) -> None:
         assert found == (expected and pytest.approx(expected))
 
 
+def test_a_step_waits_for_the_slowest_gpu(gpu: Gpu) -> None:
+    """Relative to that of a host of eight; the median and the 95th percentile of many draws."""
+    spread = replace(gpu, spread=0.02)
+    draws = 1 + 0.02 * np.random.default_rng(0).standard_normal((20_000, 64))
+    for num_gpus in (1, 8, 64):
+        slowest = draws[:, :num_gpus].max(axis=1) / np.median(draws[:, :8].max(axis=1))
+        found = spread.slowness(num_gpus), spread.slowness(num_gpus, 0.95)
+        assert found == pytest.approx(np.quantile(slowest, (0.5, 0.95)), abs=5e-4)
+    assert (gpu.slowness(64), spread.slowness(8)) == (1.0, 1.0)
+    step = TracedStep((TraceEvent(TraceEventKind.COMPUTE, operators=(mm(64, 64, 1000),)),), ())
+    network = Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1.0)
+    step_s = 2 * 64 * 64 * 1000 / 0.5e9
+    for rates, is_fitted, p95 in ((spread, False, 0.95), (gpu, False, None), (spread, True, None)):
+        computing = Computing(on_gpu=True, rates=rates, is_fitted=is_fitted)
+        prediction = with_step_interval(predict_trace(traced(step, num_ranks=64), network, computing))
+        assert prediction.mean.step_s == pytest.approx(step_s * rates.slowness(64))
+        assert prediction.p95_s == (p95 and pytest.approx(step_s * rates.slowness(64, p95)))
+
+
 @pytest.mark.parametrize(
     ("name", "table"),
     [("a100", "a100-sxm-80gb"), ("h100", "h100-sxm-80gb"), ("h200", "h200-sxm"), ("b200", "b200-sxm")],

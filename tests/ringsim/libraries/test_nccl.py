@@ -271,4 +271,4 @@ def test_what_takes_no_time_is_chosen_without_a_warning() -> None:
     spec = Spec(host, 2, protocols=(Protocol("LL"), Protocol("Simple")), library=Tuning(tree_share=0.9))
     with np.errstate(divide="raise", invalid="raise"):
         choice = choose(Network("free", spec, calibration=calibration), Collective.ALL_REDUCE, 4, 0)
-    assert (choice.time_s(), choice.within) == (0.0, None)
+    assert (choice.time_s(), choice.relative_interval) == (0.0, None)

@@ -114,22 +114,20 @@ MEASURED = {
 }
 
 
-def busbw(network: Network, call: Call) -> float:
-    """Return the GB/s that nccl-tests would print."""
-    passes = (2 if call.collective == "all_reduce" else 1) * (1 - 1 / call.num_ranks)
-    return passes * call.size_bytes / predict(network, [call])[0][0] / 1e9
-
-
 def test_p5_is_near_the_medians_that_it_was_fitted_to() -> None:
-    """Of 256 MB; the most of all an all_reduce on 32 hosts, and those of one host, to which nothing was fitted."""
-    errors = {
-        (name, 2**exponent): abs(busbw(P5, Call(name, 256 * 2**20, 8 * 2**exponent, 2**exponent)) / measured - 1)
-        for name, row in MEASURED.items()
-        for exponent, measured in enumerate(row)
-    }
-    assert np.median(list(errors.values())) < 0.12
+    """Of 256 MB, without the copies of torch's calls with lists; an all_reduce across hosts is the farthest."""
+    errors = {}
+    for name, row in MEASURED.items():
+        for hosts, measured in zip((1, 2, 4, 8, 16, 32, 64), row, strict=True):
+            call = Call(name, 256_000_000, 8 * hosts, hosts)
+            passes = (2 if name == "all_reduce" else 1) * (1 - 1 / call.num_ranks)
+            copies_s = 0 if name == "all_reduce" else 0.82e-12 * call.size_bytes
+            measured_s = passes * call.size_bytes / measured / 1e9 - copies_s
+            errors[name, hosts] = abs(predict(P5, [call])[0][0] / measured_s - 1)
+    assert np.median(list(errors.values())) < 0.05
     assert max(errors.values()) < 0.5
-    assert max(error for (name, hosts), error in errors.items() if name != "all_reduce" and hosts > 1) < 0.2
+    assert max(error for (name, hosts), error in errors.items() if name != "all_reduce" or hosts == 1) < 0.2
+    assert max(error for (_, hosts), error in errors.items() if hosts == 1) < 0.03
 
 
 def test_each_step_of_a_ring_across_hosts_takes_at_least_the_overhead() -> None:

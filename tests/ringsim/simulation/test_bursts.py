@@ -8,7 +8,7 @@ from ringsim.libraries import OURS
 from ringsim.network.spec import Host, Link, Nics, Processor, Spec
 from ringsim.registry import build
 from ringsim.simulation import QueuedCall, time_queue
-from ringsim.simulation.rates import AT_ONCE
+from ringsim.simulation.rates import PEAK_RATIO
 
 RATE, BURST = 1e6, 1000
 
@@ -27,8 +27,8 @@ def chain(rounds: int) -> Schedule:
 @pytest.mark.parametrize("size", [500, 1000, 1500, 9000])
 def test_a_message_passes_at_once_as_far_as_the_burst_goes(size: int) -> None:
     """The rest goes at the rate, to which the bucket fills up meanwhile, too."""
-    at_once_s = min(size / AT_ONCE / RATE, BURST / (AT_ONCE - 1) / RATE)
-    rest_s = max(size - AT_ONCE * RATE * at_once_s, 0.0) / RATE
+    at_once_s = min(size / PEAK_RATIO / RATE, BURST / (PEAK_RATIO - 1) / RATE)
+    rest_s = max(size - PEAK_RATIO * RATE * at_once_s, 0.0) / RATE
     assert predict_time(chain(1), ports(), size) == pytest.approx(at_once_s + rest_s, rel=1e-9)
 
 

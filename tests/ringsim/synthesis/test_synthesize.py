@@ -159,7 +159,7 @@ def test_the_time_that_built_in_algorithms_have(
     monkeypatch.setattr(built_in, "time", Mock(monotonic=lambda: now_s[0]))
     options = Collective.ALL_GATHER, star(2), 4, 2**20, 10.0, OURS.runtime, simulated_s, lambda _: None
     built = built_in.BuiltInAlgorithms(*options)
-    plain = built.as_they_are(is_interrupted=is_interrupted)
+    plain = built.unchanged(is_interrupted=is_interrupted)
     if not is_interrupted:
         built.with_forms(plain)
     assert given == given_s

@@ -95,8 +95,8 @@ def test_calls_of_nccl_have_the_intervals_of_its_choice(from_logs: Network) -> N
     """
     profile = profile_of([2**24], [1.0])
     step_s = predict_ddp(profile, from_logs, 16, NCCL).step_s
-    within = choose(from_logs, Collective.ALL_REDUCE, 16, 2**26).within
-    expected = tuple(5 + factor * (step_s - 5) for factor in within.ends)
+    interval = choose(from_logs, Collective.ALL_REDUCE, 16, 2**26).relative_interval
+    expected = tuple(5 + factor * (step_s - 5) for factor in interval.ends)
     assert interval_of(from_logs, profile, 16, NCCL).ends == pytest.approx(expected)
     wild = tuple(tuple(1e9 for _ in draw) for draw in from_logs.calibration.draws)
     network = replace(from_logs, calibration=structs.replace(from_logs.calibration, draws=wild))

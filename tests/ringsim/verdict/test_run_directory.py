@@ -10,6 +10,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, run_sweep
+from ringsim.files import encode
 from ringsim.verdict.run_directory import read_directory
 from tests.ringsim.commands import invoke, printed, refused, run, written
 from tests.ringsim.made_probes import made_measurements
@@ -87,6 +88,12 @@ def test_a_file_of_each_kind(tmp_path: Path) -> None:
     assert contents.jobs["report.json"].profile == PROFILE
     assert contents.simulated["simulated.json"].bottleneck == "host0.nic0.out"
     assert (contents.simulated["explained.json"].network, contents.predicted["ddp.json"].network) == ("uniform",) * 2
+    for name, simulated in contents.simulated.items():  # as written, but for a few keys of the command's own
+        as_written = json.loads((tmp_path / name).read_text())
+        assert as_written | json.loads(json.dumps(simulated.as_dict())) == as_written
+    rows = [encode(step) for step in contents.predicted["ddp.json"].steps[1:]]
+    ddp = json.loads((tmp_path / "ddp.json").read_text())
+    assert rows == ddp["sweep"] + ddp["scaling"]
 
 
 NOT_OURS = {

@@ -16,9 +16,10 @@ from ringsim.calibration import ComparedCase, ComparedCells, Timing
 from ringsim.estimates import Estimate
 from ringsim.libraries import Call
 from ringsim.network.spec import SlowLink, SlowRank
+from ringsim.training_step import PredictedDdpStep
 from ringsim.verdict import JobReport, RunDirectory
 from ringsim.verdict.predictions import AlgorithmChoice, Bound, _choose_algorithm, all_reduce_s, attribute, scatter
-from ringsim.verdict.records import DdpPrediction, LogEntry, PredictedDdpStep, TrainingLog
+from ringsim.verdict.records import DdpPrediction, LogEntry, TrainingLog
 from ringsim.verdict.verdict import Topic, Verdict, find_straggler, judge
 from tests.ringsim.made_probes import hosts, made_measurements, one_host, without_probes
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
@@ -46,18 +47,23 @@ def on_cell(network: str, predicted_s: float, used: bool = False) -> Verdict:
     """The verdict on a time of 1.02 ms that was compared on `network`, beside a prediction for "mine"."""
     case = Timing(Call("all_reduce", 2**20, 8, 1), "nccl", (1.02e-3,), spread_s=(0.0, 1.02e-4))
     cell = ComparedCase(case, predicted_s, "", used).cell
-    prediction = DdpPrediction(PredictedDdpStep(64, 2**20, 0.02, 0.01, 0.11, 0.1), None, (), (), "mine")
+    prediction = DdpPrediction(ddp_step(64, 1, 0.01), None, (), (), {"name": "mine"})
     cells = {"compare.json": ComparedCells(network, (cell,))}
     return judge(RunDirectory("made", cells=cells, predicted={"ddp.json": prediction}))
 
 
+def ddp_step(num_ranks: int, cap: int, exposed_s: float) -> PredictedDdpStep:
+    """A predicted step of 0.1 s on one process, with caps of so many MiB."""
+    return PredictedDdpStep(
+        num_ranks=num_ranks, cap_bytes=cap * 2**20, step_s=0.1 + exposed_s, exposed_s=exposed_s, communication_s=0.02,
+        single_s=0.1, efficiency=0.1 / (0.1 + exposed_s),
+    )  # fmt: skip
+
+
 def on_ddp() -> Verdict:
     """The verdict on predictions of DDP on 64 ranks, on twice as many, and with a larger cap."""
-    few, many, large = (
-        PredictedDdpStep(num_ranks, cap * 2**20, 0.02, exposed_s, 0.1 + exposed_s, 0.1)
-        for num_ranks, cap, exposed_s in ((64, 25, 0.010), (128, 25, 0.030), (64, 100, 0.002))
-    )
-    prediction = DdpPrediction(few, 0.11, (few, large), (few, many), "mine")
+    few, many, large = (ddp_step(*step) for step in ((64, 25, 0.010), (128, 25, 0.030), (64, 100, 0.002)))
+    prediction = DdpPrediction(few, 0.11, (few, large), (few, many), {"name": "mine"})
     return judge(RunDirectory("made", predicted={"ddp.json": prediction}))
 
 

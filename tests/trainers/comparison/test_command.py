@@ -41,7 +41,7 @@ def run_comparison(_: int, arguments: list[str]) -> None:
     short = {
         "trainers.comparison.job.BLOCKS": Blocks(turns=1, number=1, least_s=1e-4),
         "trainers.comparison.recording.STEPS": 4,
-        "collectives.benchmark.call_overhead.WALKED_BYTES": 2**12,
+        "collectives.benchmark.call_overhead.TOUCHED_BYTES": 2**12,
         "ringsim.calibration.from_probes._RESAMPLED": 4,
     }
     with ExitStack() as patches:

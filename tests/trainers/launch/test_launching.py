@@ -226,7 +226,7 @@ def test_what_is_ignored_stays_so() -> None:
     """A signal that was ignored when the program was started stays ignored."""
     before, stop = signal.signal(signal.SIGUSR1, signal.SIG_IGN), StopRequest()
     try:
-        with stop.noting():
+        with stop.catching_sigusr1():
             signal.raise_signal(signal.SIGUSR1)
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -239,11 +239,11 @@ def test_the_first_signal_is_noted() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     signal.raise_signal(signal.SIGUSR1)
     early, stop = StopRequest(), StopRequest()
-    with early.noting():
+    with early.catching_sigusr1():
         assert early.number == signal.SIGUSR1
-    with stop.noting():
+    with stop.catching_sigusr1():
         assert not stop.heeded
-        with stop.heeding():
+        with stop.catching_sigterm():
             assert stop.heeded
             signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGUSR1)

@@ -11,7 +11,7 @@ from tests.trainers.models import SGD, parameters_of, small_model, take_step
 from tests.trainers.points import Points, Training
 from trainers.data_parallel import DataParallel
 from trainers.loop.config import StepConfig
-from trainers.loop.train_step import CANNOT_GO_ON, StepResult, StoppedError, TrainStep, exchange_losses
+from trainers.loop.train_step import CANNOT_CONTINUE, StepResult, StoppedError, TrainStep, exchange_losses
 
 
 def results(group: dist.ProcessGroup) -> list[StepResult]:
@@ -44,7 +44,7 @@ def told(group: dist.ProcessGroup) -> list[object]:
     heard: list[object] = [exchange_losses(group, float(rank))]
     heard.append(exchange_losses(group, 0.0, signal.SIGUSR1 if rank == 1 else 0).asked)
     try:
-        exchange_losses(group, 0.0, (signal.SIGTERM, 0, CANNOT_GO_ON)[rank])
+        exchange_losses(group, 0.0, (signal.SIGTERM, 0, CANNOT_CONTINUE)[rank])
     except StoppedError as error:
         heard.append(str(error))
     return heard

@@ -11,14 +11,15 @@ import pytest
 from msgspec import structs
 from syrupy.assertion import SnapshotAssertion
 
+from ringsim.analysis import SimulatedCollective
 from ringsim.report import step_page, token_facts
 from ringsim.report.pages.report_page import report_page
 from ringsim.report.table import DataTable, TableCell, error_cell, time_cell
 from ringsim.schedule.collective import Collective
 from ringsim.traces import TraceRequest
-from ringsim.training_step import predict_trace, with_better_steps
+from ringsim.training_step import PredictedDdpStep, predict_trace, with_better_steps
 from ringsim.verdict import JobReport, RunDirectory, judge
-from ringsim.verdict.records import DdpPrediction, LogEntry, PredictedDdpStep, SimulatedCollective, TrainingLog
+from ringsim.verdict.records import DdpPrediction, LogEntry, TrainingLog
 from tests.ringsim.commands import run
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.report.pages.headless_chromium import Browser, needs_chromium
@@ -76,10 +77,15 @@ def test_what_files_say_is_text() -> None:
     del measurements.provenance["date"]
     job = JobReport.from_dict(made_job(measurements, [made_strategy(HOSTILE, 2, 0.01, 0.1)]))
     contents = RunDirectory("made", {HOSTILE: measurements}, {HOSTILE: job}, refused={HOSTILE: HOSTILE})
-    run = SimulatedCollective(Collective.ALL_REDUCE, HOSTILE, 2, 8, 1, 2, None, None, HOSTILE, HOSTILE)
-    contents.simulated[HOSTILE] = run
-    step = PredictedDdpStep(2, 2**20, None, None, None, 1.0)
-    contents.predicted[HOSTILE] = DdpPrediction(step, None, (), (), HOSTILE)
+    hostile = {"name": HOSTILE}
+    contents.simulated[HOSTILE] = SimulatedCollective(
+        collective=Collective.ALL_REDUCE, algorithm=HOSTILE, num_ranks=2, num_steps=1, num_transfers=2, size_bytes=8,
+        described=hostile, time_s=None, busbw_bytes_per_s=None, explained={"bottleneck": hostile},
+    )  # fmt: skip
+    step = PredictedDdpStep(
+        num_ranks=2, cap_bytes=2**20, step_s=None, exposed_s=None, communication_s=None, single_s=1.0
+    )
+    contents.predicted[HOSTILE] = DdpPrediction(step, None, (), (), hostile)
     verdict = judge(contents)
     reasons = "use `ring`: x`y.json", *verdict.findings[0].reasons
     vars(verdict)["findings"] = (replace(verdict.findings[0], reasons=reasons), *verdict.findings[1:])
