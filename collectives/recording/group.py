@@ -185,11 +185,15 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 
 @contextmanager
 def recording(
-    num_ranks: int, rank: int, recorder: Recorder, groups: list[Group], begin_rank: Callable[[bool], object]
+    num_ranks: int,
+    rank: int,
+    recorder: Recorder,
+    groups: list[Group],
+    begin_rank: Callable[[bool], object] = lambda _: None,
 ) -> Iterator[None]:
     """Make this process `rank` of `num_ranks`: process groups of any backend made within the block record.
 
-    groups: gets each group when it is made. begin_rank: called before the first, with whether it is of the recorded rank.
+    groups: gets each group when it is made. begin_rank: called before the first one, with whether the rank is recorded.
     """
     make = distributed_c10d._new_process_group_helper
     asked_for: list[str] = []  # the name of the backend of the group that is being made

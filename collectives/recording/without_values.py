@@ -67,7 +67,8 @@ _OURS = str(Path(__file__).parent)
 
 class _StateOfThread(threading.local):
     def __init__(self) -> None:
-        self.in_kernel_invocation, self.enter_stack = False, []
+        self.in_kernel_invocation = False
+        self.enter_stack: list[Any] = []
 
 
 def _of_thread(name: str) -> Any:
@@ -200,7 +201,7 @@ class WithoutValues(OnPlainTensors):
         return fetched
 
     def keeping(self, broadcast: Callable[..., Any]) -> Callable[..., Any]:
-        """Return DDP's broadcast of parameters and buffers, of which those with data keep it: all ranks have the same."""
+        """Return DDP's broadcast of parameters and buffers, of which those with data keep it, as all ranks do."""
         return lambda group, tensors, *how: broadcast(group, [self._without_data(tensor) for tensor in tensors], *how)
 
     def _without_data(self, tensor: Tensor) -> Tensor:
@@ -364,9 +365,11 @@ def _are_alike(one: Tensor, other: Tensor) -> bool:
 
 
 def _source_of(tensor: Tensor) -> Tensor:
-    find, *versions = getattr(tensor, _COPIED, (lambda: None,))
-    is_copy = (source := find()) is not None and versions == [source._version, tensor._version]
-    return _source_of(source) if is_copy else tensor
+    find, *versions = getattr(tensor, _COPIED, (lambda: tensor,))
+    source: Tensor | None = find()
+    if source is None or source is tensor or versions != [source._version, tensor._version]:
+        return tensor
+    return _source_of(source)
 
 
 def _without_masks(indices: list[Tensor | None]) -> list[Tensor | None]:
