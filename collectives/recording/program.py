@@ -29,7 +29,7 @@ from collectives.recording.group import recording
 from collectives.recording.operators import kernels_of_triton
 from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
 from collectives.recording.recorder import Recorder, StreamMoment
-from collectives.recording.replacements import replaced, returning, run_within
+from collectives.recording.replacements import changed, replaced, returning, run_within
 from collectives.recording.step_counter import ForkedProcesses, StepCounter, StopRecordingError
 from collectives.recording.without_values import forget_written
 from ringsim import traces
@@ -91,6 +91,11 @@ _SINGLE_RANKS = (
     "the program sends to single ranks, as pipelines do: ringsim step will refuse this trace, since the recording of "
     "one rank does not tell what the others do"
 )
+_AVERAGER = "torch.distributed.algorithms.model_averaging.averagers.ModelAverager.__init__"
+_AVERAGING = (
+    "the program averages its parameters every few steps, after steps that warm up, and one step is recorded: give a "
+    "--steps that contains these"
+)
 _FIND_SHAPES = "torch.distributed.tensor._sharding_prop.ShardingPropagator._propagate_tensor_meta_non_cached"
 _FORK = staticmethod(ForkProcess._Popen)
 _WITHOUT_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
@@ -116,6 +121,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
     with (
         recording(request.num_ranks, request.rank, recorder, groups, counter.processes.leave_rank),
         replaced(counter.processes.replacements()),
+        replaced([changed(_AVERAGER, _warn_of_averaging)] if request.num_steps == 1 else ()),
         _as_started_by_torchrun(request),
         noting_scripts(in_eager_mode),
         compiling(recorder, in_eager_mode) if request.is_fake else not_compiling(in_eager_mode),
@@ -261,6 +267,11 @@ def _run_own(request: traces.TraceRequest, fn: Any, args: Any = (), nprocs: int 
         raise ProgramError(f"the program starts {plural(nprocs, 'rank')} itself: give --ranks {nprocs}")
     fn(request.rank % nprocs, *args)
     return SimpleNamespace(join=returning(True), processes=[])
+
+
+def _warn_of_averaging(*given: Any) -> Any:
+    warnings.warn(_AVERAGING, stacklevel=4)
+    return given
 
 
 def _refuse_rpc(*_: object, **__: object) -> NoReturn:

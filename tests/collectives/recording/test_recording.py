@@ -258,6 +258,23 @@ def test_of_processes_that_are_ranks_one_is_recorded(way: str, num_joined: int) 
     assert "give --ranks 8 --rank 0" in str(recorded(STARTS, way, str(num_joined), num_ranks=4))
 
 
+AVERAGES = """
+import warnings
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+with warnings.catch_warnings(record=True) as told:
+    averager = PeriodicModelAverager(period=4, warmup_steps=4)
+assert [str(one.message)[:31] for one in told] == ["the program averages its parame"] * (sys.argv[1] == "1")
+while True: train(1), averager.average_parameters([weights])
+"""
+
+
+@pytest.mark.parametrize(("num_steps", "num_calls"), [(1, 0), (8, 2)])
+def test_steps_that_average_parameters_are_asked_for(num_steps: int, num_calls: int) -> None:
+    """By a warning, if a single step is recorded, which may be one that warms up."""
+    steps = trace_of(HEAD + AVERAGES, str(num_steps), is_fake=True, num_steps=num_steps).steps
+    assert sum(len(step.calls) for step in steps) == num_calls
+
+
 @pytest.mark.parametrize(("num_ranks", "size_bytes"), [(4, 32), (16, 0)])
 def test_nccl_exchanges_equal_parts_and_leaves_what_remains(num_ranks: int, size_bytes: int) -> None:
     """Of a count that is no multiple of the ranks, NCCL exchanges the equal parts and leaves the rest."""
