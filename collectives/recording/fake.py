@@ -40,6 +40,7 @@ _FILES = *(f"os.{name}" for name in _OF_OS), *(f"shutil.{name}" for name in (*_C
 _SET, _BEGIN_LOADING = DataLoader.__setattr__, dataloader._BaseDataLoaderIter.__init__
 _NO_WORKERS = {"timeout": 0, "persistent_workers": False, "prefetch_factor": None, "multiprocessing_context": None}
 SAVED: dict[str, bytes] = {}  # by path, instead of files
+_SENT: dict[int, bytes] = {}  # what was last saved in memory, by its size
 _FAKE = "torch._subclasses.fake_tensor.FakeTensor"
 _LARGEST = 2**43  # bytes of a storage, and of the places at which storages begin
 _MAP_NORESERVE = 0x4000  # Linux's; Python has it from 3.13 on
@@ -79,6 +80,8 @@ def without_data(in_worker: Callable[[], Any], is_balanced: bool = False) -> Ite
 def _of_values(values: WithoutValues) -> Iterator[Replacement]:
     yield f"{_FAKE}.numpy", lambda tensor, **_: values.array_of(tensor)
     yield f"{_FAKE}.__format__", _formatted
+    name = "torch.distributed._broadcast_coalesced"
+    yield name, values.keeping(resolve_name(name))
     for kind in ("Map", "Iterable"):
         fetch = f"torch.utils.data._utils.fetch._{kind}DatasetFetcher.fetch"
         yield fetch, values.loading(resolve_name(fetch))
@@ -212,6 +215,7 @@ def _save(thing: Any, file: Any, *args: Any, **options: Any) -> None:
     """Save only in memory: what is saved there has shapes, and files of the program stay as they are."""
     if isinstance(file, BytesIO):
         _SAVE(thing, file, *args, **options)
+        _SENT[file.getbuffer().nbytes] = file.getvalue()
     elif path := _path_of(file):
         SAVED[path] = b""
         with suppress(Exception):  # then it cannot be loaded again
@@ -223,6 +227,8 @@ def _load(file: Any, map_location: Any = None, **options: Any) -> Any:
     """Load, and map what was saved in memory, which has no storages that torch could map."""
     if (saved := SAVED.get(_path_of(file))) is not None:
         file, options = BytesIO(saved), {**options, "mmap": None}
+    elif isinstance(file, BytesIO) and not file.getvalue().strip(b"\1"):  # unknown bytes that another rank sends
+        file = BytesIO(_SENT.get(file.getbuffer().nbytes, file.getvalue()))
     loaded = _LOAD(file, map_location, **options)
     if isinstance(file, BytesIO) and isinstance(map_location, str | torch.device):
         return tree_map_only(Tensor, lambda tensor: tensor.to(map_location), loaded)

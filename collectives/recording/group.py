@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -184,10 +184,16 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 
 
 @contextmanager
-def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]) -> Iterator[None]:
+def recording(
+    num_ranks: int,
+    rank: int,
+    recorder: Recorder,
+    groups: list[Group],
+    begin_rank: Callable[[bool], object] = lambda _: None,
+) -> Iterator[None]:
     """Make this process `rank` of `num_ranks`: process groups of any backend made within the block record.
 
-    groups: gets each group when it is made.
+    groups: gets each group when it is made. begin_rank: called before the first one, with whether the rank is recorded.
     """
     make = distributed_c10d._new_process_group_helper
     asked_for: list[str] = []  # the name of the backend of the group that is being made
@@ -204,6 +210,8 @@ def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]
             if (name := name.rpartition(":")[2]) not in dist.Backend.backend_list:
                 raise AssertionError(f"Unknown c10d backend type {name.upper()}")  # as torch says
         size, group_rank = (num_ranks, rank) if size < 0 else (size, group_rank)  # which MPI would know
+        if not groups:
+            begin_rank(group_rank == (rank if size == num_ranks else 0))
         if not ranks and (group_rank, size) != (rank, num_ranks):
             asked = (
                 f"the program makes itself rank {group_rank} of {size}, and is recorded as rank {rank} of {num_ranks}"

@@ -187,7 +187,7 @@ def _moved(tensor: Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> Any
     options = {"non_blocking": non_blocking, "memory_format": memory_format or torch.preserve_format}
     if device is None or device == device_of(tensor):
         return _TO(tensor, dtype=dtype or tensor.dtype, copy=copy, **options)
-    if active_fake_mode() is None:
+    if active_fake_mode() is None and not isinstance(tensor, FakeTensor):
         return with_data(device, _TO, tensor, dtype=dtype or tensor.dtype, copy=True, **options)
     device = FROM_PYTHON if device == CPU else device
     return torch.ops.aten._to_copy(tensor, dtype=dtype, device=device, **options)

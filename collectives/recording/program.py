@@ -30,7 +30,7 @@ from collectives.recording.operators import kernels_of_triton
 from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
 from collectives.recording.recorder import Recorder, StreamMoment
 from collectives.recording.replacements import replaced, returning, run_within
-from collectives.recording.step_counter import StepCounter, StopRecordingError
+from collectives.recording.step_counter import ForkedProcesses, StepCounter, StopRecordingError
 from collectives.recording.without_values import forget_written
 from ringsim import traces
 from ringsim.measurements import provenance
@@ -114,7 +114,8 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
     in_eager_mode: list[str] = []  # what is not recorded as it is compiled
     counter = StepCounter(recorder, request.num_steps, request.is_fake, give_up)
     with (
-        recording(request.num_ranks, request.rank, recorder, groups),
+        recording(request.num_ranks, request.rank, recorder, groups, counter.processes.leave_rank),
+        replaced(counter.processes.replacements()),
         _as_started_by_torchrun(request),
         noting_scripts(in_eager_mode),
         compiling(recorder, in_eager_mode) if request.is_fake else not_compiling(in_eager_mode),
@@ -129,7 +130,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         patch.object(threading, "excepthook", failures.append),
     ):
         try:
-            _run(request, recorder)
+            _run(request, recorder, counter.processes)
         except StopRecordingError:
             pass
         except ProgramError:
@@ -167,8 +168,8 @@ def _require_steps(counter: StepCounter, request: traces.TraceRequest) -> None:
     )
 
 
-def _run(request: traces.TraceRequest, recorder: Recorder) -> None:
-    """Run the program, and join its threads as Python does."""
+def _run(request: traces.TraceRequest, recorder: Recorder, processes: ForkedProcesses) -> None:
+    """Run the program, and join its threads and processes as Python does."""
     try:
         if request.is_module:
             runpy.run_module(request.program, run_name="__main__", alter_sys=True)
@@ -177,6 +178,8 @@ def _run(request: traces.TraceRequest, recorder: Recorder) -> None:
         for thread in threading.enumerate():
             if not thread.daemon and thread is not threading.main_thread():
                 thread.join()
+        if not recorder.steps:
+            processes.join()
     except SystemExit as ended:
         if ended.code not in (None, 0):
             cause = f" after {_told(ended.__context__, request, recorder)}" if ended.__context__ else ""

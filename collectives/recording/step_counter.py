@@ -11,8 +11,9 @@ import threading
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from mmap import mmap
+from multiprocessing.process import BaseProcess
 from statistics import median_low
 from typing import Any, NamedTuple, NoReturn, Self
 
@@ -22,6 +23,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from collectives.recording.operators import OperatorWatch
 from collectives.recording.recorder import Recorder
+from collectives.recording.replacements import Replacement
 from ringsim.traces import StepMemory, TracedStep
 from ringsim.units import plural
 
@@ -45,14 +47,17 @@ class StopRecordingError(BaseException):
 
 
 class ForkedProcesses:
-    """The processes that the program forks, to load data or to log, but not to train.
+    """The processes that the program forks, to load data, to log, or as its ranks, but not to train.
 
+    A rank that makes the first process group ends there. Where the program waits for the recorded one, this process
+    runs its function.
     have_trained: whether an optimizer has made a step in one of them; known in all of them.
     """
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._shared = mmap(-1, 1)
+        self._shared = memoryview(mmap(-1, 16)).cast("q")  # whether they have trained, and the pid of the recorded rank
+        self._functions: dict[BaseProcess, dict[str, Any]] = {}  # with their arguments
 
     @property
     def is_forked(self) -> bool:
@@ -61,6 +66,37 @@ class ForkedProcesses:
     @property
     def have_trained(self) -> bool:
         return self._shared[0] > 0
+
+    def replacements(self) -> Iterator[Replacement]:
+        """Yield replacements for the methods by which the program starts and joins processes."""
+        start, join = BaseProcess.start, BaseProcess.join
+
+        def started(process: Any) -> None:
+            self._functions[process] = {name: getattr(process, name) for name in ("_target", "_args", "_kwargs")}
+            start(process)  # which deletes them
+
+        def joined(process: Any, timeout: float | None = None) -> None:
+            join(process, timeout)
+            if self._shared[1] == process.pid:
+                self._shared[1] = 0
+                vars(process).update(self._functions[process])
+                process.run()
+
+        yield "multiprocessing.process.BaseProcess.start", started
+        yield "multiprocessing.process.BaseProcess.join", joined
+
+    def join(self) -> None:
+        """Wait for processes at the end of the program, as Python does."""
+        for process in self._functions:
+            if not process.daemon:
+                process.join()
+
+    def leave_rank(self, is_recorded: bool) -> None:
+        """End this process, if it is forked, and let its parent run its function if it is the recorded rank."""
+        if self.is_forked:
+            self._shared[1] = os.getpid() if is_recorded else self._shared[1]
+            sys.stdout.flush()
+            os._exit(0)
 
     def refuse_training(self) -> NoReturn:
         """End this forked process; its parent reports the error."""

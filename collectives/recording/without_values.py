@@ -1,6 +1,7 @@
 """`WithoutValues`: the values of tensors without data, and the integers that have data."""
 
 import sys
+import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -38,12 +39,14 @@ _INTO = *_WRITING, aten.index_add.default, aten.index_add_.default
 _SPACED = aten.linspace.default, aten.logspace.default, aten.arange.default, aten.arange.start, aten.arange.start_step
 _EMPTY = aten.empty.memory_format  # of few fractions, which `uniform_` then draws, such as the change of a colour
 _ZEROS = aten.zeros.default  # of a single fraction, to which a program adds whether a gradient has overflowed
-_MAKING = *_SPACED, aten.rand.default, aten.rand.generator, aten.full.default, _EMPTY, _ZEROS
+_ONES = aten.ones.default  # of few fractions, such as the sizes of an image by which boxes are scaled
+_MAKING = *_SPACED, aten.rand.default, aten.rand.generator, aten.full.default, _EMPTY, _ZEROS, _ONES
 # Operators on booleans whose outcome is this value if one operand is, as in a loop that generates until a length.
 _ABSORBING = {
     **dict.fromkeys((aten.bitwise_and.Tensor, aten.logical_and.default), False),
     **dict.fromkeys((aten.bitwise_or.Tensor, aten.logical_or.default), True),
 }
+_COPYING = aten.clone.default, aten.nan_to_num.default  # whose outcomes are equal if their operands are
 _UNSCALING = aten._amp_foreach_non_finite_check_and_unscale_.default
 # Functions by which torch's operators in Python make tensors; programs replace them to choose a device or a dtype.
 _FACTORIES = {name: getattr(torch, name) for name in ("empty", "zeros", "ones", "full", "arange", "tensor", "eye")}
@@ -51,7 +54,7 @@ _FACTORIES = {name: getattr(torch, name) for name in ("empty", "zeros", "ones", 
 INTEGERS = torch.bool, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64
 MAX_INTEGERS = 2**22
 MAX_FRACTIONS = 2**16
-MAX_MADE = {_EMPTY: 64, _ZEROS: 1}  # fractions of these operators
+MAX_MADE = {_EMPTY: 64, _ZEROS: 1, _ONES: 16}  # fractions of these operators
 MAX_READS = 100_000  # by one line, before another line reads: a loop that waits for other values
 MAX_ON_HOST = 2**27  # of a data set, if the model is on a GPU
 _META = torch.device("meta")
@@ -62,10 +65,24 @@ _COPIED = "_copied"  # attribute of a copy: what was copied, and the versions of
 _OURS = str(Path(__file__).parent)
 
 
+class _StateOfThread(threading.local):
+    def __init__(self) -> None:
+        self.in_kernel_invocation = False
+        self.enter_stack: list[Any] = []
+
+
+def _of_thread(name: str) -> Any:
+    """Return an attribute of a mode that each thread has for itself; torch has one, which another thread may change."""
+    return property(lambda mode: getattr(mode._state, name), lambda mode, value: setattr(mode._state, name, value))
+
+
 class CachingFakeMode(FakeTensorMode):
     """A FakeTensorMode that knows outcomes by a quicker key than torch's, and makes their tensors quicker."""
 
+    in_kernel_invocation, enter_stack = _of_thread("in_kernel_invocation"), _of_thread("enter_stack")
+
     def __init__(self) -> None:
+        self._state = _StateOfThread()
         super().__init__(allow_non_fake_inputs=True)
         self._entries: dict[Any, Any] = {}  # torch's
         self._attributes: dict[str, Any] = {}  # of each FakeTensor but for its device
@@ -173,8 +190,8 @@ class WithoutValues(OnPlainTensors):
         """Return the function of a data loader that fetches a batch, within which all tensors have data."""
 
         def without(tensor: Tensor) -> Tensor:
-            is_large = _has_fractions(tensor) and tensor.numel() > MAX_FRACTIONS and not is_unknown(tensor)
-            return self._mode.new(tensor, tensor.shape, tensor.stride()) if is_large else tensor
+            is_large = _has_fractions(tensor) and tensor.numel() > MAX_FRACTIONS
+            return self._without_data(tensor) if is_large else tensor
 
         @wraps(fetch)
         def fetched(*args: Any) -> Any:
@@ -182,6 +199,13 @@ class WithoutValues(OnPlainTensors):
                 return tree_map_only(Tensor, without, fetch(*args))
 
         return fetched
+
+    def keeping(self, broadcast: Callable[..., Any]) -> Callable[..., Any]:
+        """Return DDP's broadcast of parameters and buffers, of which those with data keep it, as all ranks do."""
+        return lambda group, tensors, *how: broadcast(group, [self._without_data(tensor) for tensor in tensors], *how)
+
+    def _without_data(self, tensor: Tensor) -> Tensor:
+        return tensor if is_unknown(tensor) else self._mode.new(tensor, tensor.shape, tensor.stride())
 
     def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         if func is DEVICE:
@@ -296,7 +320,7 @@ def _value_of(tensor: Tensor) -> Any:
 
 def _compared(outcome: Any, func: OpOverload, args: tuple[Any, ...]) -> Any:
     """Note the outcome of a comparison, such as `norm > 10`, for the values that are read, and the source of a copy."""
-    if func is aten.clone.default and not outcome.is_inference():
+    if func in _COPYING and not outcome.is_inference():
         setattr(outcome, _COPIED, (weakref.ref(args[0]), args[0]._version, outcome._version))
     if type(outcome) is not FakeTensor or outcome.dtype is not torch.bool:
         return outcome
@@ -336,9 +360,16 @@ def _absorbed(value: bool, args: Any) -> Any:
 
 
 def _are_alike(one: Tensor, other: Tensor) -> bool:
-    """Whether a tensor is the other, or a copy that no operator has changed; nor does a broadcast change it."""
-    source, *versions = getattr(other, _COPIED, (lambda: None,))
-    return one is other or (source() is one and versions == [one._version, other._version])
+    """Whether tensors are copies of one that no operator has changed since; nor does a broadcast change them."""
+    return _source_of(one) is _source_of(other)
+
+
+def _source_of(tensor: Tensor) -> Tensor:
+    find, *versions = getattr(tensor, _COPIED, (lambda: tensor,))
+    source: Tensor | None = find()
+    if source is None or source is tensor or versions != [source._version, tensor._version]:
+        return tensor
+    return _source_of(source)
 
 
 def _without_masks(indices: list[Tensor | None]) -> list[Tensor | None]:

@@ -236,6 +236,28 @@ def test_ranks_that_the_program_spawns_are_recorded() -> None:
     assert told in str(recorded(SPAWNS, "0", "16", rank=3))
 
 
+STARTS = f"""{IMPORTS}
+def main(rank, size):
+    dist.init_process_group("gloo", rank=rank, world_size=size)
+    weights = nn.Parameter(torch.ones(size))
+    optimizer = torch.optim.SGD([weights])
+    while True: optimizer.zero_grad(), dist.all_reduce(torch.ones(size)), optimizer.step()
+if __name__ == "__main__":
+    multiprocessing.set_start_method(sys.argv[1])
+    ranks = [multiprocessing.Process(target=main, args=(rank, 8)) for rank in range(8)]
+    for rank in ranks: rank.start()
+    for rank in ranks[:int(sys.argv[2])]: rank.join()
+"""
+
+
+@pytest.mark.parametrize(("way", "num_joined"), [("spawn", 8), ("fork", 0)])
+def test_of_processes_that_are_ranks_one_is_recorded(way: str, num_joined: int) -> None:
+    """The program joins them, or Python does at its end; a job of another size is refused with the number to give."""
+    (step,) = trace_of(STARTS, way, str(num_joined), rank=5, is_fake=True).steps
+    assert [(call.collective, call.size_bytes) for call in step.calls] == [("all_reduce", 32)]
+    assert "give --ranks 8 --rank 0" in str(recorded(STARTS, way, str(num_joined), num_ranks=4))
+
+
 @pytest.mark.parametrize(("num_ranks", "size_bytes"), [(4, 32), (16, 0)])
 def test_nccl_exchanges_equal_parts_and_leaves_what_remains(num_ranks: int, size_bytes: int) -> None:
     """Of a count that is no multiple of the ranks, NCCL exchanges the equal parts and leaves the rest."""
