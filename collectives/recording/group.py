@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -185,11 +185,7 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 
 @contextmanager
 def recording(
-    num_ranks: int,
-    rank: int,
-    recorder: Recorder,
-    groups: list[Group],
-    begin_rank: Callable[[bool], object] = lambda _: None,
+    num_ranks: int, rank: int, recorder: Recorder, groups: list[Group], begin_rank: Any = None
 ) -> Iterator[None]:
     """Make this process `rank` of `num_ranks`: process groups of any backend made within the block record.
 
@@ -210,7 +206,7 @@ def recording(
             if (name := name.rpartition(":")[2]) not in dist.Backend.backend_list:
                 raise AssertionError(f"Unknown c10d backend type {name.upper()}")  # as torch says
         size, group_rank = (num_ranks, rank) if size < 0 else (size, group_rank)  # which MPI would know
-        if not groups:
+        if begin_rank and not groups:
             begin_rank(group_rank == (rank if size == num_ranks else 0))
         if not ranks and (group_rank, size) != (rank, num_ranks):
             asked = (

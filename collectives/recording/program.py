@@ -92,10 +92,7 @@ _SINGLE_RANKS = (
     "one rank does not tell what the others do"
 )
 _AVERAGER = "torch.distributed.algorithms.model_averaging.averagers.ModelAverager.__init__"
-_AVERAGING = (
-    "the program averages its parameters every few steps, after steps that warm up, and one step is recorded: give a "
-    "--steps that contains these"
-)
+_AVERAGING = "the program averages its parameters every few steps, after a warm-up: give a --steps that contains both"
 _FIND_SHAPES = "torch.distributed.tensor._sharding_prop.ShardingPropagator._propagate_tensor_meta_non_cached"
 _FORK = staticmethod(ForkProcess._Popen)
 _WITHOUT_VALUES = (DataDependentOutputException, DynamicOutputShapeException)

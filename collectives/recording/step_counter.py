@@ -87,9 +87,8 @@ class ForkedProcesses:
 
     def join(self) -> None:
         """Wait for processes at the end of the program, as Python does."""
-        for process in self._functions:
-            if not process.daemon:
-                process.join()
+        for process in [one for one in self._functions if not one.daemon]:
+            process.join()
 
     def leave_rank(self, is_recorded: bool) -> None:
         """End this process, if it is forked, and let its parent run its function if it is the recorded rank."""
