@@ -47,7 +47,7 @@ class SimulatedCollective(OpenRecord, frozen=True, kw_only=True):
 
     @property
     def network(self) -> str:
-        return str((self.described or {}).get("name", Network.UNIFORM))
+        return Network.name_in(self.described)
 
     @property
     def bottleneck(self) -> str:

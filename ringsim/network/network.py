@@ -1,7 +1,7 @@
 """`Network`: the costs of messages and reductions between ranks, and the timings it was calibrated from."""
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Self
@@ -150,6 +150,11 @@ class Network:
         for name, value in costs._asdict().items():
             require_number(value, name)
         return cls(cls.UNIFORM, costs.spec)
+
+    @classmethod
+    def name_in(cls, described: Mapping[str, Any] | None) -> str:
+        """Return the name of the network of which `as_dict` gave this."""
+        return str((described or {}).get("name", cls.UNIFORM))
 
     def __repr__(self) -> str:
         if costs := self.message_costs:

@@ -219,7 +219,7 @@ class DdpPrediction(OpenRecord, frozen=True):
 
     @property
     def network(self) -> str:
-        return str((self.described or {}).get("name", Network.UNIFORM))
+        return Network.name_in(self.described)
 
     @property
     def steps(self) -> tuple[PredictedDdpStep, ...]:
