@@ -59,7 +59,7 @@ def test_hosts_with_names_count_as_well() -> None:
 
 def test_simulations_formulas_and_steps_agree() -> None:
     """With a network of hosts that have the slower NICs on any number of hosts."""
-    for num_hosts, share in ((2, 0.86), (64, 0.12)):
+    for num_hosts, share in ((2, 0.81), (64, 0.085)):
         plain = slower(P5, share)
         ring = ring_all_reduce(8 * num_hosts)
         assert predict_time(ring, P5, SIZE) == pytest.approx(predict_time(ring, plain, SIZE))
@@ -68,7 +68,7 @@ def test_simulations_formulas_and_steps_agree() -> None:
             assert predict(P5, [call])[0] == pytest.approx(predict(plain, [call])[0])
         plans = [choose(network, Collective.ALL_REDUCE, 8 * num_hosts, SIZE) for network in (P5, plain)]
         assert plans[0].time_s() == pytest.approx(plans[1].time_s())
-    every = [choose(network, Collective.ALL_TO_ALL, 2048, SIZE).time_s() for network in (P5, slower(P5, 0.12))]
+    every = [choose(network, Collective.ALL_TO_ALL, 2048, SIZE).time_s() for network in (P5, slower(P5, 0.085))]
     assert every[0] == pytest.approx(every[1])
 
 
@@ -77,7 +77,7 @@ def test_a_group_of_a_step_has_the_rate_of_its_own_hosts(library: str) -> None:
     """Of two hosts in a job of 64, also if it is simulated with the groups that communicate at the same time."""
     group = range(16)
     times = []
-    for network in (P5, slower(P5, 0.86), slower(P5, 0.12)):
+    for network in (P5, slower(P5, 0.81), slower(P5, 0.085)):
         calls = GroupCalls(network, 512, LIBRARIES[library], group)
         times.append(calls.call_alone_s(call_of("all_gather", SIZE, 4)))
     assert times[0] == pytest.approx(times[1])
@@ -115,7 +115,7 @@ MEASURED = {
 
 
 def test_p5_is_near_the_medians_that_it_was_fitted_to() -> None:
-    """Of 256 MB, without the copies of torch's calls with lists; an all_reduce across hosts is the farthest."""
+    """Of 256 MB, without the copies of torch's calls with lists."""
     errors = {}
     for name, row in MEASURED.items():
         for hosts, measured in zip((1, 2, 4, 8, 16, 32, 64), row, strict=True):
@@ -124,9 +124,8 @@ def test_p5_is_near_the_medians_that_it_was_fitted_to() -> None:
             copies_s = 0 if name == "all_reduce" else 0.82e-12 * call.size_bytes
             measured_s = passes * call.size_bytes / measured / 1e9 - copies_s
             errors[name, hosts] = abs(predict(P5, [call])[0][0] / measured_s - 1)
-    assert np.median(list(errors.values())) < 0.05
-    assert max(errors.values()) < 0.5
-    assert max(error for (name, hosts), error in errors.items() if name != "all_reduce" or hosts == 1) < 0.2
+    assert np.median(list(errors.values())) < 0.03
+    assert max(errors.values()) < 0.14
     assert max(error for (_, hosts), error in errors.items() if hosts == 1) < 0.03
 
 
