@@ -121,7 +121,7 @@ def new_segment_file(slot_bytes: int) -> int:
 
 
 def require_free(size_bytes: int) -> None:
-    """Raise OSError if there is less memory: Linux allocates a file's memory even if it has to kill processes for it."""
+    """Raise OSError if less memory is free: Linux allocates a file's, even if it has to kill processes for it."""
     if size_bytes > (free := free_bytes()):
         raise OSError(f"{format_size(size_bytes)} are needed, and {format_size(free)} of memory is free")
 

@@ -135,9 +135,10 @@ def test_a_segment_keeps_its_length() -> None:
 def test_without_memory_nothing_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """OSError, and no file descriptor more than before."""
     before = open_files()
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+    with monkeypatch.context() as patch:
         patch.setattr(os, "ftruncate", Mock(side_effect=OSError(28, "No space left on device")))
-        new_segment_file(4096)
+        with pytest.raises(OSError, match="No space left"):
+            new_segment_file(4096)
     monkeypatch.setattr(memory, "free_bytes", lambda: 100.0)
     with pytest.raises(OSError, match="of memory is free"):
         new_segment_file(4096)
