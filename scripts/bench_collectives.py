@@ -1,4 +1,4 @@
-"""Compare our collectives with torch.distributed's and a plain ring, on several numbers of ranks."""
+"""Compare our collectives with torch.distributed's, a plain ring and the limit, on several numbers of ranks."""
 
 import statistics
 import tempfile
@@ -7,23 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-import torch
-from torch.utils.benchmark import Timer
 
 from collectives.benchmark.table import ratio, rival_of
 from collectives.probes import provenance
 from ringsim.console import OneLineCommand, parse_numbers, run_local_ranks
-from ringsim.measurements import PLAIN_RING, TORCH, CollectiveTimes, Measurements
+from ringsim.measurements import LIMIT, PLAIN_RING, TORCH, CollectiveTimes, Measurements
 from ringsim.registry import ALGORITHMS
 from ringsim.schedule import Collective
+from ringsim.text_table import align_columns
 from ringsim.units import format_size
 
 BENCHMARK = ["-m", "collectives.benchmark", "--cell-time", "300ms"]
 BEST = "best of these"
 LARGE = ("-b", "1MiB", "-e", "64MiB")
 MIB = 2**20
-COPY_S = 0.3  # for which copies of one size are timed
-COPY_HEAD = f"{'ranks':>7}  {'algorithm':<20} {'size':>7} {'ratio':>6}"
+LIMIT_HEAD = ("ranks", "algorithm", "size", "ratio")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +88,7 @@ TARGETS = (
         )
     ),
 )
-ALL_REDUCE = TARGETS[2]
-_RIVALS = {TORCH: "torch.distributed", PLAIN_RING: "a plain ring"}
+_RIVALS = {TORCH: "torch.distributed", PLAIN_RING: "a plain ring", LIMIT: "the limit"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,21 +149,19 @@ def _row(algorithm: str, ranks: str, ratios: Sequence[Ratio]) -> str:
     return f"{ranks:>7}  {algorithm:<20} {len(ratios):>5} {mean:>6.3f} {worst.value:>6.3f}  {where}"
 
 
-def copy_s(size_bytes: int) -> float:
-    """Return the median seconds of a `copy_` of that many bytes in this process, with one thread."""
-    tensors = {name: torch.ones(size_bytes, dtype=torch.uint8) for name in ("source", "target")}
-    median_s: float = Timer("target.copy_(source)", globals=tensors).blocked_autorange(min_run_time=COPY_S).median
-    return median_s
-
-
-def over_copies(files: Sequence[Measurements]) -> str:
-    """Return a row for each large all_reduce of ours: its time relative to a copy of its bytes, measured now."""
-    rows = ["# all_reduce float32, from 1 MiB: ours over copy_ of the same bytes in one process", COPY_HEAD]
-    for one in (times for file in files for times in file.collectives):
-        if one.algorithm not in _RIVALS and one.size_bytes >= MIB:
-            times = one.median_s / copy_s(one.size_bytes)
-            rows.append(f"{one.num_ranks:>7}  {one.algorithm:<20} {format_size(one.size_bytes):>7} {times:>6.2f}")
-    return "\n".join(rows)
+def over_limit(results: Sequence[tuple[Target, Sequence[Measurements]]]) -> str:
+    """Return a row for each large size of the targets of which the limit was measured: our time over it."""
+    lines = ["# from 1 MiB: ours over the limit of the memory that the ranks share"]
+    for target, files in results:
+        rows = [
+            (str(own.num_ranks), own.algorithm, format_size(own.size_bytes), f"{quotient:.2f}")
+            for times in (file.collectives for file in files)
+            for own in times
+            if own.algorithm not in _RIVALS and own.size_bytes >= MIB
+            if (quotient := ratio(own, rival_of(own, times, LIMIT))) is not None
+        ]
+        lines += ["", f"# {target.title}", *align_columns([LIMIT_HEAD, *rows], "rlrr")] if rows else []
+    return "\n".join(lines)
 
 
 def arguments(target: Target, algorithms: Sequence[str], quick: bool, shared: bool, file: Path) -> list[str]:
@@ -208,9 +203,9 @@ def main(
                 file = (output or Path(folder)) / f"target{index}-ranks{num_ranks}.json"
                 run_local_ranks(num_ranks, arguments(target, algorithms, quick, shared, file), quiet=True)
                 measured[target].append(Measurements.load(file))
-    click.echo(format_targets(list(measured.items())))
-    if shared and ALL_REDUCE in measured:
-        click.echo(f"\n{over_copies(measured[ALL_REDUCE])}")
+    results = list(measured.items())
+    click.echo(format_targets(results))
+    click.echo(f"\n{over_limit(results)}")
 
 
 if __name__ == "__main__":

@@ -155,6 +155,14 @@ class Buffers:
             return cls(data, input_, input_[own] if case.in_place else new(case.share))
         return cls(data, input_, input_ if case.in_place else new(len(data)))
 
+    @classmethod
+    def of_all(cls, pattern: Pattern) -> list[Self]:
+        """Return the filled tensors of every rank."""
+        everyone = [cls.of(pattern, rank) for rank in range(pattern.case.num_ranks)]
+        for own in everyone:
+            own.refill()
+        return everyone
+
     def refill(self) -> None:
         if self.input is not self.data:
             self.input.copy_(self.data)
@@ -172,6 +180,7 @@ class Buffers:
 
 COLLECTIVES = {function.name.removesuffix("_single"): collective for collective, function in FIRST.items()}
 COPIES = 6  # of the largest tensor: data, buffers, expected results, and those of the algorithms and of Gloo
+LIMIT_COPIES = 2  # likewise, of each rank, all on rank 0
 MAX_TRANSFERS = 100_000  # of a recorded run; a line of JSON for each of their times
 
 
@@ -184,7 +193,8 @@ class BenchmarkPlan:
     in_place: the kinds to time; an all_to_all is never in place.
     iterations: None for as many as fit into `cell_time_s`.
     calls: in a row per iteration; None for as many as take 50 ms.
-    plain_ring: also time a ring of isend and irecv. shared: allocate tensors by `collectives.empty`.
+    plain_ring: also time a ring of isend and irecv. limit: also time the limit of the memory that the ranks share.
+    shared: allocate tensors by `collectives.empty`.
     probes: for `ringsim calibrate`. record: a run of each algorithm, for `ringsim compare`.
     """
 
@@ -198,6 +208,7 @@ class BenchmarkPlan:
     warm_up: int = 2
     cell_time_s: float = 1.0
     plain_ring: bool = False
+    limit: bool = False
     shared: bool = False
     probes: bool = False
     record: bool = False
@@ -232,7 +243,8 @@ class BenchmarkPlan:
             pattern(case)
         if self.record and num_ranks == 1:
             raise ValueError("--record: needs at least 2 ranks; 1 has nothing to send")
-        require_installed_memory(f"size {largest} B on {ranks_here} ranks", COPIES * largest * ranks_here)
+        copies = COPIES + (LIMIT_COPIES if self.limit else 0)
+        require_installed_memory(f"size {largest} B on {ranks_here} ranks", copies * largest * ranks_here)
 
 
 def growing_sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:

@@ -95,6 +95,11 @@ _duration = partial(click.option, type=console.TIME, callback=_positive)
 @click.option("--in-place/--out-of-place", default=None, help="Time only this half of the table [default: both].")
 @click.option("--plain-ring", is_flag=True, help="Also time a hand-written ring of isend and irecv, for sums.")
 @click.option(
+    "--limit/--no-limit",
+    default=None,
+    help="Also time the limit of the memory that all ranks share [default: without --probes].",
+)
+@click.option(
     "--shared", is_flag=True, help="Allocate the tensors with collectives.empty, so that they are not copied."
 )
 @click.option("--probes", is_flag=True, help="Probe messages and additions first, for ringsim calibrate.")
@@ -121,6 +126,7 @@ def main(
     end: int,
     factor: int,
     in_place: bool | None,
+    limit: bool | None,
     transport: str | None,
     gloo_thread_policy: runtime.GlooThreadPolicy,
     timeout_s: float,
@@ -134,8 +140,9 @@ def main(
     Start it with torchrun: torchrun --nproc-per-node 4 -m collectives.benchmark
     """
     console.require_one_stdout(as_json, output)
+    limit = not rest["probes"] if limit is None else limit  # what is calibrated needs no limit
     places = (False, True) if in_place is None else (in_place,)
-    plan = BenchmarkPlan(sizes_bytes=growing_sizes(begin, end, factor), in_place=places, **rest)
+    plan = BenchmarkPlan(sizes_bytes=growing_sizes(begin, end, factor), in_place=places, limit=limit, **rest)
     num_ranks = console.num_ranks(START)
     plan.check(num_ranks, console.ranks_here())
     if output is not None and output != console.STDOUT:

@@ -13,12 +13,13 @@ from msgspec.structs import replace
 import collectives
 from collectives.benchmark.call_overhead import probe_calls
 from collectives.benchmark.case import BenchmarkCase, BenchmarkPlan, Buffers, Pattern, pattern
+from collectives.benchmark.memory_limit import memory_limit
 from collectives.benchmark.transfer_log import gather, record_runs
 from collectives.calls import FIRST
 from collectives.probes import Blocks, places_of, probe, provenance
 from collectives.runtime import naming_failures, transport_in_use
 from ringsim.console import Progress
-from ringsim.measurements import PLAIN_RING, TORCH, CollectiveTimes, Measurements, pooled
+from ringsim.measurements import LIMIT, PLAIN_RING, TORCH, CollectiveTimes, Measurements, pooled
 from ringsim.schedule import Collective
 
 Run = Callable[[Buffers], object]  # does a collective once, on one rank; all ranks call the same
@@ -72,7 +73,12 @@ def _implementations(case: BenchmarkCase, plan: BenchmarkPlan, group: dist.Proce
     for algorithm in plan.algorithms_for(case.collective):
         runs[algorithm] = call_of(collectives, case, group, algorithm=algorithm)
     plain = plain_ring(case, group) if plan.plain_ring else None
-    return runs | ({PLAIN_RING: plain} if plain else {})
+    runs |= {PLAIN_RING: plain} if plain else {}
+    if plan.limit and group.size() > 1 and transport_in_use(group) == "shm":
+        # The other ranks leave the cores to rank 0.
+        limit = memory_limit(case, Buffers.of_all(pattern(case))) if group.rank() == 0 else lambda: None
+        runs[LIMIT] = lambda _: limit()
+    return runs
 
 
 def measure(
@@ -89,7 +95,9 @@ def measure(
         allocate = partial(collectives.empty, group=group) if plan.shared else torch.empty
         buffers = Buffers.of(data, group.rank(), allocate)
         runs = list(implementations.values())
-        wrong = [_count_wrong(run, data, buffers, group) for run in runs]
+        wrong = [
+            None if name == LIMIT else _count_wrong(run, data, buffers, group) for name, run in implementations.items()
+        ]
         one_round = partial(_one_round, runs, buffers, group)
         for turn in range(plan.warm_up):
             one_round(turn, 1)
@@ -149,7 +157,7 @@ def _agree(
 
 
 def _summary(
-    case: BenchmarkCase, name: str, wrong: int, ends: torch.Tensor, calls: int, positions: tuple[int, ...]
+    case: BenchmarkCase, name: str, wrong: int | None, ends: torch.Tensor, calls: int, positions: tuple[int, ...]
 ) -> CollectiveTimes:
     """Return the times of one implementation. ends: (ranks, iterations, start or end)."""
     starts = ends[:, :, 0]

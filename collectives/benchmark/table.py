@@ -6,13 +6,15 @@ from typing import Any
 
 from ringsim.analysis import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.files import shortened
-from ringsim.measurements import TORCH, CollectiveTimes, Measurements
+from ringsim.measurements import LIMIT, TORCH, CollectiveTimes, Measurements
 from ringsim.text_table import align_columns, wrap_text
 from ringsim.units import format_rate, format_size, format_time, plural
 
 COLUMNS = ("size", "algorithm", "in place", "time", "busbw", "ratio")
-WIDE_COLUMNS = (*COLUMNS, "10%", "90%", "algbw", "wrong")
+OVER_LIMIT = "over limit"
+WIDE_COLUMNS = "10%", "90%", "algbw", "wrong"
 _FOOT = f"# ratio: the median time over that of {TORCH} (torch.distributed); below 1 is faster"
+_LIMIT_FOOT = f"# {OVER_LIMIT}: likewise over that of {LIMIT}, one process that reads all inputs and writes all results"
 
 
 def format_table(measurements: Measurements, wide: bool = False) -> str:
@@ -22,21 +24,26 @@ def format_table(measurements: Measurements, wide: bool = False) -> str:
         times = [timed for timed in measurements.collectives if timed.collective is collective]
         kind = f"{times[0].dtype}, {times[0].op}" if collective.reduces else times[0].dtype
         blocks += ["", f"# {collective.value}, {plural(measurements.num_ranks, 'rank')}, {kind}"]
-        rows = [_row(timed, times, wide) for timed in times]
-        blocks += align_columns([WIDE_COLUMNS if wide else COLUMNS, *rows], "rllr")
+        limited = any(timed.algorithm == LIMIT for timed in times)
+        columns = [*COLUMNS, *([OVER_LIMIT] if limited else []), *(WIDE_COLUMNS if wide else ())]
+        blocks += align_columns([columns, *(_row(timed, times, limited, wide) for timed in times)], "rllr")
         blocks += [wrap_text(line, indent="#   ") for line in (*_wrong(times), *_means(times))]
-    return "\n".join([*blocks, _FOOT])
+    blocks.append(_FOOT)
+    if any(times.algorithm == LIMIT for times in measurements.collectives):
+        blocks.append(wrap_text(_LIMIT_FOOT, indent="#   "))
+    return "\n".join(blocks)
 
 
-def _row(times: CollectiveTimes, others: Sequence[CollectiveTimes], wide: bool) -> list[str]:
-    quotient = ratio(times, rival_of(times, others))
+def _row(times: CollectiveTimes, others: Sequence[CollectiveTimes], limited: bool, wide: bool) -> list[str]:
+    rivals = (TORCH, LIMIT) if limited else (TORCH,)
+    ratios = [ratio(times, rival_of(times, others, rival)) for rival in rivals]
     row = [
         format_size(times.size_bytes),
         shortened(times.algorithm, 18),
         "yes" if times.in_place else "no",
         format_time(times.median_s),
         format_rate(busbw_bytes_per_s(times.collective, times.num_ranks, times.size_bytes, times.median_s) or 0.0),
-        "-" if quotient is None else f"{quotient:.2f}",
+        *("-" if quotient is None else f"{quotient:.2f}" for quotient in ratios),
     ]
     if wide:
         row += map(format_time, times.p10_p90_s)
@@ -72,7 +79,7 @@ def _origin(measurements: Measurements) -> Iterator[str]:
 
 
 def _means(times: Sequence[CollectiveTimes]) -> Iterator[str]:
-    for algorithm in dict.fromkeys(timed.algorithm for timed in times if timed.algorithm != TORCH):
+    for algorithm in dict.fromkeys(timed.algorithm for timed in times if timed.algorithm not in (TORCH, LIMIT)):
         means = []
         for in_place in (False, True):
             cells = [timed for timed in times if (timed.algorithm, timed.in_place) == (algorithm, in_place)]

@@ -256,7 +256,8 @@ def _copy_in(tensors: Sequence[torch.Tensor], whole: torch.Tensor) -> None:
     for part, tensor in zip(_split(whole, tensors), tensors, strict=True):
         if tensor.data_ptr() == part.data_ptr() and runtime.is_plain(tensor):
             continue
-        values = tensor.detach()
+        # torch negates a negated view after the conversion: in a wider dtype, -128 of int8 would become 128.
+        values = tensor.detach().resolve_neg()
         if _same_storage(values, part):
             values = values.clone()  # torch copies no tensor over part of itself
         part.view(tensor.shape).copy_(values)

@@ -92,20 +92,18 @@ def whole_pages(size_bytes: int) -> int:
     return -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-def new_memory_file(size_bytes: int, *, is_sparse: bool) -> int:
+def new_memory_file(size_bytes: int) -> int:
     """Create a file in memory, all zero, and return its file descriptor, which exec closes.
 
-    size_bytes: cannot be changed later. is_sparse: True to allocate pages at their first write, False now.
+    size_bytes: cannot be changed later; a page is allocated when it is first written.
 
-    Raises OSError if the system has no such files, or, unless `is_sparse`, not enough memory.
+    Raises OSError if the system has no such files.
     """
     fd = os.memfd_create("collectives", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size_bytes)
         # A rank cannot shrink a file that another one has mapped.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-        if not is_sparse:
-            os.posix_fallocate(fd, 0, size_bytes)  # an error here, rather than a signal when it is first written to
     except OSError:
         os.close(fd)
         raise
@@ -117,7 +115,15 @@ def new_segment_file(slot_bytes: int) -> int:
 
     Raises OSError if there is no such memory.
     """
-    return new_memory_file(WORDS_BYTES + SLOTS * whole_pages(slot_bytes), is_sparse=False)
+    size_bytes = WORDS_BYTES + SLOTS * whole_pages(slot_bytes)
+    require_free(size_bytes)
+    return new_memory_file(size_bytes)  # allocated now, its pages would take most of the time of a group's first call
+
+
+def require_free(size_bytes: int) -> None:
+    """Raise OSError if less memory is free: Linux allocates a file's, even if it has to kill processes for it."""
+    if size_bytes > (free := free_bytes()):
+        raise OSError(f"{format_size(size_bytes)} are needed, and {format_size(free)} of memory is free")
 
 
 MAX_HEAP_BYTES = 2**36  # each rank maps one for each rank of the host in each group, and has 2**47 addresses
@@ -130,7 +136,7 @@ def new_heap_file() -> int:
     limits = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE)
     is_limited = any(resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits)
     size_bytes = int(min(MAX_HEAP_BYTES, installed_bytes()))
-    return new_memory_file(mmap.PAGESIZE if is_limited else whole_pages(size_bytes), is_sparse=True)
+    return new_memory_file(mmap.PAGESIZE if is_limited else whole_pages(size_bytes))
 
 
 class Heap(SharedFile):
@@ -160,9 +166,7 @@ class Heap(SharedFile):
         Returns None if the heap has no such place. Raises OSError if there is not enough memory.
         """
         length = whole_pages(size_bytes)
-        # Linux allocates a file's memory even if it has to kill processes for it.
-        if length > (free := free_bytes()):
-            raise OSError(f"{format_size(length)} are needed, and {format_size(free)} of memory is free")
+        require_free(length)
         with self._entering:
             start = self._place(length)
         if start is None:

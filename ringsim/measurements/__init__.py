@@ -4,6 +4,7 @@ from ringsim.measurements.log_lines import LogRow, LogShape, LogTable
 from ringsim.measurements.log_reader import read_logs
 from ringsim.measurements.measurements import (
     CHAIN_TESTS,
+    LIMIT,
     MESSAGE_TESTS,
     PLAIN_RING,
     PT2PT_BANDWIDTH,

@@ -18,10 +18,12 @@ TORCH = "dist"  # in place of an algorithm: torch.distributed's own collective
 RAW_SOCKETS = "raw_sockets"  # likewise: the bytes of the ring over bare TCP, nothing reduced
 PLAIN_RING = "plain_ring"  # likewise: a ring of isend and irecv, written by hand
 OPENMPI = "openmpi"  # likewise: Open MPI's own collective
+LIMIT = "limit"  # likewise: the results of all ranks computed in one process, without messages
 WITHOUT_SCHEDULE = {
     RAW_SOCKETS: "bare sockets have no schedule",
     PLAIN_RING: "the hand-written ring has no schedule",
     OPENMPI: "Open MPI has no schedule",
+    LIMIT: "the limit has no schedule",
 }
 # Operations that benchmarks time in addition to the collectives of `Collective`; they have no schedule here.
 SENDRECV = "sendrecv"  # every rank sends to its right neighbour while it receives from its left one
@@ -36,7 +38,7 @@ TESTS = (*RING_TESTS, *CHAIN_TESTS, *MESSAGE_TESTS)  # all that there is a formu
 class CollectiveTimes(Record, frozen=True):
     """The times of one collective of one size, repeated by one competitor.
 
-    algorithm: one of `ringsim algorithms`, a user's own, TORCH, RAW_SOCKETS, PLAIN_RING or OPENMPI.
+    algorithm: one of `ringsim algorithms`, a user's own, TORCH, or one of WITHOUT_SCHEDULE.
     size_bytes: of the whole tensor: the input of reduce_scatter, the output of all_gather.
     dtype, op: torch's names, such as float32 and sum; op is none without a reduction.
     in_place: False if the result went to other memory than the input, copying included.

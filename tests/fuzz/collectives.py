@@ -21,7 +21,7 @@ from tests.ranks import RankPool
 
 NUM_RANKS = 5
 TIMEOUT_S = 20.0
-HANGS_S = 60.0 + TIMEOUT_S  # a job that takes longer; the machine may be busy
+HANGS_S = 60.0 + TIMEOUT_S  # a job that takes longer on a machine with nothing else to do
 MAX_JOBS = 150  # on the same ranks; then there are fresh ones
 MAX_GROUPS = 12  # that ranks keep for later jobs
 ALTERNATING = (0, 1, 0, 1, 0)  # hosts

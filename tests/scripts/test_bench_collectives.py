@@ -3,8 +3,7 @@
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-import bench_collectives
-from bench_collectives import TARGETS, format_targets, over_copies, ratios_of
+from bench_collectives import TARGETS, format_targets, over_limit, ratios_of
 from ringsim.measurements.measurements import Measurements
 from tests.collectives.benchmark.test_benchmark_command import WHERE, times
 
@@ -33,9 +32,13 @@ def test_a_plain_ring_is_a_rival() -> None:
         ratios_of(target, [Measurements(4, WHERE, collectives=both[:1])])
 
 
-def test_all_reduces_are_compared_with_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only all_reduces of this project, and only from 1 MiB on, each with a copy of its bytes."""
-    monkeypatch.setattr(bench_collectives, "copy_s", lambda size_bytes: 1e-3 * size_bytes / 2**20)
-    measured = [times("ring", 64, 4e-3), times("dist", 2**23, 9e-3), times("ring", 2**23, 12e-3)]
-    _, _, *rows = over_copies([Measurements(4, WHERE, collectives=tuple(measured))]).splitlines()
+def test_large_sizes_are_compared_with_the_limit() -> None:
+    """Only algorithms of this project, from 1 MiB on, and only where the limit was measured."""
+    small = times("ring", 64, 4e-3), times("limit", 64, 1e-3)
+    large = times("ring", 2**23, 12e-3), times("dist", 2**23, 9e-3), times("limit", 2**23, 8e-3)
+    title, _, target, _, *rows = over_limit([
+        (TARGETS[2], [Measurements(4, WHERE, collectives=(*small, *large))]),
+        (TARGETS[-1], [Measurements(4, WHERE, collectives=small[:1])]),
+    ]).splitlines()  # fmt: skip
+    assert (title.split(":")[0], target) == ("# from 1 MiB", f"# {TARGETS[2].title}")
     assert [row.split() for row in rows] == [["4", "ring", "8", "MiB", "1.50"]]

@@ -102,6 +102,9 @@ def integer_means(group: dist.ProcessGroup, backend: str) -> dict[str, list[floa
         collectives.all_reduce(reduced := whole.clone(), dist.ReduceOp.AVG, on)
         collectives.reduce_scatter_tensor(share := torch.zeros_like(whole[:2]), whole, dist.ReduceOp.AVG, on)
         results[name] = [*reduced[:2].tolist(), *share.tolist()]
+    least = torch._neg_view(torch.tensor([-128, 8], dtype=torch.int8) * (not group.rank()))  # -128 is its own negative
+    collectives.all_reduce(least, dist.ReduceOp.AVG, on)
+    results["negated"] = least.tolist()
     if backend == "ring":
         dist.all_reduce(counter := torch.tensor(group.rank()), dist.ReduceOp.AVG, on)  # as Lightning's sync_dist does
         results["counter"] = [counter.item()]
@@ -114,7 +117,7 @@ def integer_means(group: dist.ProcessGroup, backend: str) -> dict[str, list[floa
 def test_an_average_of_integers_is_truncated(ring_ranks: RankPool, backend: str) -> None:
     """Towards zero, as NCCL does it: of -7, -6, -5 and -4 the mean is -5.5, which gives -5."""
     means = {"int64": [-5, 9] * 2, "int32": [-5, 9] * 2, "int8": [-5, 9] * 2, "uint8": [1, 9] * 2}
-    expected = means | ({"counter": [1]} if backend == "ring" else {})
+    expected = means | {"negated": [-32, -2]} | ({"counter": [1]} if backend == "ring" else {})
     assert ring_ranks.run(integer_means, backend) == [expected] * 4
 
 

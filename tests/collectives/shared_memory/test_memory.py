@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from collectives.shared_memory import LocalRanks
+from collectives.shared_memory import LocalRanks, memory
 from collectives.shared_memory.memory import WORDS_BYTES, Heap, new_heap_file, new_segment_file
 from tests.collectives.shared_memory.test_local_ranks import local_ranks, receive
 from tests.processes import limited
@@ -134,8 +134,12 @@ def test_a_segment_keeps_its_length() -> None:
 
 def test_without_memory_nothing_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """OSError, and no file descriptor more than before."""
-    monkeypatch.setattr(os, "posix_fallocate", Mock(side_effect=OSError(28, "No space left on device")))
     before = open_files()
-    with pytest.raises(OSError, match="No space left"):
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", Mock(side_effect=OSError(28, "No space left on device")))
+        with pytest.raises(OSError, match="No space left"):
+            new_segment_file(4096)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 100.0)
+    with pytest.raises(OSError, match="of memory is free"):
         new_segment_file(4096)
     assert open_files() == before
