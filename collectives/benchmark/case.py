@@ -180,7 +180,6 @@ class Buffers:
 
 COLLECTIVES = {function.name.removesuffix("_single"): collective for collective, function in FIRST.items()}
 COPIES = 6  # of the largest tensor: data, buffers, expected results, and those of the algorithms and of Gloo
-LIMIT_COPIES = 2  # likewise, of each rank, all on rank 0
 MAX_TRANSFERS = 100_000  # of a recorded run; a line of JSON for each of their times
 
 
@@ -243,8 +242,7 @@ class BenchmarkPlan:
             pattern(case)
         if self.record and num_ranks == 1:
             raise ValueError("--record: needs at least 2 ranks; 1 has nothing to send")
-        copies = COPIES + (LIMIT_COPIES if self.limit else 0)
-        require_installed_memory(f"size {largest} B on {ranks_here} ranks", copies * largest * ranks_here)
+        require_installed_memory(f"size {largest} B on {ranks_here} ranks", COPIES * largest * ranks_here)
 
 
 def growing_sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:

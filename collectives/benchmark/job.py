@@ -33,6 +33,7 @@ IN_A_ROW_S = 50e-3
 MAX_IN_A_ROW = 500
 MIN_ITERATIONS = 5
 MAX_ITERATIONS = 1000
+LIMITED_BYTES = 2**29  # of all ranks: to make the tensors of one process must not keep the others waiting for long
 
 
 def run_plan(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress | None = None) -> Measurements:
@@ -74,7 +75,8 @@ def _implementations(case: BenchmarkCase, plan: BenchmarkPlan, group: dist.Proce
         runs[algorithm] = call_of(collectives, case, group, algorithm=algorithm)
     plain = plain_ring(case, group) if plan.plain_ring else None
     runs |= {PLAIN_RING: plain} if plain else {}
-    if plan.limit and group.size() > 1 and transport_in_use(group) == "shm":
+    is_limited = plan.limit and case.num_ranks > 1 and case.num_ranks * case.size_bytes <= LIMITED_BYTES
+    if is_limited and transport_in_use(group) == "shm":
         # The other ranks leave the cores to rank 0.
         limit = memory_limit(case, Buffers.of_all(pattern(case))) if group.rank() == 0 else lambda: None
         runs[LIMIT] = lambda _: limit()
