@@ -129,6 +129,28 @@ def test_p5_is_near_the_medians_that_it_was_fitted_to() -> None:
     assert max(error for (_, hosts), error in errors.items() if hosts == 1) < 0.03
 
 
+# busbw in GB/s of all_gathers of 32, 64, ... 2048 MiB, by hosts: github.com/crazyguitar/aws-gpu-communication-benchmark
+GATHERED = {
+    2: (131.3, 200.4, 234.5, 215.6, 275.5, 322.0, 328.6),
+    4: (83.6, 138.9, 211.7, 253.4, 220.6, 288.5, 330.9),
+    8: (46.3, 86.8, 143.7, 215.4, 261.3, 224.5, 293.7),
+    16: (24.9, 47.0, 87.7, 144.1, 220.0, 261.9, 265.1),
+    32: (12.4, 25.0, 45.6, 86.3, 146.4, 222.4, 262.8),
+}
+
+
+def test_a_quiet_p5_is_near_the_all_gathers_that_it_was_fitted_to() -> None:
+    """By nccl-tests, out of place."""
+    network, errors = load_network("p5-efa"), []
+    for hosts, row in GATHERED.items():
+        for exponent, measured in enumerate(row):
+            call = Call("all_gather", 2 ** (25 + exponent), 8 * hosts, hosts)
+            measured_s = (1 - 1 / call.num_ranks) * call.size_bytes / measured / 1e9
+            errors.append(abs(predict(network, [call])[0][0] / measured_s - 1))
+    assert np.median(errors) < 0.07
+    assert max(errors) < 0.31
+
+
 def test_each_step_of_a_ring_across_hosts_takes_at_least_the_overhead() -> None:
     """But hops between hosts have their own latency, and rings within a host do not need the NICs."""
     overhead_s = P5.spec.library.ring_overhead_s
