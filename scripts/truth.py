@@ -49,6 +49,11 @@ class Truth:
     def error(self, row: Row) -> float:
         return self.predicted_s(row) / row.measured_s - 1
 
+    def is_inside(self, row: Row) -> bool:
+        """Return whether the measured time lies in the predicted interval of 80 %."""
+        interval = self._predictor.interval(row)
+        return interval is not None and interval.low <= row.measured_s <= interval.high
+
     def memory_error(self, row: Row) -> float | None:
         """Return the error of the memory that torch's allocator reserves."""
         return self._predictor.reserved_bytes(row) / row.reserved_bytes - 1 if row.reserved_bytes else None
@@ -99,24 +104,20 @@ class Truth:
         )
 
 
-def errors_of(name: str, rows: Iterable[Row], error: Callable[[Row], float | None], has_intervals: bool) -> list[str]:
+def errors_of(
+    name: str, rows: Iterable[Row], error: Callable[[Row], float | None], is_inside: Callable[[Row], bool] | None = None
+) -> list[str]:
     """Return a line of the table of errors."""
     pairs = [(row, value) for row in rows if (value := error(row)) is not None]
     if not pairs:
         return []
     found = np.array([value for _, value in pairs])
     sizes = np.abs(found)
-    inside = [is_inside(row.gpu, value) for row, value in pairs]
+    inside = [is_inside(row) for row, _ in pairs] if is_inside else []
     return [
         name, str(len(found)), f"{np.median(sizes):.1%}", f"{np.percentile(sizes, 90):.1%}",
-        f"{np.mean(sizes <= NEAR):.0%}", f"{np.median(found):+.1%}", f"{np.mean(inside):.0%}" if has_intervals else "",
+        f"{np.mean(sizes <= NEAR):.0%}", f"{np.median(found):+.1%}", f"{np.mean(inside):.0%}" if inside else "",
     ]  # fmt: skip
-
-
-def is_inside(gpu: str, error: float) -> bool:
-    """Return whether the measured time lies in the predicted interval of 80 %."""
-    low, high = load_gpu(gpu).within or (1.0, 1.0)
-    return low <= 1 / (1 + error) <= high
 
 
 def table_of_errors(truth: Truth) -> str:
@@ -129,14 +130,14 @@ def table_of_errors(truth: Truth) -> str:
         groups[row.gpu, not row.is_fitted, row.num_ranks, kind].append(row)
     for (gpu, is_predicted, num_ranks, kind), rows in sorted(groups.items()):
         name = f"{gpu}, {num_ranks} GPUs{kind}{'' if is_predicted else ' (fitted)'}"
-        lines.append(errors_of(name, rows, truth.error, True))
+        lines.append(errors_of(name, rows, truth.error, truth.is_inside))
     many = [row for row in truth.rows if not row.is_on_one_host]
     lines += [
-        errors_of("all on several hosts", many, truth.error, True),
-        errors_of("the same, scaled to one host", many, truth.scaled, False),
-        errors_of("null model: perfect scaling from one host", many, truth.perfectly_scaled, False),
-        errors_of("null model: constant share of the peak", many, truth.at_share, False),
-        errors_of("memory reserved", truth.rows, truth.memory_error, False),
+        errors_of("all on several hosts", many, truth.error, truth.is_inside),
+        errors_of("the same, scaled to one host", many, truth.scaled),
+        errors_of("null model: perfect scaling from one host", many, truth.perfectly_scaled),
+        errors_of("null model: constant share of the peak", many, truth.at_share),
+        errors_of("memory reserved", truth.rows, truth.memory_error),
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *lines] if line)
 

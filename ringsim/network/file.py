@@ -290,6 +290,10 @@ def _check_fabric(network: NetworkFile, hosts: Sequence[spec.Host]) -> None:
             raise refusal(f"fabric[{place}].hosts", point.hosts, f"must be more than {fewest}, in ascending order")
         if point.share > most:
             raise refusal(f"fabric[{place}].share", point.share, f"must be at most {most:g}, that of fewer hosts")
+        if point.low is not None and point.low > point.share:
+            raise refusal(f"fabric[{place}].low", point.low, f"must be at most {point.share:g}, the share")
+        if point.high is not None and not point.share <= point.high <= 1:
+            raise refusal(f"fabric[{place}].high", point.high, f"must be from {point.share:g}, the share, to 1")
         fewest, most = point.hosts, point.share
 
 

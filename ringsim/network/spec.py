@@ -151,10 +151,15 @@ class Cable(Link, frozen=True, kw_only=True):
 
 
 class FabricPoint(Table, frozen=True):
-    """The fraction of a NIC's bandwidth that a collective among the ranks of `hosts` hosts reaches."""
+    """The fraction of a NIC's bandwidth that a collective among the ranks of `hosts` hosts reaches.
+
+    low, high: its 10th and 90th percentile, where the fabric is not the same at all times; None: as `share`.
+    """
 
     hosts: Annotated[int, values.whole(2, values.MAX_COUNT)]
     share: values.Ratio
+    low: values.Ratio | None = None
+    high: values.Ratio | None = None
 
 
 class Processor(Table, frozen=True):

@@ -12,7 +12,7 @@ from ringsim.training_step.ddp import (
     sweep_caps,
 )
 from ringsim.training_step.group_calls import GroupCalls
-from ringsim.training_step.outlook import MAX_SCALE, fitted_scale, with_better_steps, with_step_interval
+from ringsim.training_step.outlook import MAX_SCALE, fitted_scale, gpu_interval, with_better_steps, with_step_interval
 from ringsim.training_step.prediction import (
     LOWER_BOUND,
     Computing,

@@ -2,13 +2,15 @@
 
 If all calls take f times their predicted time, a step takes f times the step with computations of 1/f of their time.
 The interval therefore needs no other network. Recorded times of computations are taken as exact. The file of a GPU says
-how far steps that others have published are from their predictions; its interval includes that of the calls.
+how far steps that others have published are from their predictions on one host, and `low` and `high` of a network's
+`[[fabric]]` between which rates its NICs are across hosts.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from ringsim.analysis import better_networks
 from ringsim.estimates import Estimate
@@ -69,7 +71,7 @@ def fitted_scale(simulation: StepSimulation, measured_s: float) -> float:
 def with_step_interval(prediction: TracePrediction) -> TracePrediction:
     """Return the prediction with the interval of its mean step, of probability `INSIDE`, and its `p95_s`.
 
-    With kernel times it is that of the GPU's file, unless a range of a compiled program is known instead. Otherwise
+    With kernel times it is `gpu_interval`, unless a range of a compiled program is known instead. Otherwise
     there is no interval if the computations were fitted to a measured step, the network has no known uncertainty, a
     call has no bounded interval, or the network has jitter or failures; also, on a network from probes, if the calls
     have too many transfers.
@@ -78,11 +80,11 @@ def with_step_interval(prediction: TracePrediction) -> TracePrediction:
     if isinstance(rates, Gpu) and not prediction.computing.is_fitted:
         if prediction.fused_s is not None:
             return prediction
-        ends = [factor * step_s for factor in rates.within or ()]
+        ends_s = (_on_end_s(simulation, end, step_s) for end in ("high", "low"))
         slower = rates.slowness(prediction.trace.num_ranks, 0.95) / simulation.slowness
         return replace(
             prediction,
-            interval=Estimate(step_s, *ends) if ends else None,
+            interval=gpu_interval(rates.within, step_s, *ends_s),
             p95_s=simulation.mean(slower).step_s if rates.spread else None,
         )
     relative = _relative_interval(simulation)
@@ -90,6 +92,26 @@ def with_step_interval(prediction: TracePrediction) -> TracePrediction:
         return prediction
     ends_s = (factor * simulation.mean(1 / factor).step_s for factor in relative.ends)
     return replace(prediction, interval=Estimate(step_s, *ends_s))
+
+
+def _on_end_s(simulation: StepSimulation, end: Literal["low", "high"], step_s: float) -> float:
+    network = simulation.network.at_end(end)
+    return step_s if network is simulation.network else simulation.on(network).mean().step_s
+
+
+def gpu_interval(within: tuple[float, float] | None, step_s: float, fast_s: float, slow_s: float) -> Estimate | None:
+    """Return the interval of a step from `within` of the GPU's file and the step at both ends of the NICs' rates.
+
+    Both are taken to be independent: their half-widths, of logarithms, add in quadrature around the middle of `within`.
+    """
+    if within is None:
+        return None
+    low, high = within
+    if fast_s == slow_s:
+        return Estimate(step_s, low * step_s, high * step_s)
+    middle_s, half = math.sqrt(low * high) * step_s, math.log(high / low) / 2
+    shorter, longer = (math.hypot(half, math.log(end_s / step_s)) for end_s in (fast_s, slow_s))
+    return Estimate(step_s, middle_s * math.exp(-shorter), middle_s * math.exp(longer))
 
 
 def _relative_interval(simulation: StepSimulation) -> Estimate | None:

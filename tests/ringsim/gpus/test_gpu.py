@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from kernel_times import attentions, errors, products, rates_of_attention
 from ringsim.gpus import Gpu, gpu_names, load_gpu
 from ringsim.network import Network
-from ringsim.traces import Attention, Operator, Product, TracedStep, TraceEvent, TraceEventKind
+from ringsim.traces import Attention, Group, Operator, Product, TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step import Computing, StepSimulation, fitted_scale, predict_trace, with_step_interval
+from tests.ringsim.made_networks import made_network
 from tests.ringsim.traces.made_trace import all_reduce, call, traced
 
 ROUND = """
@@ -140,6 +141,26 @@ def test_the_interval_is_that_of_published_steps(gpu: Gpu) -> None:
         interval = with_step_interval(prediction).interval
         found = interval and tuple(end_s / prediction.mean.step_s for end_s in interval.ends)
         assert found == (expected and pytest.approx(expected))
+
+
+@pytest.mark.parametrize(("ranks_per_host", "is_wider"), [(1, True), (2, False)])
+def test_the_interval_contains_the_rates_across_hosts(gpu: Gpu, ranks_per_host: int, is_wider: bool) -> None:
+    """The half-widths of logarithms add in quadrature around the middle of the GPU's; on one host the GPU's remains."""
+    event = TraceEvent(TraceEventKind.COMPUTE, operators=(mm(64, 64, 1000),))
+    program = traced(TracedStep((event, call(0)), (all_reduce(10**7),)), groups=(Group((0, 1), "nccl"),), num_ranks=2)
+    computing = Computing(on_gpu=True, rates=replace(gpu, within=(0.9, 1.25)))
+
+    networks = [
+        made_network(f"[[fabric]]\nhosts = 2\nshare = {share}\n", ranks_per_host)
+        for share in ("0.5\nlow = 0.25\nhigh = 1", "0.5", "1", "0.25")
+    ]
+    known, plain, *ends = (with_step_interval(predict_trace(program, network, computing)) for network in networks)
+    step_s, fast_s, slow_s = (prediction.mean.step_s for prediction in (plain, *ends))
+    assert (fast_s < step_s < slow_s) == is_wider
+    middle_s, half = np.sqrt(0.9 * 1.25) * step_s, np.log(1.25 / 0.9) / 2
+    shorter, longer = np.hypot(half, np.log([step_s / fast_s, slow_s / step_s]))
+    assert known.interval.ends == pytest.approx((middle_s * np.exp(-shorter), middle_s * np.exp(longer)))
+    assert plain.interval.ends == pytest.approx((0.9 * step_s, 1.25 * step_s))
 
 
 def test_a_step_waits_for_the_slowest_gpu(gpu: Gpu) -> None:

@@ -85,9 +85,18 @@ def test_a_group_of_a_step_has_the_rate_of_its_own_hosts(library: str) -> None:
 
 
 def test_the_curve_is_written_as_it_is_read() -> None:
-    """To the same spec."""
-    network = read_network(HOSTS.format(ranks_per_host=2) + CURVE, "made.toml")
-    assert read_network(network_text(network), "made.toml").spec == network.spec
+    """To the same spec, with a spread or without."""
+    for spread in ("", "low = 0.1\n", "low = 0.1\nhigh = 1\n"):
+        network = read_network(HOSTS.format(ranks_per_host=2) + CURVE + spread, "made.toml")
+        assert read_network(network_text(network), "made.toml").spec == network.spec
+
+
+def test_both_ends_are_interpolated_as_the_share_is() -> None:
+    """Where a point has none, from its share."""
+    network = made_network(CURVE + "low = 0.1\nhigh = 1\n")
+    hosts = np.array([2.0, 4.0, 8.0])
+    for end, expected in (("low", [0.8, 0.45, 0.1]), ("high", [0.8, 0.9, 1.0])):
+        assert nic_share(network.at_end(end).spec.fabric, hosts).tolist() == pytest.approx(expected)
 
 
 def test_other_hosts_than_measured_are_reported(tmp_path: Path) -> None:
