@@ -13,6 +13,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from mmap import mmap
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from statistics import median_low
 from typing import Any, NamedTuple, NoReturn, Self
@@ -33,6 +34,7 @@ FIRST_WATCHED = 1
 FIRST_USUAL = 2
 LAST_USUAL = 5  # as after epochs of two batches with validation, or with batches of other sizes each
 MAX_STOPS = 10  # that a program may catch
+LOOK_S = 0.2  # how often a process that waits for a message looks whether a rank has left
 
 
 class StepWork(NamedTuple):
@@ -46,11 +48,15 @@ class StopRecordingError(BaseException):
     """Stops the program: all steps are recorded."""
 
 
+def _is_closed(process: BaseProcess) -> bool:
+    return process._closed  # type: ignore[attr-defined, no-any-return]
+
+
 class ForkedProcesses:
     """The processes that the program forks, to load data, to log, or as its ranks, but not to train.
 
-    A rank that makes the first process group ends there. Where the program waits for the recorded one, this process
-    runs its function.
+    A rank that makes the first process group ends there. Where the program waits for the recorded one, by a join or
+    for a message, this process runs its function.
     have_trained: whether an optimizer has made a step in one of them; known in all of them.
     """
 
@@ -69,7 +75,7 @@ class ForkedProcesses:
 
     def replacements(self) -> Iterator[Replacement]:
         """Yield replacements for the methods by which the program starts and joins processes."""
-        start, join = BaseProcess.start, BaseProcess.join
+        start, join, receive = BaseProcess.start, BaseProcess.join, Connection.recv_bytes
 
         def started(process: Any) -> None:
             self._functions[process] = {name: getattr(process, name) for name in ("_target", "_args", "_kwargs")}
@@ -77,17 +83,28 @@ class ForkedProcesses:
 
         def joined(process: Any, timeout: float | None = None) -> None:
             join(process, timeout)
-            if self._shared[1] == process.pid:
-                self._shared[1] = 0
-                vars(process).update(self._functions[process])
-                process.run()
+            self._run_recorded()
+
+        def received(connection: Any, maxlength: int | None = None) -> bytes:
+            while self._functions and not self.is_forked and not connection.poll(LOOK_S):
+                self._run_recorded()
+            return receive(connection, maxlength)
 
         yield "multiprocessing.process.BaseProcess.start", started
         yield "multiprocessing.process.BaseProcess.join", joined
+        yield "multiprocessing.connection.Connection.recv_bytes", received
+
+    def _run_recorded(self) -> None:
+        """Run the function of the recorded rank if its process has made a process group."""
+        for process, function in list(self._functions.items()):
+            if not _is_closed(process) and process.pid == self._shared[1]:
+                self._shared[1] = 0
+                vars(process).update(function)
+                process.run()
 
     def join(self) -> None:
         """Wait for processes at the end of the program, as Python does."""
-        for process in [one for one in self._functions if not one.daemon]:
+        for process in [one for one in self._functions if not one.daemon and not _is_closed(one)]:
             process.join()
 
     def leave_rank(self, is_recorded: bool) -> None:

@@ -246,16 +246,17 @@ if __name__ == "__main__":
     multiprocessing.set_start_method(sys.argv[1])
     ranks = [multiprocessing.Process(target=main, args=(rank, 8)) for rank in range(8)]
     for rank in ranks: rank.start()
+    if sys.argv[2] == "message": multiprocessing.Queue().get()
     for rank in ranks[:int(sys.argv[2])]: rank.join()
 """
 
 
-@pytest.mark.parametrize(("way", "num_joined"), [("spawn", 8), ("fork", 0)])
-def test_of_processes_that_are_ranks_one_is_recorded(way: str, num_joined: int) -> None:
-    """The program joins them, or Python does at its end; a job of another size is refused with the number to give."""
-    (step,) = trace_of(STARTS, way, str(num_joined), rank=5, is_fake=True).steps
+@pytest.mark.parametrize(("way", "awaited"), [("spawn", "8"), ("fork", "0"), ("fork", "message")])
+def test_of_processes_that_are_ranks_one_is_recorded(way: str, awaited: str) -> None:
+    """The program joins them or waits for a message, or Python joins; another number of ranks is refused."""
+    (step,) = trace_of(STARTS, way, awaited, rank=5, is_fake=True).steps
     assert [(call.collective, call.size_bytes) for call in step.calls] == [("all_reduce", 32)]
-    assert "give --ranks 8 --rank 0" in str(recorded(STARTS, way, str(num_joined), num_ranks=4))
+    assert "give --ranks 8 --rank 0" in str(recorded(STARTS, way, awaited, num_ranks=4))
 
 
 AVERAGES = """
