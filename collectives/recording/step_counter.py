@@ -75,7 +75,9 @@ class ForkedProcesses:
 
     def replacements(self) -> Iterator[Replacement]:
         """Yield replacements for the methods by which the program starts and joins processes."""
-        start, join, receive = BaseProcess.start, BaseProcess.join, Connection.recv_bytes
+        start, join = BaseProcess.start, BaseProcess.join
+        waiting: Any = Connection  # all ways to receive come to these two
+        poll, receive = waiting._poll, waiting._recv_bytes
 
         def started(process: Any) -> None:
             self._functions[process] = {name: getattr(process, name) for name in ("_target", "_args", "_kwargs")}
@@ -83,24 +85,30 @@ class ForkedProcesses:
 
         def joined(process: Any, timeout: float | None = None) -> None:
             join(process, timeout)
-            self._run_recorded()
+            self._run_if_recorded(process)
 
-        def received(connection: Any, maxlength: int | None = None) -> bytes:
-            while self._functions and not self.is_forked and not connection.poll(LOOK_S):
-                self._run_recorded()
-            return receive(connection, maxlength)
+        def polled(connection: Any, timeout: float | None) -> Any:
+            if threading.current_thread() is threading.main_thread():
+                for process in list(self._functions):
+                    self._run_if_recorded(process)
+            return poll(connection, timeout)
+
+        def received(connection: Any, maxsize: int | None = None) -> Any:
+            while self._functions and not polled(connection, LOOK_S):
+                pass
+            return receive(connection, maxsize)
 
         yield "multiprocessing.process.BaseProcess.start", started
         yield "multiprocessing.process.BaseProcess.join", joined
-        yield "multiprocessing.connection.Connection.recv_bytes", received
+        yield "multiprocessing.connection.Connection._poll", polled
+        yield "multiprocessing.connection.Connection._recv_bytes", received
 
-    def _run_recorded(self) -> None:
-        """Run the function of the recorded rank if its process has made a process group."""
-        for process, function in list(self._functions.items()):
-            if not _is_closed(process) and process.pid == self._shared[1]:
-                self._shared[1] = 0
-                vars(process).update(function)
-                process.run()
+    def _run_if_recorded(self, process: BaseProcess) -> None:
+        """Run the function of the process here if it is the recorded rank, and has made a process group."""
+        if not self.is_forked and not _is_closed(process) and process.pid == self._shared[1]:
+            self._shared[1] = 0
+            vars(process).update(self._functions[process])
+            process.run()
 
     def join(self) -> None:
         """Wait for processes at the end of the program, as Python does."""

@@ -237,7 +237,10 @@ def test_ranks_that_the_program_spawns_are_recorded() -> None:
 
 
 STARTS = f"""{IMPORTS}
+import contextlib, queue, time
 def main(rank, size):
+    if rank == 0: time.sleep(1)
+    if rank == 7: child = multiprocessing.Process(target=time.sleep, args=(0.5,)); child.start(); child.join()
     dist.init_process_group("gloo", rank=rank, world_size=size)
     weights = nn.Parameter(torch.ones(size))
     optimizer = torch.optim.SGD([weights])
@@ -246,12 +249,14 @@ if __name__ == "__main__":
     multiprocessing.set_start_method(sys.argv[1])
     ranks = [multiprocessing.Process(target=main, args=(rank, 8)) for rank in range(8)]
     for rank in ranks: rank.start()
-    if sys.argv[2] == "message": multiprocessing.Queue().get()
+    if sys.argv[2] == "pipe": ends = multiprocessing.Pipe(); ends[0].recv()
+    while sys.argv[2] == "queue":
+        with contextlib.suppress(queue.Empty): multiprocessing.Queue().get(timeout=0.1)
     for rank in ranks[:int(sys.argv[2])]: rank.join()
 """
 
 
-@pytest.mark.parametrize(("way", "awaited"), [("spawn", "8"), ("fork", "0"), ("fork", "message")])
+@pytest.mark.parametrize(("way", "awaited"), [("spawn", "8"), ("fork", "0"), ("fork", "pipe"), ("fork", "queue")])
 def test_of_processes_that_are_ranks_one_is_recorded(way: str, awaited: str) -> None:
     """The program joins them or waits for a message, or Python joins; another number of ranks is refused."""
     (step,) = trace_of(STARTS, way, awaited, rank=5, is_fake=True).steps
