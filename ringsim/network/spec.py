@@ -153,8 +153,8 @@ class Cable(Link, frozen=True, kw_only=True):
 class FabricPoint(Table, frozen=True):
     """The fraction of a NIC's bandwidth that a collective among the ranks of `hosts` hosts reaches.
 
-    low, high: its 10th and 90th percentile, where the fabric is not the same at all times; they may rise with the hosts.
-    None: as `share`.
+    low, high: its 10th and 90th percentile, where the fabric is not the same at all times; None: as `share`. They may
+    rise with the hosts.
     """
 
     hosts: Annotated[int, values.whole(2, values.MAX_COUNT)]
