@@ -97,7 +97,7 @@ def new_memory_file(size_bytes: int) -> int:
 
     size_bytes: cannot be changed later; a page is allocated when it is first written.
 
-    Raises OSError if the system has no such files.
+    Raises OSError if the system has no such files, or limits their size to less.
     """
     fd = os.memfd_create("collectives", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

@@ -29,7 +29,7 @@ def test_blocks_compute_the_results_of_all_ranks(collective: Collective, in_plac
 
 @pytest.mark.parametrize(("size_bytes", "cores"), [(64, 2.0), (2**19, 1.5), (2**21, 3.0)])
 def test_threads_share_the_blocks(monkeypatch: pytest.MonkeyPatch, size_bytes: int, cores: float) -> None:
-    """Whatever size of blocks and number of threads is the fastest."""
+    """The results are right with any size of blocks and any number of threads."""
     monkeypatch.setattr("collectives.benchmark.memory_limit.available_cores", lambda: cores)
     case = BenchmarkCase(Collective.ALL_REDUCE, size_bytes // 2, "bfloat16", 4, in_place=False)
     data, buffers = pattern(case), Buffers.of_all(pattern(case))

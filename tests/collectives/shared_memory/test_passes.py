@@ -1,35 +1,20 @@
 """The passes over memory that docs/collectives.md counts are those of the tensor operations that a rank executes."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import collectives
+from tests.collectives.runtime.test_shared_plan import Counting
 from tests.ranks import RankPool
 
 LENGTH = 48 * 1024  # elements, of the longer tensor of each call
 Passes = tuple[float, float]
 
 
-class Traffic(TorchDispatchMode):
-    """Adds up the elements that copies and sums read and write in the block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.read = self.written = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in (torch.ops.aten.copy_.default, torch.ops.aten.add_.Tensor, torch.ops.aten.add.out):
-            read = 1 if func is torch.ops.aten.copy_.default else 2
-            self.read, self.written = self.read + read * result.numel(), self.written + result.numel()
-        return result
+READS = {"copied": 1, "added in place": 2, "added apart": 2}  # of each operation, which writes once
 
 
 def _calls(group: dist.ProcessGroup, new: Callable[[int], torch.Tensor]) -> dict[str, Callable[[], object]]:
@@ -55,12 +40,13 @@ def counted(group: dist.ProcessGroup, is_shared: bool) -> dict[str, Passes]:
     def new(length: int) -> torch.Tensor:
         return (collectives.empty(length, group=group) if is_shared else torch.empty(length)).fill_(1)
 
-    passes = {}
+    passes, whole_bytes = {}, 4 * LENGTH
     for name, call in _calls(group, new).items():
         call()  # which makes the executor
-        with Traffic() as traffic:
+        with Counting([]) as counting:
             call()
-        passes[name] = traffic.read / LENGTH, traffic.written / LENGTH
+        read = sum(READS[kind] * num_bytes for _, kind, num_bytes in counting.notes)
+        passes[name] = read / whole_bytes, sum(num_bytes for *_, num_bytes in counting.notes) / whole_bytes
     return passes
 
 
