@@ -5,7 +5,6 @@ inductor, `fusion.plan` finds the kernels. Each is recorded as one operator, and
 """
 
 import sys
-import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -36,7 +35,7 @@ from collectives.recording.fusion import NAMESPACES, Unit, base_of, is_in_place,
 from collectives.recording.operators import OperatorWatch
 from collectives.recording.placement import CPU, as_on_cuda, device_of, methods_of_torch
 from collectives.recording.recorder import Recorder
-from collectives.recording.replacements import Replacement, replaced, returning, run_within, within
+from collectives.recording.replacements import Replacement, replaced, returning, run_within, warn, within
 from collectives.recording.without_values import INTEGERS, CachingFakeMode
 
 aten = torch.ops.aten
@@ -71,7 +70,7 @@ def not_compiling(in_eager_mode: list[str]) -> Iterator[None]:
     def stay_eager(backend: Any) -> Callable[[Any], Any]:
         in_eager_mode.append(str(backend))
         message = "torch.compile does nothing while a program is recorded with data: the step is that of eager mode"
-        warnings.warn(message, stacklevel=3)
+        warn(message)
         return _as_it_is
 
     with _compiling_by(stay_eager):
@@ -105,9 +104,9 @@ def compiling(recorder: Recorder, in_eager_mode: list[str]) -> Iterator[None]:
     ):
         yield
     if in_eager_mode:
-        warnings.warn(f"{in_eager_mode[0]}: recorded in eager mode; ringsim step prints a range", stacklevel=2)
+        warn(f"{in_eager_mode[0]}: recorded in eager mode; ringsim step prints a range")
     if getattr(sys.modules.get("torch._inductor.config"), "_micro_pipeline_tp", False):
-        warnings.warn("asynchronous tensor parallelism is recorded as synchronous, which takes longer", stacklevel=2)
+        warn("asynchronous tensor parallelism is recorded as synchronous, which takes longer")
 
 
 def _of_dynamo() -> Iterator[Replacement]:

@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
@@ -115,8 +115,10 @@ class RecordingGroup(dist.ProcessGroup):
         if root not in (-1, rank):
             inputs, outputs = (inputs, []) if function.root == "dst" else ([], outputs)
         else:
-            for written, read in pairs:
-                imitate(collective, written, read, getattr(opts, "reduceOp", None), rank, self.size())
+            # NCCL writes tensors of inference mode also outside of it.
+            with torch.inference_mode() if any(tensor.is_inference() for tensor in outputs) else nullcontext():
+                for written, read in pairs:
+                    imitate(collective, written, read, getattr(opts, "reduceOp", None), rank, self.size())
         return self._note(collective.value, size_bytes, inputs, outputs, opts, root)
 
     def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> Work:  # noqa: ARG002

@@ -95,7 +95,7 @@ class MemoryWatch:
         for replacement in self._patches:
             replacement.start()
         gradients = (parameter.grad for parameter in _parameters() if parameter.grad is not None)
-        tensors = (tensor for tensor in (*_all(Tensor), *gradients) if _has_own_storage(tensor))
+        tensors = (tensor for tensor in (*all_of(Tensor), *gradients) if _has_own_storage(tensor))
         mode = active_fake_mode()  # then tensors of none are constants, and those of others a compiler's
         self.read(tensor for tensor in tensors if mode is None or getattr(tensor, "fake_mode", None) is mode)
 
@@ -173,7 +173,7 @@ class MemoryWatch:
         parameters = list(_parameters())
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         dense = [part for gradient in gradients for part in parts_of(gradient)]
-        states = tensors_in(*(dict(state) for optimizer in _all(Optimizer) for state in optimizer.state.values()))
+        states = tensors_in(*(dict(state) for optimizer in all_of(Optimizer) for state in optimizer.state.values()))
         kinds: dict[_Storage, str] = {}
         for kind, tensors in zip(_KINDS, (parameters, dense, states), strict=True):
             for storage in (storage for tensor in tensors for storage in get_untyped_storages(tensor)):
@@ -189,7 +189,7 @@ def parts_of(tensor: Tensor) -> tuple[Tensor, ...]:
     return (tensor._indices(), tensor._values()) if is_sparse else (tensor,)
 
 
-def _all(kind: type[Any]) -> list[Any]:
+def all_of(kind: type[Any]) -> list[Any]:
     """Return all objects of a class, including objects frozen by `gc.freeze`, as referrers of the class.
 
     `gc.get_objects` would also return tuples that other threads are making; CPython raises SystemError in a thread that
@@ -208,7 +208,7 @@ def _classes(kind: type[Any]) -> set[type[Any]]:
 
 
 def _parameters() -> Iterator[Tensor]:
-    return (tensor for tensor in _all(Tensor) if isinstance(tensor, nn.Parameter))
+    return (tensor for tensor in all_of(Tensor) if isinstance(tensor, nn.Parameter))
 
 
 def _has_own_storage(tensor: Tensor) -> bool:

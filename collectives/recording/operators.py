@@ -58,6 +58,11 @@ def _convolution_backward_flops(gradient: Tensor, image: Tensor, weight: Tensor,
     return int(2 * image.shape[0] * positions * weight.numel() * sum(is_asked_for[:2]))
 
 
+def _distances_flops(left: Tensor, right: Tensor, *_: Any, **__: Any) -> int:
+    """Return the operations of the distances of all rows, by a product of matrices or one by one."""
+    return int(2 * left.numel() * right.shape[-2])
+
+
 def _lstm_flops(inputs: Tensor, of_inputs: Tensor, of_hidden: Tensor, *_: Any, **__: Any) -> int:
     """Return the operations of a layer in one direction, which multiplies each step and hidden state by weights."""
     return int(2 * prod(inputs.shape[:-1]) * (of_inputs.numel() + of_hidden.numel()))
@@ -70,6 +75,9 @@ _FORMULAS: dict[Any, Callable[..., int | None]] = {
     **dict.fromkeys(_PRODUCTS, _product_flops),
     **dict.fromkeys(_ADDING, _sum_flops),
     aten.convolution_backward: _convolution_backward_flops,
+    aten._euclidean_dist: _distances_flops,
+    aten._cdist_forward: _distances_flops,
+    aten._cdist_backward: lambda _, *arguments, **__: 2 * _distances_flops(*arguments),
     aten.mkldnn_rnn_layer: _lstm_flops,
     aten.mkldnn_rnn_layer_backward: lambda *arguments, **_: 2 * _lstm_flops(*arguments),
     **FORMULAS,
@@ -132,11 +140,15 @@ def _works_by_bytes(operator: OpOverload) -> bool:
 
 
 class OperatorWatch(OnPlainTensors):
-    """Tells the recorder each operator of the program; for tensors such as DTensors, the operators on their parts."""
+    """Tells the recorder each operator of the program; for tensors such as DTensors, the operators on their parts.
+
+    heeds: which kinds of operators; at first those with a formula, as products and attention, which takes little time.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
+        self.heeds: Callable[[_Kind], bool] = lambda kind: kind.formula is not None
         self.is_watching = False
         self.memory = MemoryWatch(recorder)
 
@@ -170,7 +182,7 @@ class OperatorWatch(OnPlainTensors):
         if kind.is_made_of_others:
             with self:
                 return func.decompose(*args, **kwargs)
-        if not kind.has_work:
+        if not (kind.has_work and self.heeds(kind)):
             return self._run(func, args, kwargs)
         with self._recorder.stopped(), _UNSEEN():
             given = named(func, args, kwargs)

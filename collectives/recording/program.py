@@ -5,7 +5,6 @@ import runpy
 import sys
 import threading
 import traceback
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -29,7 +28,7 @@ from collectives.recording.group import recording
 from collectives.recording.operators import kernels_of_triton
 from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
 from collectives.recording.recorder import Recorder, StreamMoment
-from collectives.recording.replacements import changed, replaced, returning, run_within
+from collectives.recording.replacements import changed, replaced, returning, run_within, warn
 from collectives.recording.step_counter import ForkedProcesses, StepCounter, StopRecordingError
 from collectives.recording.without_values import forget_written
 from ringsim import traces
@@ -91,8 +90,13 @@ _SINGLE_RANKS = (
     "the program sends to single ranks, as pipelines do: ringsim step will refuse this trace, since the recording of "
     "one rank does not tell what the others do"
 )
-_AVERAGER = "torch.distributed.algorithms.model_averaging.averagers.ModelAverager.__init__"
-_AVERAGING = "the program averages its parameters every few steps, after a warm-up: give a --steps that contains both"
+_ALGORITHMS = "torch.distributed.algorithms"
+_AFTER_WARM_UP = {
+    f"{_ALGORITHMS}.model_averaging.averagers.ModelAverager.__init__": "the program averages its parameters every few "
+    "steps, after a warm-up: give a --steps that contains both",
+    f"{_ALGORITHMS}.ddp_comm_hooks.powerSGD_hook.PowerSGDState.__init__": "the program uses PowerSGD after a warm-up: "
+    "give a --steps that contains later steps, and a smaller start_powerSGD_iter if that takes long",
+}
 _FIND_SHAPES = "torch.distributed.tensor._sharding_prop.ShardingPropagator._propagate_tensor_meta_non_cached"
 _FORK = staticmethod(ForkProcess._Popen)
 _WITHOUT_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
@@ -118,7 +122,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
     with (
         recording(request.num_ranks, request.rank, recorder, groups, counter.processes.leave_rank),
         replaced(counter.processes.replacements()),
-        replaced([changed(_AVERAGER, _warn_of_averaging)] if request.num_steps == 1 else ()),
+        replaced(changed(*_warning(name)) for name in _AFTER_WARM_UP if request.num_steps == 1),
         _as_started_by_torchrun(request),
         noting_scripts(in_eager_mode),
         compiling(recorder, in_eager_mode) if request.is_fake else not_compiling(in_eager_mode),
@@ -150,9 +154,10 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
     for failure in failures:
         threading.__excepthook__(failure)
     _require_steps(counter, request)
+    counter.warn_of_others()
     steps = counter.recorded
     if any(call.collective in ("send", "recv") for step in steps for call in step.calls):
-        warnings.warn(_SINGLE_RANKS, stacklevel=1)
+        warn(_SINGLE_RANKS)
     if not request.is_fake:
         steps = tuple(with_times_of(step, *counter.watched) for step in steps)
     place = request.num_ranks, request.rank, request.ranks_here, tuple(groups)
@@ -266,9 +271,8 @@ def _run_own(request: traces.TraceRequest, fn: Any, args: Any = (), nprocs: int 
     return SimpleNamespace(join=returning(True), processes=[])
 
 
-def _warn_of_averaging(*given: Any) -> Any:
-    warnings.warn(_AVERAGING, stacklevel=4)
-    return given
+def _warning(name: str) -> tuple[str, Callable[..., Any]]:
+    return name, lambda *given: warn(_AFTER_WARM_UP[name]) or given  # type: ignore[func-returns-value]
 
 
 def _refuse_rpc(*_: object, **__: object) -> NoReturn:

@@ -1,5 +1,6 @@
 """`replaced`: attributes of torch that are others while a program is recorded."""
 
+import warnings
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -24,6 +25,12 @@ def replaced(replacements: Iterable[Replacement], extended: Container[str] = ())
         for (owner, _, name), value in attributes:
             stack.enter_context(patch.object(owners[owner], name, value, create=owner in extended))
         yield
+
+
+def warn(message: str, file: str = "ringsim trace", line: int = 0) -> None:
+    """Warn of the recording, also if the program ignores warnings."""
+    with warnings.catch_warnings(action="always"):
+        warnings.warn_explicit(message, UserWarning, file, line)
 
 
 def returning(value: Any) -> Callable[..., Any]:

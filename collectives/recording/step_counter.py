@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,9 +21,10 @@ import torch
 from torch import multiprocessing
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from collectives.recording.memory import all_of
 from collectives.recording.operators import OperatorWatch
 from collectives.recording.recorder import Recorder
-from collectives.recording.replacements import Replacement
+from collectives.recording.replacements import Replacement, warn
 from ringsim.traces import StepMemory, TracedStep
 from ringsim.units import plural
 
@@ -32,9 +32,12 @@ from ringsim.units import plural
 # The third one makes the same calls as all later ones.
 FIRST_WATCHED = 1
 FIRST_USUAL = 2
+MORE_WORK = 1.01  # times the operations of a step: more than a step's own
 LAST_USUAL = 5  # as after epochs of two batches with validation, or with batches of other sizes each
 MAX_STOPS = 10  # that a program may catch
 LOOK_S = 0.2  # how often a process that waits for a message looks whether a rank has left
+
+_GIVE_STEPS = "give --steps the number of steps from one to the next"
 
 
 class StepWork(NamedTuple):
@@ -160,20 +163,27 @@ class StepCounter:
         self._recorder, self._watch_all, self._give_up = recorder, watch_all, give_up
         self._num_recorded = num_recorded
         self._num_warm_up = FIRST_USUAL if watch_all else FIRST_USUAL + 1
-        self._watch = OperatorWatch(recorder)
+        self._watch = self._of_main = OperatorWatch(recorder)
         self._usual: int | None = None
         self._memories: dict[int, StepMemory | None] = {}  # by step
         self._optimizer: weakref.ref[Optimizer] | None = None
+        self._have_stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._idle: set[str] = set()  # the kinds of optimizers that have not, when the last step is recorded
+        self._thread = threading.main_thread()  # that is watched
         self._stops = 0
         self.processes = ForkedProcesses()
 
     def __enter__(self) -> Self:
         self._hook = register_optimizer_step_post_hook(self._stepped)
+        with self._recorder.stopped():
+            self._watch.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._hook.remove()
         self._stop_watch()  # the program ended or failed meanwhile
+        if self._of_main.is_watching:
+            self._of_main.stop()
 
     def __str__(self) -> str:
         return f"{plural(len(self._recorder.steps), 'step')} of a torch.optim.Optimizer; {self._num_warm_up} warm up"
@@ -208,13 +218,20 @@ class StepCounter:
 
     @property
     def _seen(self) -> list[StepWork]:
+        """The work of the steps of which all operators are noted, of the first one only those with a formula."""
+        num_seen = None if self._watch_all or self._usual is None else self._usual + 1
         return [
             StepWork(step.flops, tuple((call.collective, call.size_bytes, call.group) for call in step.calls))
-            for step in self._recorder.steps[: LAST_USUAL + 1]
+            for step in self._recorder.steps[:num_seen]
         ]
+
+    def _is_idle(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer has not stepped, and is no wrapper that torch does not know."""
+        return optimizer not in self._have_stepped and "_optimizer_step_post_hooks" in vars(optimizer)
 
     @torch._dynamo.disable  # type: ignore[untyped-decorator]
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        self._have_stepped.add(optimizer)
         if self._optimizer is None or self._optimizer() is None:
             self._begin_with(optimizer)
         if self._optimizer is None or self._optimizer() is not optimizer:
@@ -227,19 +244,23 @@ class StepCounter:
             self._recorder.end_step()
             with self._recorder.stopped():
                 self._begin_or_end_watch()
+                if self.is_complete:
+                    self._idle = {type(one).__name__ for one in all_of(Optimizer) if self._is_idle(one)}
         if self.is_complete:
             self._stop()
 
     def _begin_with(self, optimizer: Optimizer) -> None:
-        self._optimizer, self._thread = weakref.ref(optimizer), threading.current_thread()
+        self._optimizer = weakref.ref(optimizer)
+        if self._thread is threading.current_thread():
+            self._watch.memory.stop()
+        else:
+            self._watch.heeds = lambda _: False  # its thread alone can stop it
+            self._thread, self._watch = threading.current_thread(), OperatorWatch(self._recorder)
         if self._watch_all and self._thread is not threading.main_thread():
-            warnings.warn(
-                "tensors that are made in this thread have data and need memory, also with --fake", stacklevel=4
-            )
+            warn("tensors that are made in this thread have data and need memory, also with --fake")
         self._recorder.steps.clear()
         self._memories.clear()
         self._usual = None
-        self._stop_watch()
 
     def _stop_watch(self) -> None:
         """Stop watching in this thread; another watching thread is about to end."""
@@ -249,7 +270,9 @@ class StepCounter:
     def _begin_or_end_watch(self) -> None:
         ended = len(self._recorder.steps) - 1
         if ended == FIRST_WATCHED - 1:
-            self._watch.start()
+            self._watch.heeds = lambda kind: kind.has_work
+            if not self._watch.is_watching:
+                self._watch.start()
         if self._usual is not None or ended < FIRST_WATCHED:
             return
         if ended >= FIRST_USUAL:
@@ -267,13 +290,25 @@ class StepCounter:
             self._usual = ended
             return
         self._usual = usual_step(self._seen, is_last=ended == LAST_USUAL)
-        if self._usual is not None and len(set(self._seen[FIRST_USUAL:])) > 1:
-            works = [f"{work.flops / 1e12:.4g} TFLOP with {plural(len(work.calls), 'call')}" for work in self._seen]
-            warnings.warn(
-                f"steps differ, as where some contain a validation: {', '.join(works[FIRST_USUAL:])}; operators and "
-                f"memory are of one with {works[self._usual]}; --steps N records N steps as they come",
-                stacklevel=1,
+
+    def warn_of_others(self) -> None:
+        """Warn if a step differs from the recorded ones, so that the program takes longer than the trace tells."""
+        works, usual = self._seen, self._usual_step
+        first, later = works[:FIRST_USUAL], works[FIRST_USUAL:]
+        if usual is not None and len(set(later)) > 1 and not (self._watch_all and self._num_recorded > 1):
+            told = [f"{_tflop(work.flops)} with {plural(len(work.calls), 'call')}" for work in works]
+            warn(
+                f"steps differ, as where some contain a validation: {', '.join(told[FIRST_USUAL:])}; operators and "
+                f"memory are of one with {told[usual]}; --steps N records N steps as they come"
             )
+        most, most_later = (max((work.flops for work in some), default=0) for some in (first, later))
+        if most > MORE_WORK * most_later > 0:
+            warn(
+                f"one of the first two steps, with what precedes it, has {_tflop(most)}, and no later one more than "
+                f"{_tflop(most_later)}: if that recurs, as a rollout or a validation does, {_GIVE_STEPS}"
+            )
+        for name in self._idle:
+            warn(f"an optimizer, {name}, has made no step so far: if it makes one every few steps, {_GIVE_STEPS}")
 
     def _stop(self) -> NoReturn:
         self._stop_watch()
@@ -288,6 +323,10 @@ class StepCounter:
             problem = "it catches BaseException in each step, and so cannot be stopped: let it catch Exception"
             self._give_up(f"{sys.argv[0]}: {problem}")
         raise StopRecordingError
+
+
+def _tflop(flops: int) -> str:
+    return f"{flops / 1e12:.4g} TFLOP"
 
 
 def usual_step(steps: Sequence[StepWork], is_last: bool) -> int | None:

@@ -2,7 +2,6 @@
 
 import sys
 import threading
-import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +23,7 @@ from torch.utils._pytree import tree_map_only
 from collectives.recording import balanced, placement
 from collectives.recording.operands import DEVICE, OnPlainTensors, named, written
 from collectives.recording.placement import CPU, FROM_PYTHON, gpu_of, place_made, tensors_in, with_data
+from collectives.recording.replacements import warn
 
 aten = torch.ops.aten
 TORCH = Path(torch.__file__).parent
@@ -274,7 +274,7 @@ class WithoutValues(OnPlainTensors):
         if not self._has_warned and not frame.f_code.co_filename.startswith(str(TORCH)):
             self._has_warned = True
             message = "the program reads values, and with --fake there are none: it gets False, 1 or 1.0"
-            warnings.warn_explicit(message, UserWarning, frame.f_code.co_filename, frame.f_lineno)
+            warn(message, frame.f_code.co_filename, frame.f_lineno)
 
 
 def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -77,6 +77,8 @@ def test_arithmetic_is_counted(is_fake: bool) -> None:
         "with torch.enable_grad(): steps = nn.LSTM(64, 64, device='cuda')(x)[0]": 8 * PRODUCT,
         "steps.backward(torch.ones_like(steps))": 16 * PRODUCT,
         "with torch.inference_mode(): F.linear(x, x) @ x": 2 * PRODUCT,
+        "torch.cdist(x, x)": PRODUCT,
+        "torch.cdist(x, x, p=1.0)": PRODUCT,
         "nn.MultiheadAttention(64, 4, 0.1, device='cuda')(x, x, x, need_weights=False)": 4 * PRODUCT,
         "F.scaled_dot_product_attention(heads, heads, heads, None, 0.1)": 2 * attention,  # one is of the line above
         "F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)": attention * 65 // 128,

@@ -249,6 +249,7 @@ if __name__ == "__main__":
     multiprocessing.set_start_method(sys.argv[1])
     ranks = [multiprocessing.Process(target=main, args=(rank, 8)) for rank in range(8)]
     for rank in ranks: rank.start()
+    if sys.argv[2] == "manager": multiprocessing.Manager().Queue().get()
     if sys.argv[2] == "pipe": ends = multiprocessing.Pipe(); ends[0].recv()
     while sys.argv[2] == "queue":
         with contextlib.suppress(queue.Empty): multiprocessing.Queue().get(timeout=0.1)
@@ -256,7 +257,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("way", "awaited"), [("spawn", "8"), ("fork", "0"), ("fork", "pipe"), ("fork", "queue")])
+WAYS = [("spawn", "8"), ("fork", "0"), ("fork", "pipe"), ("fork", "queue"), ("forkserver", "manager")]
+
+
+@pytest.mark.parametrize(("way", "awaited"), WAYS)
 def test_of_processes_that_are_ranks_one_is_recorded(way: str, awaited: str) -> None:
     """The program joins them or waits for a message, or Python joins; another number of ranks is refused."""
     (step,) = trace_of(STARTS, way, awaited, rank=5, is_fake=True).steps

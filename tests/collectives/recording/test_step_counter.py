@@ -1,12 +1,13 @@
 """The recorded step is a usual one, also where some steps contain a validation or have another batch."""
 
+import warnings
 from pathlib import Path
 
 import pytest
 
 from collectives.recording.step_counter import StepWork, usual_step
-from ringsim.traces import Device
-from tests.collectives.recording.recorded import IMPORTS, trace_of
+from ringsim.traces import Device, ProgramTrace, TraceRequest
+from tests.collectives.recording.recorded import IMPORTS, record, recorded, trace_of
 
 PROGRAM = f"""{IMPORTS}
 sizes, every, device = eval(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -46,6 +47,44 @@ def test_all_steps_are_recorded_as_they_come_where_many_are_asked_for(tmp_path: 
     program.write_text(PROGRAM)
     trace = trace_of(program, "[32]", "2", "cuda", num_steps=2, is_fake=True, device=Device.CUDA)
     assert [step.flops // (2 * 64 * 64) for step in trace.steps] == [2 * 32 + 4096, 2 * 32]
+
+
+ROLLOUTS = f"""{IMPORTS}
+import warnings
+warnings.filterwarnings("ignore")
+dist.init_process_group("nccl")
+model = nn.Linear(64, 64, device="cuda")
+optimizer, outer = torch.optim.Adam(model.parameters()), torch.optim.SGD(model.parameters())
+for step in range(99):
+    if step % 4 == 0:
+        with torch.inference_mode():
+            reward = model(torch.ones(4096, 64, device="cuda")).mean()
+        dist.all_reduce(reward)
+    model(torch.ones(32, 64, device="cuda")).sum().backward()
+    optimizer.step()
+    if step % 4 == 3:
+        outer.step()
+"""
+
+
+def steps_and_warnings(request: TraceRequest) -> tuple[list[tuple[int, int]], list[str]]:
+    """Return rows of products and calls of each step, and what the user is told."""
+    with warnings.catch_warnings(record=True) as told:
+        trace = record(request)
+    assert isinstance(trace, ProgramTrace), trace
+    steps = [(step.flops // (2 * 64 * 64), len(step.calls)) for step in trace.steps]
+    return steps, [str(warning.message).partition(",")[0] for warning in told]
+
+
+@pytest.mark.parametrize("num_steps", [1, 4])
+def test_what_precedes_every_fourth_step_is_recorded_or_told(num_steps: int) -> None:
+    """As rollouts do, or an outer optimizer, and although the program ignores warnings."""
+    options = {"is_fake": True, "device": Device.CUDA, "num_steps": num_steps}
+    steps, told = recorded(ROLLOUTS, call=steps_and_warnings, **options)
+    if num_steps == 1:
+        assert (steps, told) == ([(64, 0)], ["one of the first two steps", "an optimizer"])
+    else:
+        assert (steps, told) == ([(64, 0), (64, 0), (64 + 4096, 1), (64, 0)], [])
 
 
 def test_what_follows_an_epoch_may_be_calls_alone() -> None:
