@@ -13,7 +13,10 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from types import FrameType
 from typing import Any, Protocol
 
+from tests.budget import slowness
+
 CASE_LIMIT_S = 300.0  # a case that takes longer hangs; cases with processes have shorter limits of their own
+HANGS_S = 60.0 * slowness()  # of such a case, beyond its timeout
 LONG = 500  # bytes; longer ones are described compressed
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import collectives
 from tests.collectives.shared_groups import ONE_HOST, PAIRS, SMALL_SLOT, on_hosts, slots_of
 from tests.fuzz.calls import REDUCING, Call, Issued, issue
-from tests.fuzz.case import chance, expression
+from tests.fuzz.case import HANGS_S, chance, expression
 from tests.fuzz.delays import delays
 from tests.fuzz.draws import COMPLEX, FLOATS, algorithms, call, collective_of
 from tests.fuzz.views import COMPLEX_ONLY
@@ -21,7 +21,6 @@ from tests.ranks import RankPool
 
 NUM_RANKS = 5
 TIMEOUT_S = 20.0
-HANGS_S = 60.0 + TIMEOUT_S  # a job that takes longer on a machine with nothing else to do
 MAX_JOBS = 150  # on the same ranks; then there are fresh ones
 MAX_GROUPS = 12  # that ranks keep for later jobs
 ALTERNATING = (0, 1, 0, 1, 0)  # hosts
@@ -102,7 +101,7 @@ class Job:
 
     def run(self) -> None:
         try:
-            self._judge(_POOL.run(carry_out, self, timeout_s=HANGS_S))
+            self._judge(_POOL.run(carry_out, self, timeout_s=HANGS_S + TIMEOUT_S))
         except BaseException:
             _POOL.end()
             raise
