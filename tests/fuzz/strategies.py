@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.fuzz.case import HANGS_S, chance
+from tests.fuzz.case import HANGS_S, TIMEOUT_S, chance
 from tests.ranks import RankPool
 from tests.trainers.models import MODELS, inputs, two_groups
 from tests.trainers.strategies.odd_layers import ODD_MODELS
@@ -22,7 +22,6 @@ from trainers import DataParallel
 from trainers.strategies import STRATEGIES, strategy_info
 
 NUM_RANKS = 3
-TIMEOUT_S = 20.0
 MAX_CASES = 60  # on the same ranks; a refused program leaves things behind
 EXACT = tuple(name for name, info in STRATEGIES.items() if info.is_exact and not info.wire)
 # Those that average parameters now and then train otherwise; here it counts that they end, on all ranks alike.
