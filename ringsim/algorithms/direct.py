@@ -21,8 +21,7 @@ def direct_all_gather(num_ranks: int) -> Schedule:
 def direct_all_reduce(num_ranks: int) -> Schedule:
     """Send the whole tensor to all other ranks, which add ("one-shot"): 1 step, n - 1 times the data sent.
 
-    The fastest for a few bytes. Each rank adds the other contributions to its own, so that the last bits of
-    floating-point sums differ between ranks.
+    Each rank adds in another order: the last bits of floating-point sums differ between ranks.
     """
     src, dst = _pairs(num_ranks)
     return _one_step(Collective.ALL_REDUCE, num_ranks, 1, (src, dst, 0, True, dst))

@@ -1,9 +1,9 @@
 """NCCL's algorithms for hosts with several NICs: its rings, its trees, and NVLS, its reduction in the switch of a host.
 
 Ranks are counted host by host, m on each of h hosts, and every rank has its own NIC. The NICs in the same place of all
-hosts are a *rail*. Each of m rails has its own ring or trees, channels and share of the data. If hosts have different
-numbers of ranks, m is the smallest (the minimum in `initTransportsRank`, src/init.cc), and each ring or tree still goes
-through all ranks of a host.
+hosts are a *rail*, which has its own ring or trees, channels and share of the data. If hosts have different numbers of
+ranks, m is the smallest (as in `initTransportsRank`, src/init.cc), and each ring or tree still goes through all ranks
+of a host.
 
 ranks_per_host, of all functions: a number for all hosts, of which the last has the rest; or a list, one per host; by
 default 8.
@@ -49,7 +49,7 @@ def fill_hosts(num_ranks: int, ranks_per_host: RanksPerHost = None) -> list[int]
 def nccl_ring_all_reduce(num_ranks: int, ranks_per_host: RanksPerHost = None) -> Schedule:
     """NCCL's rings: m at once, each over its own rails with 1/m of the data; 2(n - 1) steps each, 2(n - 1)/n sent.
 
-    Every ring goes through all ranks of a host before it leaves the host (see `rail_orders`).
+    See `rail_orders`.
     """
     return _along_rails(ring_all_reduce(num_ranks), ranks_per_host)
 
@@ -67,11 +67,10 @@ def nccl_ring_all_gather(num_ranks: int, ranks_per_host: RanksPerHost = None) ->
 def rail_orders(hosts: Sequence[int]) -> Ints:
     """Return the order in which each of NCCL's rings goes through all ranks of these hosts, (m, num_ranks).
 
-    On two hosts of 4 the first two rings are 0 3 2 1 | 5 6 7 4 and 1 2 3 0 | 4 7 6 5. The first enters host 0 on rail
-    0, leaves it on rail 1, and enters host 1 on rail 1; the second uses the same rails in the other direction. In every
-    second host a ring takes the path of its neighbour and therefore never changes rails between hosts (ncclTopoPostset
-    in src/graph/connect.cc; such channels are printed in github.com/NVIDIA/nccl/issues/1671). An odd number of rings
-    all go the same way round and change rails.
+    On two hosts of 4 the first two are 0 3 2 1 | 5 6 7 4, which changes hosts on rail 1, and 1 2 3 0 | 4 7 6 5, which
+    uses the same rails the other way. In every second host a ring takes the path of its neighbour, and therefore never
+    changes rails between hosts (ncclTopoPostset in src/graph/connect.cc; printed in
+    github.com/NVIDIA/nccl/issues/1671). An odd number of rings all go the same way round and change rails.
     """
     rings, first = min(hosts), np.cumsum([0, *hosts]).tolist()
     is_even = rings % 2 == 0
@@ -89,7 +88,7 @@ def nccl_tree_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_
     """NCCL's trees: two binary trees over the hosts on each rail, and a chain over the ranks of each host.
 
     A segment goes along the chain of each host to the rank on the rail, up a tree over these ranks, and back: 2(m - 1)
-    + 2 ceil(log2(h)) hops. NCCL since 2.4 (Sanders, Speck and Traeff 2009).
+    + 2 ceil(log2(h)) hops. NCCL since 2.4.
 
     segments: of each of the 2 m trees; by default 4 per hop from the furthest rank to the root.
     """
@@ -105,7 +104,7 @@ def _tree_segments(hosts: Sequence[int]) -> int:
 def nccl_tree_segments(num_ranks: int, size_bytes: int, ranks_per_host: RanksPerHost = None) -> int:
     """Return the number of segments of the share of each tree: of 64 KiB, but at most the default.
 
-    NCCL cuts by the size of its buffers and by a number of steps that grows with the data (src/enqueue.cc).
+    NCCL cuts by its buffers, in steps that grow with the data (src/enqueue.cc).
     """
     hosts = fill_hosts(num_ranks, ranks_per_host)
     return max(1, min(_tree_segments(hosts), -(-size_bytes // (2 * min(hosts) * SEGMENT_BYTES))))
@@ -119,7 +118,7 @@ def nvls_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host:
     in each phase. 2 + 2 ceil(log2(h)) + k - 1 steps for each of two trees on each of m rails, and k + 1 for each rail
     on one host.
 
-    segments: of the share of each rank in a tree; by default 32, which keeps filling and emptying the pipeline short.
+    segments: of the share of each rank in a tree; by default 32, with which the pipeline fills quickly.
     """
     hosts = fill_hosts(num_ranks, ranks_per_host)
     trees = binary_trees(Collective.ALL_REDUCE, len(hosts))[: 2 if len(hosts) > 1 else 1]
@@ -162,7 +161,7 @@ def _first_ranks(hosts: Sequence[int]) -> Ints:
 
 
 def _across_hosts(half: _Half, tree: Schedule, hosts: Sequence[int], algorithm: str) -> Schedule:
-    """Send to the first rank of each host, along a tree over these ranks, and back to all ranks, in one segment."""
+    """Return one segment's way to the first rank of each host, along a tree over these, and back to all ranks."""
     first, num_ranks = _first_ranks(hosts), sum(hosts)
 
     def within(collective: Collective, channel: int) -> Schedule:

@@ -10,7 +10,6 @@ Reduce-scatter over n = 4 ranks, and which chunk each rank *sends* in each step 
 
 In all-gather every rank forwards the chunk that it received last, for another n - 1 steps. In each of the 2(n - 1)
 steps each rank sends 1/n of the data: 2(n - 1)/n in total, the minimum for any algorithm (Patarasuk and Yuan 2009).
-This is the only file with ring arithmetic.
 """
 
 import numpy as np
@@ -38,10 +37,7 @@ def ring_all_reduce(num_ranks: int, direction: int = 1) -> Schedule:
 
 
 def stride_orders(num_ranks: int, num_orders: int) -> list[Ints]:
-    """Return orders of all ranks in equal strides; no two orders share a hop while there are enough strides.
-
-    A stride reaches every rank if it has no common divisor with their number.
-    """
+    """Return orders of all ranks in equal strides; no two orders share a hop while there are enough strides."""
     ranks = np.arange(num_ranks, dtype=np.int64)
     strides = np.flatnonzero(np.gcd(ranks, num_ranks) == 1) if num_ranks > 1 else np.array([1])
     return [ranks * strides[i % len(strides)] % num_ranks for i in range(num_orders)]
@@ -50,8 +46,7 @@ def stride_orders(num_ranks: int, num_orders: int) -> list[Ints]:
 def _half(collective: Collective, num_ranks: int, direction: int) -> Schedule:
     """Return one half of a ring.
 
-    In step k a rank sends the chunk `1 + k` places behind it (reduce-scatter) or `k` places behind it (all-gather),
-    against the direction of travel.
+    In step k a rank sends the chunk `1 + k` (reduce-scatter) or `k` (all-gather) places behind it.
     """
     require_count("num_ranks", num_ranks)
     ranks, zeros = np.arange(num_ranks), np.zeros(num_ranks, np.int64)

@@ -1,15 +1,15 @@
 """Trees with rank 0 as their root: binomial, and two binary ones on a half of the data each.
 
-The double binary tree (Sanders, Speck and Traeff 2009; NCCL since 2.4) has two trees over the ranks 1 to n - 1, each
-for one half of the data. A rank that forwards in one tree is a leaf in the other; rank 0 feeds both. For n = 8:
+The double binary tree (Sanders, Speck and Traeff 2009; NCCL since 2.4) has two trees over the ranks 1 to n - 1. A rank
+that forwards in one is a leaf in the other; rank 0 feeds both. For n = 8:
 
     first half        0              second half        0
                       4                                 5
                   2       6                         3       7
                 1   3   5   7                     2   4   6   1
 
-The first tree is numbered in order from left to right. The second is shifted by one rank or, if the number of ranks
-below rank 0 is even, mirrored.
+The first tree is numbered from left to right. The second is shifted by one rank or, if the number of ranks below rank 0
+is even, mirrored.
 """
 
 import numpy as np
@@ -18,10 +18,7 @@ from ringsim.schedule import Collective, Columns, Ints, Schedule, merge, pipelin
 
 
 def binomial_tree_broadcast(num_ranks: int) -> Schedule:
-    """Send from all ranks that have the data, twice as many in each step: ceil(log2(n)) steps.
-
-    Rank 0 sends the data ceil(log2(n)) times.
-    """
+    """Send from all ranks that have the data, twice as many in each step: ceil(log2(n)) steps."""
     distances = reversed(_distances(num_ranks))
     steps: list[Columns] = [(rank, rank + distance, 0, False) for distance, rank in distances]
     return Schedule.from_columns(Collective.BROADCAST, "binomial_tree", num_ranks, 1, steps)
@@ -40,10 +37,7 @@ def binomial_tree_all_reduce(num_ranks: int) -> Schedule:
 
 
 def binomial_tree_gather(num_ranks: int) -> Schedule:
-    """Collect shares in pairs of ranks until rank 0 has all: ceil(log2(n)) steps, up to half the data sent.
-
-    Most shares are sent several times.
-    """
+    """Collect shares in pairs of ranks until rank 0 has all: ceil(log2(n)) steps, up to half the data sent."""
     steps: list[Columns] = [(src, dst, share, False) for dst, src, share in _subtrees(num_ranks)]
     return Schedule.from_columns(Collective.GATHER, "binomial_tree", num_ranks, num_ranks, steps)
 
@@ -70,8 +64,8 @@ def double_binary_tree_reduce(num_ranks: int, segments: int | None = None) -> Sc
 def double_binary_tree_all_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
     """Two binary trees, half the data up and down each, in k segments: up to 2 ceil(log2(n)) + k - 1 steps a tree.
 
-    No rank sends more than twice the data. Executed in order (see `simulate`), each step takes at least the latency:
-    use fewer segments for small data, down to 1.
+    No rank sends more than twice the data. In order, each step takes at least the latency: small data need fewer
+    segments.
     """
     return _double(Collective.ALL_REDUCE, num_ranks, segments)
 
@@ -110,7 +104,7 @@ def _double(collective: Collective, num_ranks: int, segments: int | None) -> Sch
 def _binary_tree(collective: Collective, ranks: Ints) -> Schedule:
     """Return a tree over rank 0 and, in order from left to right below it, `ranks`.
 
-    A rank has a channel for its parent and for each child: a segment goes to both children at once.
+    A rank has a channel for its parent and for each child: a segment goes to both at once.
     """
     rank = np.append(0, ranks)
     parent = _parents(len(ranks))
@@ -131,7 +125,7 @@ def _parents(num_nodes: int) -> Ints:
     """Return the parent of each node of a binary tree over 1 to `num_nodes`, numbered in order; 0 above the root.
 
     The lowest bit of a node's number is its height. The nearest existing ancestor replaces a parent beyond the last
-    node. Index 0 is 0.
+    node.
     """
     node = np.arange(num_nodes + 1)
     low = node & -node

@@ -41,7 +41,7 @@ _FAULTS: tuple[tuple[str, str, Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A change that may help. time_s: infinite if the run never finishes, None if it was skipped."""
+    """A change that may help. time_s: infinite if the run never finishes, None if skipped."""
 
     name: str
     time_s: float | None

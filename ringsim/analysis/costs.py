@@ -1,7 +1,4 @@
-"""The algorithms of a network, their costs and lower bounds, and the rates of nccl-tests.
-
-busbw is algbw times the least bytes that a rank sends (nccl-tests, doc/PERFORMANCE.md).
-"""
+"""The algorithms of a network, their costs and lower bounds, and the rates of nccl-tests."""
 
 import math
 from collections.abc import Iterable
@@ -87,6 +84,6 @@ def algbw_bytes_per_s(size_bytes: int, time_s: float) -> float | None:
 
 
 def busbw_bytes_per_s(collective: Collective, num_ranks: int, size_bytes: int, time_s: float) -> float | None:
-    """Return algbw times `busbw_factor`; None if algbw is None."""
+    """Return algbw times `busbw_factor` (nccl-tests, doc/PERFORMANCE.md); None if algbw is None."""
     algbw = algbw_bytes_per_s(size_bytes, time_s)
     return None if algbw is None else algbw * busbw_factor(collective.value, num_ranks)

@@ -1,7 +1,7 @@
 """`find_placement`: a fast assignment of ranks to the places of a schedule, on an uneven network.
 
-A local search from the given order and from a chain of nearest ranks: some ranks change places, and the order is
-kept if it is no slower. If the budget covers all orders (by default up to 5 ranks), the result is optimal.
+A local search from the given order and from a chain of nearest ranks: some ranks change places, and the order is kept
+if it is no slower. If the budget covers all orders (by default up to 5 ranks), the result is optimal.
 """
 
 import math
@@ -113,7 +113,6 @@ def _orders(
 
 
 def _message_times(network: Network, num_ranks: int, num_bytes: float) -> Floats:
-    """Return the seconds of a message alone, (num_ranks, num_ranks); infinite on failing paths."""
     topology = network.topology(num_ranks)
     src, dst = np.nonzero(~np.eye(num_ranks, dtype=np.bool_))
     times_s = np.full((num_ranks, num_ranks), np.inf)

@@ -30,8 +30,8 @@ class TimesBySize(NamedTuple):
 
     times_s, closed_form_s: for each of `sizes_bytes`, which end before the first size at which the run never finishes;
     None if there is no formula. floor_s: at size 0, from latency and overhead alone.
-    crossover_bytes: smallest multiple of the number of chunks that takes twice `floor_s`, above which bandwidth and
-    reduction dominate; None if there is none, or the floor is 0.
+    crossover_bytes: smallest multiple of the number of chunks that takes twice `floor_s`; None if there is none, or the
+    floor is 0.
     """
 
     sizes_bytes: Ints
@@ -75,7 +75,6 @@ class RunView:
 
     @cached_property
     def blocked(self) -> BlockedRun | None:
-        """The transfers and ranks that hang; None if the run finishes."""
         return find_blocked(self.timeline, self.topology)
 
     @cached_property
@@ -95,7 +94,6 @@ class RunView:
 
     @cached_property
     def walkthrough(self) -> list[dict[str, Any]]:
-        """The schedule in words, see `describe_phases`."""
         return describe_phases(self.schedule, self.network)
 
     @property
@@ -122,7 +120,6 @@ class RunView:
 
     @cached_property
     def by_size(self) -> TimesBySize:
-        """The times of the schedule at various sizes, including this run's."""
         schedule, network = self.schedule, self.network
         sizes = np.int64(2) ** np.arange(_SMALLEST_LOG2, max(_LARGEST_LOG2, self.size_bytes.bit_length()) + 1)
         every = (predict_time(schedule, network, size) for size in sizes.tolist())

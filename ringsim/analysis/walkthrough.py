@@ -201,7 +201,6 @@ def _rule(schedule: Schedule, first: int, last: int) -> str:
 
 
 def _ring_offsets(schedule: Schedule, index: int) -> tuple[int, int] | None:
-    """Return the common offsets of receiver and chunk from the sender, modulo the ranks; or None."""
     step, num_ranks = schedule.steps[index], schedule.num_ranks
     if schedule.num_chunks != num_ranks or not np.array_equal(np.sort(step.src), np.arange(num_ranks)):
         return None
@@ -210,13 +209,11 @@ def _ring_offsets(schedule: Schedule, index: int) -> tuple[int, int] | None:
 
 
 def _common_offset(numbers: Ints, senders: Ints, num_ranks: int) -> int | None:
-    """Return the common offset of numbers from their senders, modulo the ranks; or None."""
     offsets = np.unique((numbers - senders) % num_ranks)
     return int(offsets[0]) if len(offsets) == 1 else None
 
 
 def _near(offset: int, num_ranks: int) -> int:
-    """Return the offset closest to 0, modulo the ranks: -1 rather than num_ranks - 1."""
     offset %= num_ranks
     return offset - num_ranks if offset > num_ranks // 2 else offset
 

@@ -1,8 +1,8 @@
 """Ranks on this host without torchrun: `spawn` runs a function on each rank, `run_local_ranks` a program.
 
-The ranks have torchrun's environment variables. torchrun ends every failure with a traceback and exit code 1. Here a
-failure is one line, with the rank's exit code or 128 plus a signal's number, on which batch scripts rely.
-Importing this module loads no torch.
+The ranks have torchrun's environment variables. A failure is one line, with the rank's exit code or 128 plus a signal's
+number, on which batch scripts rely; torchrun ends every failure with a traceback and exit code 1. Importing this module
+loads no torch.
 """
 
 import json
@@ -50,8 +50,8 @@ def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence
     stops: whether SIGTERM and SIGUSR1 are passed on to the ranks, which decide when to end. A rank begins with SIGUSR1
     blocked, and must enter a `StopRequest`.
     When a rank fails, the others are ended, and its error is printed once. Returns 0, the exit code of a rank that left
-    by sys.exit, 1 if a rank failed, or 128 + n after the signal n. Must run in the main thread, which handles signals.
-    Raises ValueError for a wrong number of ranks, and with the message of a rank that raised a user's mistake.
+    by sys.exit, 1 if a rank failed, or 128 + n after the signal n. Must run in the main thread. Raises ValueError for a
+    wrong number of ranks, and with the message of a rank that raised a user's mistake.
 
     >>> import sys, time
     >>> from trainers import spawn
@@ -149,7 +149,7 @@ def _variables(rank: int, num_ranks: int, port: int, folder: str) -> dict[str, s
 def _environment(variables: Mapping[str, str], blocked: set[signal.Signals]) -> Iterator[None]:
     """Set the environment of processes that start in the block, and block signals in them.
 
-    A terminal sends Ctrl-C to the ranks too; unblocked, it would end each with a traceback.
+    A terminal sends Ctrl-C to the ranks too, and would end each with a traceback.
     """
     before = dict(os.environ)
     resource_tracker.ensure_running()  # otherwise it would start with the first rank, and unblock the signals
@@ -184,9 +184,9 @@ def _first_codes(
 
 
 def _failure(codes: Mapping[int, int], came: Sequence[int], folder: str) -> RankFailure:
-    """Return the first cause: a rank that a signal ended, or else the first reported failure.
+    """Return the cause: a rank that a signal ended, or else the first reported failure; others follow from it.
 
-    Other ranks fail as a consequence. Raises ValueError for a user's mistake.
+    Raises ValueError for a user's mistake.
     """
     for rank, code in codes.items():
         if -code in came:  # passed on before the rank was ready for it
@@ -284,7 +284,7 @@ def handling(numbers: Iterable[int], handler: Callable[[int, object], None]) -> 
 def ended_once() -> Iterator[None]:
     """Raise KeyboardInterrupt, with the signal's number, in the block at the first Ctrl-C, SIGTERM or SIGHUP.
 
-    Later signals are ignored, so that they do not interrupt the clean-up.
+    Later signals are ignored, and do not interrupt the clean-up.
     """
     is_ending = False
 

@@ -1,7 +1,4 @@
-"""Commands with uniform help, one-line progress, and one-line errors with exit code 2.
-
-`TorchrunCommand` is a command that runs on several ranks, started by torchrun, srun or `spawn`.
-"""
+"""Commands with uniform help, one-line progress, and one-line errors with exit code 2."""
 
 import contextlib
 import importlib.util
@@ -31,8 +28,8 @@ CLEAR_LINE = "\r\033[K"
 class Progress:
     """Draw the progress of consecutive phases as one line on a terminal's stderr, and erase it at the end.
 
-    rank: only rank 0 draws. delay_s: draw nothing before, as the work is usually short.
-    Click's bar is unsuitable: it hides the cursor for good if a rank is killed, and knows no phases or earlier runs.
+    rank: only rank 0 draws. delay_s: draw nothing before.
+    Click's bar hides the cursor for good if a rank is killed, and knows no phases or earlier runs.
     """
 
     def __init__(self, *, rank: int = 0, delay_s: float = 0.0) -> None:
@@ -65,7 +62,6 @@ class Progress:
             self._draw()
 
     def advance_to(self, done: int, length: int, phase: str) -> None:
-        """Set the progress of a phase, and begin it if it is new."""
         if (phase, length) != (self.phase, self.length):
             self.begin(phase, length)
         self.update(done - self.done)
@@ -131,8 +127,8 @@ _BREAK = re.compile(r"\s*[\r\n]\s*")
 class OneLineCommand(click.Command):
     """A click command that reports ValueError, OSError and ScheduleError in one line, like usage errors.
 
-    A ScheduleError exits with code 1, after the grid that shows the fault. Ctrl-C exits with code 130, and the message
-    of `click.exceptions.Abort`, if any.
+    A ScheduleError exits with code 1, after the grid that shows the fault; Ctrl-C with code 130, and the message of
+    `click.exceptions.Abort`, if any.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -216,7 +212,7 @@ def in_one_line(text: str) -> str:
 
 
 class OneLineGroup(OneLineCommand, click.Group):
-    """A group of such commands, whose help shows each one's first sentence."""
+    """A group of commands, whose help shows each one's first sentence."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]

@@ -1,8 +1,4 @@
-"""Option types that the three packages share, and the output of commands.
-
-A range contains its first number times all powers of the factor below its last number, and the last number itself:
-8:40:x2 is 8, 16, 32, 40.
-"""
+"""Option types that the three packages share, and the output of commands."""
 
 import json
 import os
@@ -62,6 +58,8 @@ MAX_NUMBERS = 1000  # of a sweep; more is a slip of the pen
 def parse_numbers(text: str, parse: Callable[[str], int], factor: int) -> list[int]:
     """Return the numbers in order, each once. parse: reads one number. factor: of a range without `:xN`.
 
+    A range is its first number times the powers of the factor, up to its last number, which is included.
+
     >>> parse_numbers("3,8:40", int, factor=2)
     [3, 8, 16, 32, 40]
 
@@ -109,7 +107,7 @@ def parse_share(text: str) -> float:
 
 
 class Quantity(click.ParamType[Any]):
-    """A value read by a parser that raises ValueError, for example of `units`."""
+    """A value read by a parser that raises ValueError, such as those of `units`."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -151,7 +149,7 @@ wide_option = click.option("--wide", is_flag=True, help="Print more columns, whi
 def write_output(path: Path | None, lines: Iterable[str]) -> None:
     """Write text to stdout for `-`, else to a new file, which replaces `path` when complete and is named on stderr.
 
-    None: write nothing. Raises OSError, as `atomic_file` does, if it cannot be written.
+    None: write nothing. Raises OSError, as `atomic_file` does.
     """
     if path == STDOUT:
         sys.stdout.buffer.writelines(map(str.encode, lines))

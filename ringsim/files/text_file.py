@@ -136,8 +136,7 @@ def names_in(folder: Path) -> list[str]:
 def read_preset(kind: str, name: str, folder: Path) -> tuple[str, str]:
     """Return the text of a preset, or of a file whose name ends in .toml, and the file's name for messages.
 
-    kind: of what it describes, for messages. Raises ValueError for an unknown preset, and OSError for a file that
-    cannot be read.
+    kind: of what it describes. Raises ValueError for an unknown preset, and OSError for an unreadable file.
     """
     if name.endswith(".toml"):
         return read_text(Path(name)), name
@@ -182,11 +181,11 @@ def finite_or_none(value: Any) -> Any:
 
 @contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Yield a new file, which replaces `path` when the block ends without an error.
+    """Yield a new file, which replaces `path` when the block ends without an error; otherwise it is removed.
 
-    After an error or an interrupt, the new file is removed and an older file is unchanged. The file is synced before
-    the replacement, so that a crash of the machine leaves a complete file. A symbolic link's target is replaced.
-    Anything but a regular file, such as a FIFO or a device, is written in place. Raises OSError if it is unwritable.
+    The file is synced before the replacement, so that a crash of the machine leaves a complete file. A symbolic link's
+    target is replaced. Anything but a regular file, such as a FIFO or a device, is written in place. Raises OSError if
+    it is unwritable.
     """
     path = Path(path)
     target = file_to_replace(path)

@@ -1,7 +1,7 @@
 """GOAL text of a `Schedule`, which LogGOPSim's `txt2bin` reads, so that another simulator can check ours.
 
-Format and units are those of spcl/LogGOPSim (`txt2bin.re`): sizes in bytes, `calc` in nanoseconds, one operation or
-dependency per line; `a requires b` means that a starts when b is done.
+Format and units are those of spcl/LogGOPSim (`txt2bin.re`): sizes in bytes, `calc` in nanoseconds; `a requires b` means
+that a starts when b is done.
 """
 
 import math

@@ -8,18 +8,15 @@ The rule of execution, which docs/rule.md explains, says when a transfer happens
 within a step the order of the rows counts:
 
 1. Reading: a transfer may start when `src` has applied all earlier steps' writes to its chunk, and sends what the chunk
-   had before this step.
+had before this step.
 2. Sending: transfers of one rank on one channel leave in step order, one after the other.
 3. Applying: a rank applies the writes to one chunk in step order, and so the chunks of one connection, which is one
-   channel of one sender. Every run therefore adds in the same order, and gives the same bits.
+channel of one sender. Every run therefore adds in the same order, and gives the same bits.
 4. Overwriting: a write to a chunk waits until the rank's own earlier sends of it, this step's included, have left.
 
-No schedule can deadlock, and `replay`, which runs the steps one after the other, gives the result of any execution.
-An executor may wait for more: a rank of `collectives` on Gloo waits for one thing at a time (see `in_order` of
-`dependencies`).
-
-Executors: `verify` (symbolic), `simulate` (virtual time), `replay` (arrays in one process) and `collectives.execute`
-(tensors in many processes).
+No schedule can deadlock, and `replay` gives the result of any execution. An executor may wait for more (see `in_order`
+of `dependencies`). Executors are `verify` (symbolic), `simulate` (virtual time), `replay` (arrays in one process) and
+`collectives.execute` (tensors in many processes).
 """
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
@@ -80,7 +77,7 @@ class Schedule:
         num_chunks: int,
         steps: Iterable[Iterable[Transfer]],
     ) -> Schedule:
-        """Make a schedule from lists: one iterable of transfers per step.
+        """Make a schedule from one iterable of transfers per step.
 
         Raises ScheduleError for a rank or chunk out of range.
         """
@@ -92,7 +89,7 @@ class Schedule:
     ) -> Schedule:
         """Make a schedule from arrays: src, dst, chunk, reduce and channel of each step, broadcast against one another.
 
-        The channel is optional; its default is 0. Raises ScheduleError for a rank or chunk out of range.
+        The channel is optional, by default 0. Raises ScheduleError for a rank or chunk out of range.
         """
         require_count("num_ranks", num_ranks)
         require_count("num_chunks", num_chunks)
@@ -110,8 +107,7 @@ class Schedule:
     def bounds(self, num_elements: int) -> Ints:
         """Return (num_chunks + 1,) bounds: chunk `i` of a tensor holds the elements `bounds[i]` to `bounds[i + 1]`.
 
-        In an all_to_all, `num_elements` counts the tensors of all ranks, one after the other. Raises ValueError for a
-        negative number.
+        In an all_to_all, `num_elements` counts the tensors of all ranks. Raises ValueError for a negative number.
         """
         return self.partition(num_elements, self.num_chunks)
 

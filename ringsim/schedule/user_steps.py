@@ -47,10 +47,7 @@ def listed_steps(num_ranks: int, num_chunks: int, steps: Iterable[ArrayColumns])
 
 
 def _in_range(step: int, columns: ArrayColumns, num_ranks: int, num_chunks: int) -> list[npt.NDArray[Any]]:
-    """Return the columns row by row, as 64-bit numbers.
-
-    Raises ScheduleError for the first transfer that is out of range or goes from a rank to itself.
-    """
+    """Return the columns row by row. Raises ScheduleError for a transfer out of range or to the rank itself."""
     same_length = np.broadcast_arrays(*columns)
     if (num_transfers := same_length[0].size) > LARGE_STEP:
         require_memory(f"a step of {num_transfers:,} transfers", num_transfers * BYTES_LISTED)
@@ -142,7 +139,6 @@ def _column(step: int, name: str, values: object) -> npt.NDArray[np.integer | np
 
 
 def _as_whole(values: object) -> npt.NDArray[np.integer | np.bool_] | None:
-    """Return an array; None unless all values are whole numbers of at most 64 bits."""
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, OverflowError):  # such as lists of different lengths

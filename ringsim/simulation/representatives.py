@@ -1,13 +1,13 @@
 """A few connections that represent all, if the rule of a schedule is known: most transfers are never listed.
 
-Connections of one class are busy at the same times, and one is simulated for all. Classes come from colour refinement,
-as in graph theory: two connections keep the same colour while they cost the same and share resources of one colour with
-connections of the same colours. The result is an equitable partition. Colours are 64-bit hashes.
+Connections of one class are busy at the same times, and one is simulated for all. Classes come from colour refinement:
+two connections keep the same colour, a 64-bit hash, while they cost the same and share resources of one colour with
+connections of the same colours. The result is an equitable partition.
 
-- In a `Relay`, such as NCCL's rings, all rounds are alike. Therefore the connections before and after a class must also
-  each be of one class. Of rings over hosts of m ranks m connections remain: one host represents all.
+- In a `Relay`, such as NCCL's rings, all rounds are alike if the connections before and after a class are each of one
+class. Of rings over hosts of m ranks m connections remain.
 - In `Copies`, such as NCCL's trees on each rail, one copy of each part represents all if the copies of every connection
-  are of one class.
+are of one class.
 
 The connection that represents a class uses as much of a resource as the whole class, which keeps the fair rates.
 """
@@ -37,7 +37,7 @@ _FACTORS = np.random.default_rng(0).integers(2**63, 2**64, size=16, dtype=np.uin
 class Representatives:
     """The transfers that represent a schedule whose chunks all have `chunk_bytes` bytes.
 
-    num_listed: their number. listed: lists them, with the number of the connection of each, (num_listed,).
+    listed: returns these `num_listed` transfers, and the number of the connection of each, (num_listed,).
     """
 
     schedule: Schedule
@@ -58,7 +58,7 @@ class Representatives:
 
 
 def may_have_representatives(schedule: Schedule) -> bool:
-    """Return whether to look for them: the rule of the transfers is known, and not too large."""
+    """Return whether the rule of the transfers is known, and not too large."""
     copies = schedule.steps.copies
     return schedule.steps.relay is not None or (copies is not None and copies.steps.num_transfers <= MAX_COPY_ROWS)
 
@@ -163,7 +163,7 @@ class _Colouring:
     def classes(self, max_classes: int, *neighbours: Ints) -> tuple[_Partition, _Partition] | None:
         """Return the classes of connections and of resources; None for more than `max_classes` of connections.
 
-        neighbours: (num_connections,) each; the neighbours of one class must have the same colours.
+        neighbours: (num_connections,) each; those of one class must have one colour.
         """
         known = (0, 0)
         while (counts := (self._num_colours(), len(np.unique(self._of_resource)))) != known:
@@ -192,7 +192,6 @@ class _Colouring:
 
 
 def _static(connections: Connections, topology: Topology) -> Colours:
-    """Return the initial colours of connections: latency, rate, and the costs of their ends."""
     processors, src, dst = topology.processors, connections.src, connections.dst
     columns: list[Floats] = [
         connections.latency_s,

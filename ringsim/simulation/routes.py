@@ -34,7 +34,7 @@ class Connections:
 
 
 class Ends(NamedTuple):
-    """The ends of connections, (num_connections,): ranks, a number for the sender and channel, the channel."""
+    """The ends of connections, (num_connections,). sender: a number for the sending rank and channel."""
 
     src: Ints
     dst: Ints
@@ -54,14 +54,14 @@ class Ends(NamedTuple):
 
 
 class RowConnections(NamedTuple):
-    """The number of each row's connection, (num_rows,), and all connections."""
+    """All connections, and the number of each row's connection, (num_rows,)."""
 
     number: Rows
     connections: Connections
 
 
 def connect(rows: Dependencies, topology: Topology, num_workers: int = 1) -> RowConnections:
-    """Return the connections of a schedule's rows, once for each worker; rows use the first worker's connections."""
+    """Return the connections of these rows, once for each worker; rows use the first worker's connections."""
     keys = connection_keys(rows.src, rows.dst, rows.channel, topology.num_ranks)
     known, number = np.unique(keys, return_inverse=True)
     ends = Ends.of(known, topology.num_ranks).of_workers(num_workers)
@@ -113,7 +113,6 @@ def _with_links_of_pairs(ends: Ends, topology: Topology) -> tuple[Paths, Resourc
 
 
 def _is_shared(ends: Ends, paths: Paths, resources: Resources, cores: Ints) -> Bools:
-    """Return whether several channels or ranks use each resource, or it fails or has a token bucket."""
     named = paths.resource != NONE
     sender = np.broadcast_to(ends.sender[:, None], named.shape)[named]
     num_senders = int(sender.max(initial=0)) + 1
@@ -126,9 +125,8 @@ def _is_shared(ends: Ends, paths: Paths, resources: Resources, cores: Ints) -> B
 def has_contention(schedule: Schedule, topology: Topology) -> bool:
     """Return whether two messages of a schedule can contend on a topology.
 
-    They cannot if every resource serves at most one channel of one rank, whose messages leave one after the other. A
-    ring in which every rank has its own port shares nothing. Two channels between the same two ranks share the limits
-    of a message.
+    They cannot if every resource serves at most one channel of one rank. Two channels between the same two ranks share
+    the limits of a message.
     """
     return have_contention(used_connections(schedule), topology)
 
@@ -158,7 +156,7 @@ def with_in_network_reduction(schedules: Sequence[Schedule], topology: Topology)
     """Return the topology with the connections whose messages its switches add or copy.
 
     A switch adds the messages of a step that a rank adds to one chunk, and copies a chunk that a rank sends to several
-    ranks, if all their ranks are connected to it. This must be true of all messages of a connection.
+    ranks, if all these ranks are connected to it, and this holds for all messages of a connection.
     """
     if topology.switch_of_rank is None:
         return topology

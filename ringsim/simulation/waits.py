@@ -1,7 +1,7 @@
 """`Waits`: the transfers that may start or be applied after others, as `Dependencies` says.
 
 NO_ROW is the row before all others, and the last element of every column. Rows that become ready at one moment are
-handled together, in arrays.
+handled in arrays.
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ class Waits:
         return first + np.flatnonzero(self._to_start[first:last] == 0)
 
     def after_send(self, row: Ints) -> tuple[Ints, Ints]:
-        """Return the rows that may now start, and the rows that may be applied, after these have left."""
+        """Return the rows that may start, and those that may be applied, after these have left."""
         may_start = _count_down(self._to_start, self._next_on_channel[row])
         may_apply = _count_down(self._to_apply, row)
         if self._writers:
@@ -50,7 +50,7 @@ class Waits:
         return may_start, may_apply
 
     def after_apply(self, row: Ints) -> tuple[Ints, Ints]:
-        """Return the rows that may now be applied, and the rows that may start, after these have been applied."""
+        """Return the rows that may be applied, and those that may start, after these have been applied."""
         may_apply = _count_down(self._to_apply, self._next_on_connection[row])
         in_chunk = self._next_in_chunk[row]
         if np.count_nonzero(in_chunk != NO_ROW):  # which seldom is, and looking is quicker
@@ -61,7 +61,7 @@ class Waits:
 def _is_free_on_arrival(rows: Dependencies) -> Bools:
     """Return whether the chunk that a row writes is free on arrival, so that no wait is needed.
 
-    It is free if the receiver has sent the chunk only once, and to the sender, who applied it before sending the row.
+    It is if the receiver has sent the chunk only once, and to the sender, who applied it before sending the row.
     """
     last_send = rows.buffer_dependency
     was_received = (rows.dst[last_send] == rows.src) & (last_send <= rows.data_dependency)
@@ -70,8 +70,6 @@ def _is_free_on_arrival(rows: Dependencies) -> Bools:
 
 
 class Successors:
-    """The rows that wait for a row, if there may be many."""
-
     def __init__(self, waits_for: Rows) -> None:
         waiting = np.flatnonzero(waits_for != NO_ROW).astype(np.int32)
         self._order = waiting[stable_order(waits_for[waiting])]

@@ -1,7 +1,7 @@
 """`time_queue`: the begin and end of collectives that wait in a queue for workers.
 
-Concurrent collectives share links and cores. `_QueueRun` extends the event engine: a collective begins when a worker
-takes it, and the workers of a rank each have their own connections.
+Concurrent collectives share links and cores. `_QueueRun` is an event engine in which a collective begins when a worker
+takes it, and each worker of a rank has its own connections.
 """
 
 import math
@@ -28,8 +28,7 @@ class QueuedCall(NamedTuple):
 
     size_bytes: of the whole tensor, elements of `element_bytes` each.
     call_s: the time of the call before its first message.
-    network: a separate network for its messages; by default the network of all calls.
-    is_lent: as in `Runtime`.
+    network: a separate network for its messages; None: that of all calls. is_lent: as in `Runtime`.
     """
 
     schedule: Schedule
@@ -42,7 +41,7 @@ class QueuedCall(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The begin and end of a collective; infinite if it never begins or ends."""
+    """The begin and end of a collective; infinite if never."""
 
     begin_s: float
     end_s: float
@@ -51,7 +50,7 @@ class Span(NamedTuple):
 def time_queue(calls: Sequence[QueuedCall], network: Network, runtime: Runtime) -> list[Span]:
     """Return when each call begins and ends if the workers of every rank take the calls in order.
 
-    A worker takes the next call when its last one has ended on all ranks. A stream of NCCL is one worker; Gloo has two.
+    A worker takes a call when its last one has ended on all ranks. A stream of NCCL is one worker; Gloo has two.
 
     Raises ValueError for a size that is not whole elements, calls of different numbers of ranks, a first call before 0,
     no worker, separate networks, and for shared memory.

@@ -26,7 +26,7 @@ INTERRUPTED = "interrupted"  # why an algorithm was skipped
 class NamedTime:
     """A built-in algorithm and its seconds, or None and the reason for skipping it.
 
-    algorithm: with its number of segments if there are several. order: the rank placement, if it is changed.
+    algorithm: with its number of segments if there are several. order: the rank placement, if changed.
     """
 
     algorithm: str
@@ -58,7 +58,7 @@ class NamedTime:
 class BuiltInAlgorithms:
     """The built-in algorithms of a collective on a network, each simulated for at most `seconds`.
 
-    say: called with the phase. time_s: returns a schedule's simulated seconds; raises TimeoutError at the given
+    say: called with the phase. time_s: returns a schedule's simulated seconds, or raises TimeoutError at the given
     `time.monotonic`.
     """
 

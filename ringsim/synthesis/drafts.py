@@ -1,8 +1,7 @@
 """`Draft`: an unfinished schedule with an estimate of its time, so that only promising drafts are simulated.
 
-Its parts are copies of chunks over links. Reversed in time and on reversed links, copies become additions: a chunk
-that spread from its owner to all ranks is collected at its owner. A reduce_scatter is therefore an all_gather found on
-reversed links.
+Its parts are copies of chunks over links. Reversed in time and on reversed links, copies become additions, which
+collect a chunk at its owner. A reduce_scatter is therefore an all_gather found on reversed links.
 """
 
 import math
@@ -70,7 +69,6 @@ class Part:
 
 
 def _channels(src: Ints, dst: Ints) -> Ints:
-    """Return a channel for each pair of ranks, (num_transfers,), from 0 for each sender."""
     pair, number = np.unique(np.column_stack([src, dst]), axis=0, return_inverse=True)
     return (np.arange(len(pair)) - np.searchsorted(pair[:, 0], pair[:, 0]))[number.ravel()]
 
@@ -86,7 +84,7 @@ def assemble(
     """Return the schedule that runs these parts one after the other.
 
     num_waves: pieces of each chunk. A wave runs all parts on one piece of each chunk. The next wave starts when the
-    busiest resource has served it, so that its first part overlaps with this wave's second part.
+    busiest resource has served it: its first part overlaps with this wave's second part.
     """
     period_s = period_of(parts)
     rows, begin_s = [], 0.0
@@ -108,8 +106,8 @@ def assemble(
 def in_order_of(schedule: Schedule, end_s: Floats) -> Schedule:
     """Return the schedule with its transfers in the order of these times, in as few steps as possible.
 
-    end_s: (num_transfers,), end of each transfer, in step order, none before the end of its dependencies. A value that
-    overwrites a chunk must derive from the values that the rank has sent of the chunk.
+    end_s: (num_transfers,), in step order, none before the end of its dependencies. A value that overwrites a chunk
+    must derive from the values that the rank has sent of the chunk.
     """
     order = np.argsort(end_s, kind="stable")
     columns = [getattr(schedule.steps.table, field)[order] for field in Transfer._fields]
@@ -118,7 +116,6 @@ def in_order_of(schedule: Schedule, end_s: Floats) -> Schedule:
 
 
 def _steps(src: Ints, dst: Ints, chunk: Ints, reduce: Bools, channel: Ints) -> Iterator[Columns]:
-    """Yield as few steps as keep the order: a step begins where a transfer sends a chunk that the last step wrote."""
     begins, written = [0], set[tuple[int, int]]()
     for row, (sender, receiver, number) in enumerate(zip(src.tolist(), dst.tolist(), chunk.tolist(), strict=True)):
         if (sender, number) in written:
@@ -133,7 +130,7 @@ def _steps(src: Ints, dst: Ints, chunk: Ints, reduce: Bools, channel: Ints) -> I
 class Problem:
     """The collective to find a schedule for, its size, and the network as links.
 
-    islands: see `islands_of`. bound_s: lower bound of the time; latency_s: the same for any size.
+    islands: see `islands_of`. bound_s: lower bound of the time; latency_s: that for any size.
     max_transfers: of a schedule in waves. in_order: whether a rank does one thing at a time.
     """
 
@@ -239,9 +236,9 @@ class Drafting:
         return Overlay.of(self._overlay.links, half.busy_s / self._problem.bound_s)
 
     def _in_waves(self, halves: tuple[Part, Part]) -> Iterator[Draft]:
-        """Yield the draft of an all_reduce with the best number of waves, see `assemble`, then drafts with fewer waves.
+        """Yield the draft of an all_reduce with the best number of waves, then drafts with fewer waves.
 
-        Of similar estimates the fewest waves are best: their simulation takes less time.
+        Of similar estimates the fewest waves are best, as the fastest to simulate.
         """
         fixed_s = 2 * self._problem.latency_s
         ends_s = max(sum(half.time_s for half in halves) - fixed_s, 0.0)  # of the first wave to come, the last to go
