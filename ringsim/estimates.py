@@ -1,8 +1,7 @@
 """`Estimate`: a predicted or fitted value with an interval.
 
-A measured time lies in the interval of its prediction with the probability `INSIDE`: a planner needs a range that is
-narrow enough to decide by. A fitted value, and a choice such as an algorithm, has `SURE`: it is presented as a fact,
-and should seldom be wrong.
+A predicted time has the interval of probability `INSIDE`: a planner needs a range that is narrow enough to decide by. A
+fitted value, and a choice such as an algorithm, has `SURE`: it is presented as a fact, and should seldom be wrong.
 """
 
 import math

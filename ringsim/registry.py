@@ -93,7 +93,7 @@ def build(collective: Collective | None, algorithm: str, num_ranks: int, size_by
     host; the default is `hosts_of`. The function takes the number of ranks and returns a Schedule.
     collective: None: the file's. size_bytes: of the whole tensor, see `size_variant`; None: a small one.
     Raises ValueError for a name that the collective does not have, for less than one rank, and for mistakes in a file;
-    ScheduleError for a user's schedule that `verify` refuses, which is not asked beyond about 160 ranks.
+    ScheduleError for a user's schedule that `verify` refuses; beyond about 160 ranks it is not proved here.
     """
     schedule = _build(collective, algorithm, num_ranks, size_bytes)
     if not is_built_in(collective, algorithm) and num_ranks**2 * schedule.num_chunks <= PROVED_COUNTS:

@@ -29,7 +29,7 @@ _IndexOrNone = Annotated[int, values.whole(-1)]  # -1: none
 class TraceEventKind(Enum):
     """The kinds of events of a program.
 
-    READ: the stream of the computations waits for a call on another stream, whose result may be read from here on.
+    READ: the stream of the computations waits for a call on another stream, whose result it may read from here on.
     """
 
     COMPUTE = "compute"
@@ -60,7 +60,7 @@ def element_bytes_of(dtype: str) -> int:
 class Product(Record, frozen=True, omit_defaults=True):
     """`count` products of matrices, (m, k) and (k, n), or a convolution as such a product.
 
-    The product of a convolution has a row for each position of its output, and a column for each channel.
+    That of a convolution has a row for each position of its output, and a column for each channel.
     """
 
     m: values.Positive
@@ -108,9 +108,8 @@ class Operator(Record, frozen=True, omit_defaults=True):
 class TraceEvent(Record, frozen=True):
     """An event of the rank.
 
-    seconds: of a computation, on the recording machine.
+    seconds, operators: of a computation, on the recording machine; no operators if not watched.
     call: index in the step's `calls` of the call that is made, waited for or read; -1 for a computation.
-    operators: of a computation; empty if not watched.
     """
 
     kind: TraceEventKind
@@ -278,8 +277,8 @@ class TraceRequest(Record, frozen=True):
 class HeldBytes(Record, frozen=True):
     """Bytes of the tensors that a rank holds at a moment; each storage counts once and in full.
 
-    parameters: trained or not. gradients: held at the end of the step.
-    rest: activations, gathered parameters, buckets, buffers and batches.
+    parameters: trained or not. gradients: at the end of the step. rest: activations, gathered parameters, buckets,
+    buffers and batches.
     """
 
     parameters: values.Whole

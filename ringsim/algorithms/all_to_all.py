@@ -20,7 +20,7 @@ def pairwise_all_to_all(num_ranks: int) -> Schedule:
 
 
 def direct_all_to_all(num_ranks: int) -> Schedule:
-    """Send all blocks at once, straight to their owners: 1 step, (n - 1)/n of the data sent, in n - 1 messages."""
+    """Send all blocks at once, straight to their owners: 1 step, n - 1 messages."""
     return _straight("direct", num_ranks, [np.arange(1, num_ranks)] if num_ranks > 1 else [])
 
 

@@ -7,13 +7,13 @@ from ringsim.schedule import BYTES_LISTED, Collective, Columns, Ints, Schedule, 
 
 
 def direct_reduce_scatter(num_ranks: int) -> Schedule:
-    """Send each share straight to its owner, which adds: 1 step, (n - 1)/n of the data sent, in n - 1 messages."""
+    """Send each share straight to its owner, which adds: 1 step, n - 1 messages."""
     src, dst = _pairs(num_ranks)
     return _one_step(Collective.REDUCE_SCATTER, num_ranks, num_ranks, (src, dst, dst, True, dst))
 
 
 def direct_all_gather(num_ranks: int) -> Schedule:
-    """Send each share straight to all other ranks: 1 step, (n - 1)/n of the data sent, in n - 1 messages."""
+    """Send each share straight to all other ranks: 1 step, n - 1 messages."""
     src, dst = _pairs(num_ranks)
     return _one_step(Collective.ALL_GATHER, num_ranks, num_ranks, (src, dst, src, False, dst))
 
@@ -40,18 +40,18 @@ def direct_broadcast(num_ranks: int) -> Schedule:
 
 
 def direct_reduce(num_ranks: int) -> Schedule:
-    """Send the data of all ranks straight to rank 0, which adds: 1 step, the data sent once by each."""
+    """Send the data of all ranks straight to rank 0, which adds: 1 step."""
     return _one_step(Collective.REDUCE, num_ranks, 1, (np.arange(1, num_ranks), 0, 0, True))
 
 
 def direct_gather(num_ranks: int) -> Schedule:
-    """Send each share straight to rank 0: 1 step, each share sent once, n - 1 messages to rank 0."""
+    """Send each share straight to rank 0: 1 step, n - 1 messages to rank 0."""
     src = np.arange(1, num_ranks)
     return _one_step(Collective.GATHER, num_ranks, num_ranks, (src, 0, src, False))
 
 
 def direct_scatter(num_ranks: int) -> Schedule:
-    """Send each share straight from rank 0 to its owner: 1 step, (n - 1)/n sent by rank 0, in n - 1 messages."""
+    """Send each share straight from rank 0 to its owner: 1 step, n - 1 messages of rank 0."""
     dst = np.arange(1, num_ranks)
     return _one_step(Collective.SCATTER, num_ranks, num_ranks, (0, dst, dst, False, dst))
 

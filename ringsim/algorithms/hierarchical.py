@@ -15,9 +15,8 @@ from ringsim.schedule import Collective, Schedule, on_channel, on_groups, split,
 def hierarchical_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
     """Rings within hosts of m ranks and across h hosts: 2(m - 1) + 2(h - 1) rounds, 2(n - 1)/n of the data sent.
 
-    ranks_per_host: by default as `hosts_of`. A round within a host moves h chunks.
-
-    Raises ValueError if the ranks do not fill their hosts.
+    ranks_per_host: by default as `hosts_of`. A round within a host moves h chunks. Raises ValueError if the ranks do
+    not fill their hosts.
     """
     return _two_levels("hierarchical", *split_into_hosts(num_ranks, ranks_per_host))
 
@@ -25,8 +24,8 @@ def hierarchical_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -
 def torus_all_reduce(num_ranks: int) -> Schedule:
     """Reduce-scatter in the rows of a two-dimensional torus, all-reduce in its columns, all-gather in the rows.
 
-    2(rows - 1) + 2(columns - 1) rounds, 2(n - 1)/n of the data sent (Mikami et al. 2018). The torus is the squarest
-    possible with at least as many columns as rows.
+    2(rows - 1) + 2(columns - 1) rounds (Mikami et al. 2018). The torus is as square as possible, with at least as many
+    columns as rows.
     """
     return _two_levels("torus", *torus_of(num_ranks))
 

@@ -55,12 +55,12 @@ def nccl_ring_all_reduce(num_ranks: int, ranks_per_host: RanksPerHost = None) ->
 
 
 def nccl_ring_reduce_scatter(num_ranks: int, ranks_per_host: RanksPerHost = None) -> Schedule:
-    """NCCL's ring reduce-scatters: m at once, each over its own rails; n - 1 steps a ring, (n - 1)/n sent."""
+    """NCCL's ring reduce-scatters: m at once, each over its own rails; n - 1 steps a ring."""
     return _along_rails(ring_reduce_scatter(num_ranks), ranks_per_host)
 
 
 def nccl_ring_all_gather(num_ranks: int, ranks_per_host: RanksPerHost = None) -> Schedule:
-    """NCCL's ring all-gathers: m at once, each over its own rails; n - 1 steps a ring, (n - 1)/n of the data sent."""
+    """NCCL's ring all-gathers: m at once, each over its own rails; n - 1 steps a ring."""
     return _along_rails(ring_all_gather(num_ranks), ranks_per_host)
 
 
@@ -146,7 +146,6 @@ def _straight(collective: Collective, size: int) -> Schedule:
 
 
 def _on_rails(half: _Half, trees: Sequence[Schedule], hosts: Sequence[int], segments: int, algorithm: str) -> Schedule:
-    """Return the trees over the hosts on each rail, between the two halves within all hosts."""
     first_rail = [pipeline(_across_hosts(half, tree, hosts, algorithm), segments) for tree in trees]
     places = list(zip(_first_ranks(hosts), hosts, strict=True))
     rails = [

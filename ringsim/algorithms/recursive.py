@@ -28,7 +28,7 @@ def recursive_doubling_all_reduce(num_ranks: int) -> Schedule:
 def halving_doubling_all_reduce(num_ranks: int) -> Schedule:
     """Recursive halving (reduce-scatter), then doubling: 2 log2(n) steps, 2(n - 1)/n of the data sent.
 
-    If folded, 2 steps more; the first rank of each pair sends the data once more than 2(p - 1)/p.
+    If folded, 2 steps more; the first rank of each pair sends the data once more.
     """
     fold = _Fold(num_ranks)
     bounds = np.arange(fold.num_left + 1)

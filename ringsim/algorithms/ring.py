@@ -1,6 +1,6 @@
 """The ring: every rank sends to its right neighbour and receives from its left one.
 
-Reduce-scatter over n = 4 ranks, and which chunk each rank *sends* in each step (the next rank adds its own share):
+Reduce-scatter over n = 4 ranks: the chunk that each rank *sends* in each step (the next rank adds its own share):
 
              rank 0    rank 1    rank 2    rank 3
     step 0   chunk 3   chunk 0   chunk 1   chunk 2
@@ -8,8 +8,8 @@ Reduce-scatter over n = 4 ranks, and which chunk each rank *sends* in each step 
     step 2   chunk 1   chunk 2   chunk 3   chunk 0
     holds    chunk 0   chunk 1   chunk 2   chunk 3     <- the sum over all four ranks
 
-In all-gather every rank forwards the chunk that it received last, for another n - 1 steps. In each of the 2(n - 1)
-steps each rank sends 1/n of the data: 2(n - 1)/n in total, the minimum for any algorithm (Patarasuk and Yuan 2009).
+In all-gather every rank forwards the chunk that it received last, for another n - 1 steps. In each step a rank sends
+1/n of the data: 2(n - 1)/n in total, the minimum for any algorithm (Patarasuk and Yuan 2009).
 """
 
 import numpy as np

@@ -39,12 +39,12 @@ def bidirectional_ring_all_reduce(num_ranks: int) -> Schedule:
 
 
 def bidirectional_ring_reduce_scatter(num_ranks: int) -> Schedule:
-    """Two ring reduce-scatters of half the data each, right and left: n - 1 steps each way, (n - 1)/n sent."""
+    """Two ring reduce-scatters of half the data each, right and left: n - 1 steps each way."""
     return _both_ways(ring_reduce_scatter, num_ranks)
 
 
 def bidirectional_ring_all_gather(num_ranks: int) -> Schedule:
-    """Two ring all-gathers of half the data each, right and left: n - 1 steps each way, (n - 1)/n of the data sent."""
+    """Two ring all-gathers of half the data each, right and left: n - 1 steps each way."""
     return _both_ways(ring_all_gather, num_ranks)
 
 
@@ -59,12 +59,12 @@ def multi_ring_all_reduce(num_ranks: int, num_rings: int = 2) -> Schedule:
 
 
 def multi_ring_reduce_scatter(num_ranks: int, num_rings: int = 2) -> Schedule:
-    """Several ring reduce-scatters at once, as in multi_ring's all_reduce: n - 1 steps a ring, (n - 1)/n sent."""
+    """Several ring reduce-scatters at once, as in multi_ring's all_reduce: n - 1 steps a ring."""
     return _in_orders(ring_reduce_scatter(num_ranks), num_rings)
 
 
 def multi_ring_all_gather(num_ranks: int, num_rings: int = 2) -> Schedule:
-    """Several ring all-gathers at once, as in multi_ring's all_reduce: n - 1 steps a ring, (n - 1)/n sent."""
+    """Several ring all-gathers at once, as in multi_ring's all_reduce: n - 1 steps a ring."""
     return _in_orders(ring_all_gather(num_ranks), num_rings)
 
 
@@ -82,10 +82,7 @@ def ring_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
 
 
 def naive_ring_all_reduce(num_ranks: int) -> Schedule:
-    """Pass the whole tensor from rank to rank, each adding its own, then the sum back: 2(n - 1) steps.
-
-    All other ranks wait meanwhile.
-    """
+    """Pass the whole tensor from rank to rank, each adding its own, then the sum back: 2(n - 1) steps."""
     halves = chain(Collective.REDUCE, num_ranks), chain(Collective.BROADCAST, num_ranks)
     return then(*halves, Collective.ALL_REDUCE, "naive_ring")
 

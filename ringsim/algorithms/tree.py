@@ -64,8 +64,7 @@ def double_binary_tree_reduce(num_ranks: int, segments: int | None = None) -> Sc
 def double_binary_tree_all_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
     """Two binary trees, half the data up and down each, in k segments: up to 2 ceil(log2(n)) + k - 1 steps a tree.
 
-    No rank sends more than twice the data. In order, each step takes at least the latency: small data need fewer
-    segments.
+    No rank sends more than twice the data.
     """
     return _double(Collective.ALL_REDUCE, num_ranks, segments)
 
@@ -77,7 +76,7 @@ def _distances(num_ranks: int) -> list[tuple[int, Ints]]:
 
 
 def _subtrees(num_ranks: int) -> list[tuple[Ints, ...]]:
-    """Return for each distance in a binomial tree all parents, their children, and the shares below each child."""
+    """Return for each distance all parents, their children, and the shares below each child."""
     levels = []
     for distance, parent in _distances(num_ranks):
         child = (parent + distance)[:, np.newaxis]
@@ -104,7 +103,7 @@ def _double(collective: Collective, num_ranks: int, segments: int | None) -> Sch
 def _binary_tree(collective: Collective, ranks: Ints) -> Schedule:
     """Return a tree over rank 0 and, in order from left to right below it, `ranks`.
 
-    A rank has a channel for its parent and for each child: a segment goes to both at once.
+    A channel for the parent and for each child: a segment goes to both children at once.
     """
     rank = np.append(0, ranks)
     parent = _parents(len(ranks))

@@ -20,7 +20,7 @@ class ContributionStep:
     """One step of a schedule, and the contributions in the receivers' chunks.
 
     result: count of each rank's contribution after the transfer, (num_transfers, num_ranks).
-    before, after: number of contributions, (num_transfers,). finished: complete for the collective, likewise.
+    before, after: number of contributions, (num_transfers,). finished: complete for the collective, (num_transfers,).
     """
 
     index: int

@@ -20,11 +20,10 @@ Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indi
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankUsage:
-    """The activities of each rank until `until_s`, (num_ranks,) each.
+    """The activities of each rank until `until_s`, (num_ranks,) each; endless activities are not counted.
 
     sending_s, applying_s: with at least one transfer on a link, or being added or copied.
-    busy_s: sending or applying. waiting_s: neither. Endless activities are not counted.
-    last_active_s: end of the last activity; 0 if there is none.
+    busy_s: sending or applying. waiting_s: neither. last_active_s: end of the last activity; 0 if there is none.
     """
 
     until_s: float
@@ -62,7 +61,6 @@ class LinkUsage:
 
     @property
     def bottleneck(self) -> int | None:
-        """The first link with the highest utilisation; None if no link is used."""
         return int(among_most(self.utilisation).argmax()) if self.utilisation.any() else None
 
 
@@ -101,8 +99,8 @@ def waiting_times(timeline: simulation.Timeline) -> tuple[Floats, ...]:
 def pack_rows(lane: Ranks, peer: Ranks, begin_s: Floats, end_s: Floats, num_lanes: int) -> tuple[Ints, Ints]:
     """Return the row of each activity within its lane, and the number of rows of each lane, at least 1.
 
-    The activities of a row do not overlap; rows are as few as possible. An activity prefers the row of its peer. All
-    arrays are (num_activities,).
+    The activities of a row do not overlap; rows are as few as possible. An activity prefers its peer's row. All arrays
+    are (num_activities,).
     """
     rounding = ROUNDING * float(end_s[np.isfinite(end_s)].max(initial=0.0))
     row = np.zeros(len(lane), dtype=np.int64)

@@ -30,7 +30,7 @@ SLOW = 1.05  # times as long, from which a part is called slow
 class SlowPart:
     """A NIC or link with its rate, and the typical rate of its kind.
 
-    kind: field of a host, or `cables`. place: index of the host or cable in the network file.
+    kind: field of a host, or `cables`. place: index in the network file.
     """
 
     kind: str

@@ -53,10 +53,7 @@ class Links:
 
     @classmethod
     def of(cls, topology: Topology) -> Self:
-        """Return the links between all pairs of ranks.
-
-        Raises ValueError for more than `BOUND_PAIRS` pairs.
-        """
+        """Return the links between all pairs of ranks. Raises ValueError for more than `BOUND_PAIRS` pairs."""
         num_ranks = topology.num_ranks
         if num_ranks * (num_ranks - 1) > BOUND_PAIRS:
             rule = "at most that many are examined one by one"
@@ -135,7 +132,7 @@ class NetworkBound:
 
     latency_s, throughput_s: the bound by latencies, and by bandwidths with the shortest latency.
     ranks: for a cut, the set that the data must enter, or leave if `leaves`; otherwise empty.
-    resources: names of the cut's.
+    resources: names of the cut's resources.
     """
 
     latency_s: float
@@ -244,9 +241,9 @@ def _worst_cut_of_root(links: Links, size_bytes: int) -> Cut:
 
 
 def _worst_cut_of_shares(links: Links, size_bytes: int) -> Cut:
-    """Return the bound for the other ranks' shares that must enter a set of ranks.
+    """Return the bound for the other ranks' shares that must enter a set of ranks, by Newton's method.
 
-    Newton's method: if the time is too short, the smallest cut before some rank gives a set that needs longer.
+    If the time is too short, the smallest cut before some rank gives a set that needs longer.
     """
     network = FlowNetwork(links)
     share = -(-size_bytes // links.num_ranks)  # of some partitions the last shares are smaller

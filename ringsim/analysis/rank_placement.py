@@ -57,8 +57,8 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
 ) -> RankPlacement:
     """Return a fast order of the ranks for this size, the same for the same seed. The root keeps its place.
 
-    budget: maximum number of simulated orders; by default `default_budget`. seconds: time limit.
-    runtime: as in `predict_time`. on_progress: called with 1 after each simulation.
+    budget: maximum number of simulated orders; by default `default_budget`. seconds: time limit. on_progress: called
+    with 1 after each simulation.
     Raises ValueError for a budget less than 1, and the errors of `simulate` and `permute_ranks`.
 
         >>> from ringsim import find_placement, load_network, ring_all_reduce

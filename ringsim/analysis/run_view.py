@@ -28,8 +28,8 @@ _SMALLEST_LOG2, _LARGEST_LOG2 = 6, 30  # 64 B .. 1 GiB
 class TimesBySize(NamedTuple):
     """The time of a schedule by data size.
 
-    times_s, closed_form_s: for each of `sizes_bytes`, which end before the first size at which the run never finishes;
-    None if there is no formula. floor_s: at size 0, from latency and overhead alone.
+    times_s, closed_form_s: for each of `sizes_bytes`, up to the first size at which the run never finishes; None if
+    there is no formula. floor_s: at size 0.
     crossover_bytes: smallest multiple of the number of chunks that takes twice `floor_s`; None if there is none, or the
     floor is 0.
     """
@@ -44,7 +44,7 @@ class TimesBySize(NamedTuple):
 class RunView:
     """One run of `schedule` on `network`, which may also never finish.
 
-    size_bytes: of the whole tensor. name: of the run; by default the algorithm's.
+    size_bytes: of the whole tensor. name: by default the algorithm's.
     timeline: of an already simulated or measured run; its rows may be in any order within a step.
     Raises ValueError for a negative size or more than MAX_RANKS ranks.
 

@@ -78,7 +78,7 @@ def _listed(counts: Sequence[int]) -> str:
 class Winner:
     """The fastest algorithm for one number of ranks, network and size; of equals, the sweep's first.
 
-    over_ring, over_second: speed-up over `Sweep.baseline` and over the second fastest; None if unknown.
+    over_ring, over_second: speed-up over `Sweep.baseline` and the second fastest; None if unknown.
     """
 
     cell: SweepCell

@@ -46,7 +46,7 @@ def walk_through(schedule: Schedule, network: Network, size_bytes: int) -> dict[
     """Return the schedule in words, for JSON; of a very large schedule only the costs.
 
     Keys: goal, phases, costs (sentences), skipped (why no step is listed, or None). A phase has the rule of its steps
-    `first` to `last`, or "". A step has a sentence, and perhaps the chunks of each rank as an example.
+    `first` to `last`, or "". A step has a sentence, and perhaps each rank's chunks as an example.
     Raises ScheduleError for an incorrect schedule.
     """
     is_skipped = schedule.num_ranks**2 * schedule.num_chunks > WALKTHROUGH_COUNTS
@@ -57,7 +57,7 @@ def walk_through(schedule: Schedule, network: Network, size_bytes: int) -> dict[
 
 
 def describe_phases(schedule: Schedule, network: Network) -> list[dict[str, Any]]:
-    """Return the phases with their steps, see `walk_through`. Raises ScheduleError for an incorrect schedule."""
+    """Return the phases of `walk_through`, with their steps. Raises ScheduleError for an incorrect schedule."""
     verify(schedule)
     contributions = list(iterate_contributions(schedule))
     steps = [

@@ -97,7 +97,7 @@ def _run(
     arguments: Sequence[Any],
     passed_on: Sequence[signal.Signals] = (),
 ) -> RankFailure | None:
-    """Run all ranks to their end; return the first failure, or None.
+    """Run all ranks to their end; return the first failure.
 
     Raises KeyboardInterrupt with the number of the ending signal, and ValueError for a user's mistake.
     """
@@ -264,7 +264,7 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def handling(numbers: Iterable[int], handler: Callable[[int, object], None]) -> Iterator[None]:
     """Call `handler` with number and frame when one of these signals arrives within the block.
 
-    Ignored signals (nohup) stay ignored. Outside the main thread, which alone handles signals, this does nothing.
+    Ignored signals (nohup) stay ignored. Outside the main thread this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -307,7 +307,7 @@ def _exit_silently(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 def num_ranks(how_to_start: str) -> int:
-    """Return the number of ranks. Raises UsageError with `how_to_start`, a command, without torchrun's variables."""
+    """Return the number of ranks. Raises UsageError, with `how_to_start`, without torchrun's variables."""
     missing = [name for name in VARIABLES if name not in os.environ]
     if missing:
         raise click.UsageError(f"{missing[0]} is not set: start it with torchrun: {how_to_start}")

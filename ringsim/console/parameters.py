@@ -58,12 +58,11 @@ MAX_NUMBERS = 1000  # of a sweep; more is a slip of the pen
 def parse_numbers(text: str, parse: Callable[[str], int], factor: int) -> list[int]:
     """Return the numbers in order, each once. parse: reads one number. factor: of a range without `:xN`.
 
-    A range is its first number times the powers of the factor, up to its last number, which is included.
-
     >>> parse_numbers("3,8:40", int, factor=2)
     [3, 8, 16, 32, 40]
 
-    Raises ValueError for text that `parse` refuses, numbers less than 1, descending ranges, and too many numbers.
+    The last number of a range is included. Raises ValueError for text that `parse` refuses, numbers less than 1,
+    descending ranges, and too many numbers.
     """
     numbers = {number for part in text.split(",") for number in _parse_part(part.strip(), parse, factor)}
     if len(numbers) > MAX_NUMBERS:
@@ -107,7 +106,7 @@ def parse_share(text: str) -> float:
 
 
 class Quantity(click.ParamType[Any]):
-    """A value read by a parser that raises ValueError, such as those of `units`."""
+    """A value read by a parser that raises ValueError."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name

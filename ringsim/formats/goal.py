@@ -27,7 +27,7 @@ def goal_lines(
 
     Transfer t is `s<t>` on its sender, `r<t>` on its receiver and, if it is reduced at a finite rate, `c<t>`, a calc of
     the rounded nanoseconds. Each pair of ranks numbers its messages with tags, and has its own nic at both ends. An
-    empty chunk is sent as one byte, since LogGOPSim charges (size - 1) G.
+    empty chunk is one byte, since LogGOPSim charges (size - 1) G.
     on_progress: called after each rank with the number of transfers to it.
     Raises ValueError for a negative size and for more kinds of pairs than GOAL has nics.
 

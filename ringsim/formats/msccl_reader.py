@@ -6,7 +6,7 @@ sending step: on a connection (two gpus and a channel) the k-th receive takes th
 its receiver; MSCCL has room for several chunks.
 2. A Schedule has one state for each rank and chunk, MSCCL has three buffers. A message therefore becomes a transfer
 where it is used: added to the rank's state of the chunk (REDUCE), or in its place (COPY) because it is sent on, added
-to or required at the end. A value that is sent or added to while the rank's state of the chunk differs is refused.
+to or required at the end. A value that is used while the rank's state of the chunk differs is refused.
 3. Each transfer is in the earliest step in which it still reads the same state as in the program.
 """
 
@@ -49,7 +49,7 @@ class Location(NamedTuple):
 def read_msccl(path: str | os.PathLike[str]) -> Schedule:
     """Return the schedule with the same sums in the same order as the MSCCL program in a file.
 
-    Its name is `msccl:` and the name in the file. `verify` proves it.
+    Its name is `msccl:` and the name in the file.
     Raises ValueError or ScheduleError, in one line that begins with file and place, for a file that is not MSCCL XML,
     deadlocks, has a race, or cannot be a Schedule; OSError if it cannot be read.
 
@@ -106,7 +106,7 @@ class _Run:
     """A run of a program on symbols. moves: in an order of dependence. states: the moves that made each.
 
     Raises ScheduleError for sends without receives, deadlocks, races, reads before writes, values that a Schedule
-    cannot express, and outputs other than the rank's final state; ValueError for a program too large to examine.
+    cannot express, and outputs other than the rank's final state; ValueError for a program that is too large.
     """
 
     def __init__(self, program: Program) -> None:

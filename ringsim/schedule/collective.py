@@ -94,24 +94,24 @@ def _held(place: str, num_ranks: int, num_chunks: int) -> npt.NDArray[np.bool_]:
 def owners(num_shares: int, num_chunks: int) -> npt.NDArray[np.int64]:
     """Return the share to which each chunk belongs, (num_chunks,).
 
-    Share r is the r-th run of `num_chunks / num_shares` chunks, and belongs to rank r. In an all_to_all of n ranks,
-    share `n * s + d` is the block of rank s for rank d.
+    Share r, the r-th run of `num_chunks / num_shares` chunks, belongs to rank r. In an all_to_all of n ranks, share `n
+    * s + d` is the block of rank s for rank d.
     """
     return np.arange(num_chunks) * num_shares // num_chunks
 
 
 def held_at_start(collective: Collective, num_ranks: int, num_chunks: int) -> npt.NDArray[np.bool_]:
-    """Return which rank has its own data in which chunk before the first step, (rank, chunk)."""
+    """Return which rank has its data in which chunk at the start, (rank, chunk)."""
     return _held(_PLACES[collective][0], num_ranks, num_chunks)
 
 
 def held_at_end(collective: Collective, num_ranks: int, num_chunks: int) -> npt.NDArray[np.bool_]:
-    """Return which rank must hold which chunk after the last step, (rank, chunk)."""
+    """Return which rank must hold which chunk at the end, (rank, chunk)."""
     return _held(_PLACES[collective][1], num_ranks, num_chunks)
 
 
 def initial_counts(collective: Collective, num_ranks: int, num_chunks: int) -> Counts:
-    """Return the counts before the first step, (rank, chunk, contributor); a rank without data has only zeros."""
+    """Return the counts at the start, (rank, chunk, contributor); a rank without data has only zeros."""
     counts = np.zeros((num_ranks, num_chunks, num_ranks), dtype=np.int32)
     for rank, holds in enumerate(held_at_start(collective, num_ranks, num_chunks)):
         counts[rank, :, rank] = holds

@@ -29,7 +29,7 @@ def _require_schedules(combinator: str, *operands: object) -> None:
 def then(first: Schedule, second: Schedule, collective: Collective, algorithm: str) -> Schedule:
     """Run `first`, and then `second`, on the same ranks and chunks.
 
-    The only waits between them are those of the chunks. Raises ScheduleError if ranks or chunks differ.
+    Only chunks wait in between. Raises ScheduleError if ranks or chunks differ.
 
         >>> from ringsim import Collective, ring_all_gather, ring_reduce_scatter, then
         >>> then(ring_reduce_scatter(4), ring_all_gather(4), Collective.ALL_REDUCE, "mine")
@@ -266,9 +266,9 @@ def split(schedule: Schedule, segments: int) -> Schedule:
 def pipeline(schedule: Schedule, segments: int) -> Schedule:
     """Cut each chunk into `segments` neighbouring chunks, which start one step after the other.
 
-    Segment j of chunk c is chunk `c * segments + j`, sent in step `step + j` of `num_steps + segments - 1`. Unlike
-    `split`, in order, it does not let later segments on their way up a tree delay the first on its way down. Raises
-    ValueError for less than one segment.
+    Segment j of chunk c is chunk `c * segments + j`, sent in step `step + j` of `num_steps + segments - 1`. In order,
+    unlike with `split`, later segments on their way up a tree do not delay the first on its way down. Raises ValueError
+    for less than one segment.
 
         >>> from ringsim import algorithm, pipeline
         >>> pipeline(algorithm("binomial_tree", 8, "broadcast"), 4)

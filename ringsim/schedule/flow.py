@@ -124,7 +124,7 @@ def pair(first: AnyInts, second: AnyInts, num_first: int, num_second: int) -> An
 
 @dataclass(frozen=True, eq=False)
 class Dependencies(TransferTable):
-    """The transfers for which each transfer waits, as rows in step order; NO_ROW: no wait; columns (num_transfers,).
+    """The rows for which each transfer waits; NO_ROW: none. Rows are in step order, columns (num_transfers,).
 
     A transfer starts when `data_dependency` has been applied (rule 1) and `before_on_channel` has left (rule 2). It is
     applied when it has arrived, when `before_on_connection` and `before_in_chunk` have been applied (rule 3), and when
@@ -145,8 +145,8 @@ BYTES_PER_TRANSFER = 45  # of the columns above
 def dependencies(schedule: Schedule, *, in_order: bool = False) -> Dependencies:
     """Return all transfers of `schedule` with their waits. Raises ValueError if there is no memory for them.
 
-    in_order: wait like a rank of `collectives` on Gloo: it applies all that it receives in step order, and before it
-    changes the peer of a channel it has applied everything that it receives in earlier steps.
+    in_order: wait like a rank of `collectives` on Gloo, which applies all that it receives in step order, and before it
+    changes the peer of a channel has applied everything that it receives in earlier steps.
     """
     rows = flow(schedule)
     step, src, dst, before_in_chunk = rows.step, rows.src, rows.dst, rows.replaces
@@ -197,7 +197,7 @@ def operations_of_ranks(
 ) -> Iterator[list[tuple[RankOperation, list[RankOperation]]]]:
     """Yield each rank's operations in step order, within a step the sends first, for which writes may wait.
 
-    Each operation comes with those of the rank for which it waits, except on its own channel or connection.
+    Each comes with those of the rank for which it waits, except on its own channel or connection.
     """
     rank, num_rows = np.concatenate([waits.src, waits.dst]), max(len(waits), 1)
     order = stable_order(rank)

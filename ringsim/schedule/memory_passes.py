@@ -21,10 +21,9 @@ class MemoryPasses:
     """The copies of each transfer besides its addition; (num_transfers,) each, in step order.
 
     published: whether the sender copies the chunk to published memory.
-    taken: whether the receiver copies the final value from the published memory to its tensor, or a sum formed in its
-    tensor to the published memory.
+    taken: whether the receiver copies the final value from there to its tensor, or a sum formed in its tensor to there.
     apart: whether the sum is formed in a third place, not where its first operand lies.
-    most_published: the largest number of chunks in the published memory of a rank.
+    most_published: the largest number of chunks that a rank publishes.
     """
 
     published: Bools
@@ -87,8 +86,8 @@ class _Reading:
     """The readers of the chunks of a rank, collected row by row. The bits of a number are a set of a chunk's rows.
 
     _made_from: for each row, the rows from which its version was made, itself included.
-    _origin: for each row that copies a version of the rank, the row that wrote that version.
-    _readers: for each version of the rank, its readers.
+    _origin: for each row that copies a version of the rank, the row that wrote it.
+    _readers: of each version of the rank.
     """
 
     def __init__(self, rank: int) -> None:

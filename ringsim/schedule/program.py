@@ -26,9 +26,9 @@ class Receive:
 
     after_send_step: the rank's sends of the chunk up to this step must have left before the write (rule 4); NEVER:
     none.
-    needs_staging: whether the message needs a staging buffer: it is added, or the same step also sends the chunk or
+    needs_staging: whether the message needs a staging buffer, as it is added, or the same step also sends the chunk or
     writes it in an earlier row. Otherwise it may land in the chunk once `after_receive` receives are applied.
-    unlocks: the sends that become possible once it is applied, in the order of issue.
+    unlocks: the sends that are then possible, in the order of issue.
     """
 
     step: int

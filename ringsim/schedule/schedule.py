@@ -1,7 +1,7 @@
 """`Schedule`: a collective algorithm as data, and the one rule by which everything executes it.
 
-A schedule is a sequence of steps; a step is a set of transfers. A transfer names the sending rank, the receiving rank,
-the chunk, whether the receiver adds (REDUCE) or overwrites (COPY), and the channel. A schedule holds no bytes, times or
+A schedule is a sequence of steps, each a set of transfers. A transfer names the sending rank, the receiving rank, the
+chunk, whether the receiver adds (REDUCE) or overwrites (COPY), and the channel. A schedule holds no bytes, times or
 tensors.
 
 The rule of execution, which docs/rule.md explains, says when a transfer happens. Steps are an order, not a barrier, and
@@ -87,9 +87,9 @@ class Schedule:
     def from_columns(
         cls, collective: Collective, algorithm: str, num_ranks: int, num_chunks: int, steps: Iterable[Columns]
     ) -> Schedule:
-        """Make a schedule from arrays: src, dst, chunk, reduce and channel of each step, broadcast against one another.
+        """Make a schedule from src, dst, chunk, reduce and perhaps channel of each step, arrays that broadcast.
 
-        The channel is optional, by default 0. Raises ScheduleError for a rank or chunk out of range.
+        Raises ScheduleError for a rank or chunk out of range.
         """
         require_count("num_ranks", num_ranks)
         require_count("num_chunks", num_chunks)
@@ -114,8 +114,8 @@ class Schedule:
     def chunk_bytes(self, size_bytes: int, element_bytes: int = 1) -> Ints:
         """Return the bytes of each chunk, (num_chunks,), of a tensor of `size_bytes` with elements of `element_bytes`.
 
-        In an all_to_all each rank has a tensor of that size, and the chunks are those of all ranks. Raises ValueError
-        for a size that is negative or not whole elements.
+        In an all_to_all each rank has such a tensor, and the chunks are those of all ranks. Raises ValueError for a
+        size that is negative or not whole elements.
         """
         if element_bytes < 1 or size_bytes % element_bytes:
             raise ValueError(f"size {size_bytes} bytes: must be a multiple of the element size, {element_bytes} bytes")

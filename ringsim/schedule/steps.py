@@ -71,7 +71,7 @@ class TransferTable:
 
     @classmethod
     def of_steps(cls, steps: Sequence[Sequence[npt.ArrayLike]]) -> TransferTable:
-        """Return the table of steps of columns, which are broadcast against one another and read row by row."""
+        """Return the table of steps of columns, which are broadcast to one shape and read row by row."""
         parts = [[np.ravel(column) for column in np.broadcast_arrays(*columns)] for columns in steps]
         types = (np.int32, np.int32, np.int32, np.bool_, np.int32)
         columns = (
@@ -196,9 +196,9 @@ class Relay:
 class Copies:
     """The same steps executed by disjoint groups of ranks, each with its own chunks and channels.
 
-    steps: the first copy of each part alone; channel c of the i-th of k parts is channel `k * c + i`.
+    steps: the first copy of each part; channel c of the i-th of k parts is channel `k * c + i`.
     numbers: for each part, the numbers of its copies among all copies, (num_copies,); they also number the channels.
-    ranks: for each part, (num_copies, num_ranks), the rank of a copy in the place of each rank of `steps`.
+    ranks: for each part, (num_copies, num_ranks), the rank in the place of each rank of `steps`.
     """
 
     steps: Steps
@@ -224,7 +224,7 @@ class Steps(Sequence[Step]):
 
     num_steps, num_transfers: of the table that `make` returns.
     relay: the rule from which the transfers follow, if they form rings.
-    copies: the parts that several groups of ranks execute side by side, if known.
+    copies: the parts that several groups of ranks execute, if known.
     moved: of permuted steps, the original steps and the rank in the place of each original rank.
     """
 

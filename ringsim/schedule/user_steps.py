@@ -38,7 +38,7 @@ def whole_numbers(name: str, values: object) -> npt.NDArray[np.int64]:
 
 
 def listed_steps(num_ranks: int, num_chunks: int, steps: Iterable[ArrayColumns]) -> Steps:
-    """Return steps from the columns of each step, which are broadcast against one another and read row by row.
+    """Return steps from the columns of each step, which are broadcast to one shape and read row by row.
 
     Raises ScheduleError for a rank, chunk or channel out of range, and ValueError if there is no memory for a step.
     """
@@ -105,7 +105,7 @@ def _transfer(step: int, row: Any) -> Transfer:
 
 
 def columns_by_step(steps: Any) -> Iterator[ArrayColumns]:
-    """Return the columns of each step as arrays of matching shapes; the last column may be left out.
+    """Return the columns of each step as arrays that broadcast; the last column may be left out.
 
     Raises ScheduleError for a wrong number of columns, and ValueError for anything else.
     """

@@ -1,7 +1,7 @@
 """`verify`: prove that a schedule keeps its collective's contract, by counting contributions.
 
-The proof runs the steps one after the other and counts, for each rank and chunk, how often each rank's original data is
-in it. By the rule of execution every execution has this result.
+The proof runs the steps one after the other and counts how often each rank's original data is in each rank's chunk. By
+the rule of execution every execution has this result.
 
 Memory: two arrays of ranks x chunks x ranks 32-bit integers, of which one may have `PROOF_BYTES`.
 """
@@ -44,8 +44,7 @@ class Proof(NamedTuple):
 def verify(schedule: Schedule, on_progress: Callable[[int], object] = lambda _: None) -> Proof:
     """Prove that every rank ends with the data that the collective requires, each contribution counted once.
 
-    Also checks that `partition` covers tensors of several lengths. on_progress: called with the number of steps since
-    its last call.
+    Also checks that `partition` covers tensors of several lengths. on_progress: called with the number of new steps.
 
     Raises ScheduleError with the place, the rule and the rank x step grid with the fault marked in it, and ValueError
     if the proof would not fit into memory.

@@ -1,13 +1,13 @@
 """`closed_form_s`: the time of an algorithm as a formula, as a check of the simulator.
 
-The formulas follow from the rule of execution (see `schedule`): a rank sends on several channels at once, which share
-its port, and applies messages of several connections at once. If a round is one message to one rank, the formula is the
+The formulas follow from the rule of execution (see `schedule`): messages on several channels of a rank share its port,
+and a rank applies messages of several connections at once. If a round is one message to one rank, the formula is the
 textbook's, with alpha = latency + both overheads, beta = 1/bandwidth and gamma = 1/reduce rate; otherwise its docstring
 names the difference.
 
-There is no formula if messages meet at a port at times that depend on latency and overheads: for double trees, two
-levels, and most exchanges and trees if n is not a power of two. In order there are others. Without a formula, in order
-and without latency, these take a multiple of S beta, within 0.01 % of simulations of 2 to 64 ranks:
+There is no formula if messages meet at a port at times that depend on latency and overheads. In order there are others.
+Without a formula, in order and without latency, these take a multiple of S beta, within 0.01 % of simulations of 2 to
+64 ranks:
 
     reduce binomial_tree                            ceil(log2 n)
     all_reduce binomial_tree                        2 ceil(log2 n)
@@ -42,7 +42,6 @@ class _Hop(NamedTuple):
         return self.overhead_s + self.bytes_s
 
     def together_s(self, num_messages: int) -> float:
-        """Return the time of messages that leave or reach one rank at once."""
         return self.overhead_s + self.bytes_s * num_messages
 
     @property
@@ -172,7 +171,6 @@ def _gloo_adding(num_ranks: int, hop: _Hop) -> float:
 
 
 def _gloo_copying(num_ranks: int, hop: _Hop) -> float:
-    """Time of the second train after `_gloo_adding`, without its `_gloo_ending`."""
     return (num_ranks - 2) * max(hop.whole_s, 2 * hop.gap_s)
 
 

@@ -203,7 +203,7 @@ class EventRun:
 class Slots:
     """The slots of work on shared resources.
 
-    Every connection has a slot for its bytes and, if cores are scarce, for its overheads and for applying. The last
+    Every connection has one for its bytes and, if cores are scarce, for its overheads and for applying. The last
     `num_timers` slots only wait for a moment.
     """
 
@@ -239,8 +239,8 @@ class Slots:
     ) -> Bools:
         """Begin work on shared cores, and return which rows have no such work, (num_rows,).
 
-        is_applying: whether the receivers apply; otherwise the senders' overheads.
-        connection, row, from_s, work_s: (num_rows,); work_s in seconds of one core.
+        is_applying: whether the receivers apply; otherwise the senders' overheads. All arrays are (num_rows,); work_s:
+        of one core.
         """
         end = self._num_connections * is_applying + connection
         rank = self._ends[end]

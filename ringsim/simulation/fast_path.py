@@ -1,7 +1,7 @@
 """The fast path: the time of a schedule whose transfers follow from a rule, without listing all of them.
 
 `fast_path` chooses: the rounds of a ring or the steps of another schedule that share nothing, both here, or a few
-transfers that represent all (see `representatives`). All others go through the event engine.
+transfers that represent all (see `representatives`).
 
 If nothing is shared, every time is a maximum of earlier times plus a cost: a round is a few NumPy operations, and only
 its own times are kept. Each rank has one connection out and one in; therefore the times in order are the same. For
@@ -54,7 +54,7 @@ def may_be_alike(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> b
 def private_rounds(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> "PrivateRounds | None":
     """Return the rounds of a relay, or the steps of a short table, that share nothing; None for other schedules.
 
-    Every rank has one connection out and one in, and sends once in a step.
+    Every rank sends once in a step.
     """
     relay = schedule.steps.relay
     if relay is None and schedule.num_transfers > LOOKED_AT_TRANSFERS:
@@ -156,7 +156,7 @@ class PrivateRounds:
 class _Turn:
     """The hops of one turn of all rounds, and their costs.
 
-    _by_chunk: if all hops are alike, the seconds of sending and of adding each chunk; a number if all chunks are alike.
+    _by_chunk: if all hops are alike, the seconds of sending and of adding each chunk, or any chunk.
     """
 
     def __init__(self, relay: Relay, turn: int, topology: Topology, chunk_bytes: Ints) -> None:

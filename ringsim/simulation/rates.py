@@ -29,15 +29,12 @@ NEGLIGIBLE = 1e-9  # of a bucket, or of the rate at which it fills
 
 
 def fair_rates(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> Floats:
-    """Return the max-min fair rates of these activities, (num_activities,).
+    """Return the max-min fair rates of these activities, (num_activities,). Raises ValueError for NaN.
 
-    resource: (width, num_activities), the resources of each activity, without repetition, filled up with a resource
-    without limit.
+    resource: (width, num_activities), without repetition, filled up with a resource without limit.
     use: (width, num_activities), capacity of that resource used per unit of rate.
     most: (num_activities,), finite, the rate of each if nothing were shared.
     capacity: (num_resources,); infinite: without limit.
-
-    Raises ValueError for NaN.
     """
     return _rates_at(fair_levels(resource, use, most, capacity), resource, most)
 
@@ -50,8 +47,8 @@ def _rates_at(level: Floats, resource: Ints, most: Floats) -> Floats:
 def fair_levels(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> Floats:
     """Return the level of each resource, (num_resources,), by progressive filling; for the arguments see `fair_rates`.
 
-    Bertsekas and Gallager 1992, section 6.5.2. One round fixes all resources that are used up before any other resource
-    of their users.
+    Bertsekas and Gallager 1992, section 6.5.2. A round fixes all resources that are used up before any other of their
+    users'.
     """
     levels = np.full(len(capacity), np.inf)
     left = capacity.copy()
@@ -106,7 +103,7 @@ class Levels:
         return _sum_by(self._resource, self._use * np.where(self._active, rate, 0.0), len(self._capacity))
 
     def update(self, left: Ints, joined: Ints) -> tuple[Ints, Floats]:
-        """End the work in the slots `left`, and begin the work in the slots `joined`.
+        """End the work in the slots `left`, and begin that in `joined`.
 
         Returns the slots that joined or whose rates may have changed, and their rates.
         """
@@ -206,8 +203,8 @@ class Levels:
 class Buckets:
     """The token buckets of resources; (num_buckets,) each.
 
-    A bucket fills at its resource's capacity, and data through the resource empties it. Until then the resource has
-    PEAK_RATIO times its capacity.
+    A bucket fills at its resource's capacity, and data through the resource empties it. Until it is empty, the resource
+    has PEAK_RATIO times its capacity.
     """
 
     def __init__(self, resources: Resources) -> None:
@@ -244,8 +241,8 @@ class Buckets:
 class Activities:
     """A fixed number of slots, each with one activity at a time; for the arguments see `fair_rates`.
 
-    While no other activity begins or ends, the end is computed from the beginning in one operation. Therefore work that
-    shares nothing takes exactly `amount / most`.
+    While no other activity begins or ends, the end is computed from the beginning in one operation: work that shares
+    nothing takes exactly `amount / most`.
     """
 
     def __init__(self, resource: Ints, use: Floats, most: Floats, resources: Resources) -> None:

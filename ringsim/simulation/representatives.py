@@ -2,12 +2,9 @@
 
 Connections of one class are busy at the same times, and one is simulated for all. Classes come from colour refinement:
 two connections keep the same colour, a 64-bit hash, while they cost the same and share resources of one colour with
-connections of the same colours. The result is an equitable partition.
-
-- In a `Relay`, such as NCCL's rings, all rounds are alike if the connections before and after a class are each of one
-class. Of rings over hosts of m ranks m connections remain.
-- In `Copies`, such as NCCL's trees on each rail, one copy of each part represents all if the copies of every connection
-are of one class.
+connections of the same colours: an equitable partition. In a `Relay`, such as NCCL's rings, the connections before and
+after a class must also each be of one class: of rings over hosts of m ranks m connections remain. In `Copies`, such as
+NCCL's trees on each rail, one copy of each part represents all if the copies of every connection are of one class.
 
 The connection that represents a class uses as much of a resource as the whole class, which keeps the fair rates.
 """
@@ -219,7 +216,6 @@ def _mixed(colours: Colours) -> Colours:
 
 
 def _connections_of(connections: Connections, classes: _Partition, of_resources: _Partition) -> Connections:
-    """Return the first connection of each class, with the resource use of the whole class."""
     first, num_classes = classes.first, len(classes.first)
     column, user = np.nonzero(connections.use > 0)
     resource, use = connections.resource[column, user], connections.use[column, user]

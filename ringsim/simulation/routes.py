@@ -61,7 +61,7 @@ class RowConnections(NamedTuple):
 
 
 def connect(rows: Dependencies, topology: Topology, num_workers: int = 1) -> RowConnections:
-    """Return the connections of these rows, once for each worker; rows use the first worker's connections."""
+    """Return the connections of these rows, once for each worker; rows use the first worker's."""
     keys = connection_keys(rows.src, rows.dst, rows.channel, topology.num_ranks)
     known, number = np.unique(keys, return_inverse=True)
     ends = Ends.of(known, topology.num_ranks).of_workers(num_workers)
@@ -125,8 +125,7 @@ def _is_shared(ends: Ends, paths: Paths, resources: Resources, cores: Ints) -> B
 def has_contention(schedule: Schedule, topology: Topology) -> bool:
     """Return whether two messages of a schedule can contend on a topology.
 
-    They cannot if every resource serves at most one channel of one rank. Two channels between the same two ranks share
-    the limits of a message.
+    They cannot if every resource serves at most one channel of one rank.
     """
     return have_contention(used_connections(schedule), topology)
 
@@ -144,7 +143,6 @@ def used_connections(schedule: Schedule) -> Ends:
 
 
 def _connection_keys(steps: Steps, num_ranks: int) -> Ints:
-    """Return the keys of all connections, without listing the transfers of a relay or of copies."""
     if steps.copies and not steps.relay:
         first = connection_ends(np.unique(_connection_keys(steps.copies.steps, num_ranks)), num_ranks)
         return connection_keys(*steps.copies.of_connections(*first)[:3], num_ranks)

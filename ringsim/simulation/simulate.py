@@ -49,7 +49,7 @@ class Runtime:
         return network.shared_memory if self.shares_memory else None
 
     def topology(self, network: Network, num_ranks: int) -> Topology:
-        """Return the topology of the messages, through shared memory if all ranks publish as much as they can."""
+        """Return the topology of the messages; of shared memory if all ranks publish as much as they can."""
         if self.shared_memory(network) is None:
             return network.topology(num_ranks)
         return network.memory_topology(num_ranks, touched_bytes=self.touched_bytes)
@@ -70,8 +70,7 @@ def simulate(
 ) -> Timeline:
     """Return every transfer of a schedule with its simulated times, all ranks starting at 0.
 
-    size_bytes: of the whole tensor (for reduce_scatter the input, for all_gather the output), which
-    `schedule.partition` cuts into chunks of whole elements.
+    size_bytes: of the whole tensor (for reduce_scatter the input, for all_gather the output).
     on_progress: called with the number of transfers simulated since its last call.
 
     Raises ValueError for a size that is negative or not a multiple of `element_bytes`, for too little memory, and for a

@@ -24,10 +24,10 @@ def ignore_progress(_: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """One run of a schedule, simulated or measured; a column per field, each of shape (num_transfers,).
+    """One run of a schedule, simulated or measured; each column is (num_transfers,), in step order.
 
-    Rows are in step order. Times are seconds from the start of the run. A transfer holds its link from `start_s` to
-    `sent_s`, and occupies the receiving rank from `apply_s` to `applied_s`.
+    Times are seconds from the start of the run. A transfer holds its link from `start_s` to `sent_s`, and occupies the
+    receiving rank from `apply_s` to `applied_s`.
     """
 
     num_ranks: int

@@ -1,7 +1,6 @@
 """`Waits`: the transfers that may start or be applied after others, as `Dependencies` says.
 
-NO_ROW is the row before all others, and the last element of every column. Rows that become ready at one moment are
-handled in arrays.
+NO_ROW is the row before all others, and the last element of every column. Rows of one moment are handled in arrays.
 """
 
 import numpy as np
@@ -16,7 +15,7 @@ NEVER_READY = 100  # more things to wait for than any row has
 
 
 class Waits:
-    """The number of things for which each row still waits, before its start and before its application.
+    """For how many things each row still waits, before its start and before its application.
 
     free_after: (num_rows,), the send whose end frees the chunk that a row writes (rule 4), if the row waits for it.
     free_s: (num_rows + 1,), when that send and all before it have left; None if no row waits for one.
@@ -50,7 +49,6 @@ class Waits:
         return may_start, may_apply
 
     def after_apply(self, row: Ints) -> tuple[Ints, Ints]:
-        """Return the rows that may be applied, and those that may start, after these have been applied."""
         may_apply = _count_down(self._to_apply, self._next_on_connection[row])
         in_chunk = self._next_in_chunk[row]
         if np.count_nonzero(in_chunk != NO_ROW):  # which seldom is, and looking is quicker
@@ -61,7 +59,7 @@ class Waits:
 def _is_free_on_arrival(rows: Dependencies) -> Bools:
     """Return whether the chunk that a row writes is free on arrival, so that no wait is needed.
 
-    It is if the receiver has sent the chunk only once, and to the sender, who applied it before sending the row.
+    It is if the receiver has sent it only once, and to the sender, who applied it before sending the row.
     """
     last_send = rows.buffer_dependency
     was_received = (rows.dst[last_send] == rows.src) & (last_send <= rows.data_dependency)
@@ -70,6 +68,8 @@ def _is_free_on_arrival(rows: Dependencies) -> Bools:
 
 
 class Successors:
+    """The rows that wait for a row."""
+
     def __init__(self, waits_for: Rows) -> None:
         waiting = np.flatnonzero(waits_for != NO_ROW).astype(np.int32)
         self._order = waiting[stable_order(waits_for[waiting])]

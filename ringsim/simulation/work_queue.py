@@ -26,8 +26,7 @@ IDLE = -1  # in place of a collective: a worker has none
 class QueuedCall(NamedTuple):
     """A collective that is called at `ready_s`.
 
-    size_bytes: of the whole tensor, elements of `element_bytes` each.
-    call_s: the time of the call before its first message.
+    size_bytes: of the whole tensor. call_s: the time of the call before its first message.
     network: a separate network for its messages; None: that of all calls. is_lent: as in `Runtime`.
     """
 
@@ -112,7 +111,7 @@ def _joined(parts: Sequence[Dependencies], name: str, start: Ints | None) -> np.
 class _QueueRun(EventRun):
     """The state of every transfer, and the begin and end of every collective; infinite if there is none.
 
-    A row belongs to the first worker's connections until its worker is known.
+    A row has the first worker's connections until its worker is known.
     """
 
     def __init__(self, queue: Sequence[QueuedCall], topology: Topology, runtime: Runtime) -> None:

@@ -92,7 +92,7 @@ class BuiltInAlgorithms:
     def with_forms(self, named: list[NamedTime]) -> list[NamedTime]:
         """Return the algorithms and their faster forms by time: in segments, and for the fastest other placements.
 
-        All forms together are simulated for `seconds`, or until a KeyboardInterrupt.
+        All forms together have `seconds`, or until a KeyboardInterrupt.
         """
         ends_at, known = time.monotonic() + self.seconds, list(named)
         try:

@@ -64,7 +64,6 @@ class Part:
         return Part(src, dst, chunk, True, _channels(src, dst), start_s[order], end_s[order], self.busy_s)
 
     def on_channels_after(self, other: "Part") -> "Part":
-        """Move the transfers to channels that the other part does not use."""
         return replace(self, channel=self.channel + int(other.channel.max(initial=0)) + 1)
 
 
@@ -130,8 +129,8 @@ def _steps(src: Ints, dst: Ints, chunk: Ints, reduce: Bools, channel: Ints) -> I
 class Problem:
     """The collective to find a schedule for, its size, and the network as links.
 
-    islands: see `islands_of`. bound_s: lower bound of the time; latency_s: that for any size.
-    max_transfers: of a schedule in waves. in_order: whether a rank does one thing at a time.
+    islands: see `islands_of`. bound_s: lower bound of the time; latency_s: that for any size. max_transfers: of a
+    schedule in waves. in_order: whether a rank does one thing at a time.
     """
 
     collective: Collective
@@ -211,8 +210,8 @@ class Drafting:
     def drafts(self, *, is_balanced: bool = True) -> list[Draft]:
         """Return the drafts of one try by their estimates.
 
-        is_balanced: fit the halves of an all_reduce to each other, which takes several times as long.
-        Raises NotConnectedError if the links do not lead to all ranks.
+        is_balanced: fit the halves of an all_reduce to each other, which takes several times as long. Raises
+        NotConnectedError if the links do not lead to all ranks.
         """
         return sorted(self._drafts(NUM_ROUNDS if is_balanced else 0), key=lambda draft: draft.order)
 

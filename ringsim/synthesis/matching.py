@@ -4,8 +4,8 @@ Islands are sets of ranks, such as hosts and racks, whose links cost less than t
 reserves a share of each resource for each of its links. On networks with ports and switches each rank sends to a few
 fixed ranks, so that max-min fair shares always hold: without a clock, one late message at a port delays all.
 The matching follows TACOS (Won et al., MICRO 2024). Whenever a link is free or a chunk arrives, every rank chooses
-missing chunks for its free incoming links, the rarest first. A link carries one message at a time. A chunk enters an
-island once, as the links into it are expensive.
+missing chunks for its free incoming links, the rarest first. A chunk enters an island once, as the links into it are
+expensive.
 """
 
 import heapq
@@ -159,8 +159,8 @@ class MatchedCopies(NamedTuple):
 class ChunkMatching:
     """A search for the link and the time of every copy until all ranks have all chunks.
 
-    islands: see `islands_of`. held: (num_ranks, num_chunks), whether a rank has a chunk at the start. rng: decides
-    between equally good copies.
+    islands: see `islands_of`. held: (num_ranks, num_chunks), whether a rank has a chunk at the start. rng: for equally
+    good copies.
     """
 
     def __init__(
