@@ -4,8 +4,7 @@ Containers and Slurm limit cores and memory by control groups (Linux cgroup v2),
 whole machine do not show.
 
 Work is bounded by its size, not by a clock: a command gives the same answer on every machine. A bound is a time on one
-core times the rounded rate of a 2-core x86-64 machine. Options raise some: `ringsim sweep --max-transfers`, `order
---budget`, `synthesize --seconds`.
+core times the rounded rate of a 2-core x86-64 machine.
 """
 
 import math

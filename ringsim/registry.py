@@ -69,11 +69,13 @@ def algorithm(
 ) -> Schedule:
     """Return the schedule of the algorithm `name` for `num_ranks` ranks.
 
-    name: a built-in one, see ALGORITHMS, perhaps with a number of segments, `ring/4`, or of ranks per host,
-    `hierarchical@4`; or FILE.py:FUNCTION; or MSCCL's FILE.xml.
-    size_bytes: of the whole tensor, for schedules that depend on it, such as `gloo_ring`.
+    name: a built-in one, see ALGORITHMS; `ring/4` has every chunk in 4 segments, `hierarchical@4`, or another of
+    TWO_LEVEL, 4 ranks per host. Or FILE.py:FUNCTION, which takes the number of ranks and returns a Schedule; or MSCCL's
+    FILE.xml.
+    size_bytes: of the whole tensor, for schedules that depend on it, such as `gloo_ring`; None: a small one.
 
-    Raises ValueError for a name that the collective does not have, and for mistakes in a file.
+    Raises ValueError for a name that the collective does not have, for less than one rank, and for mistakes in a file;
+    ScheduleError for a user's schedule that `verify` refuses; beyond about 160 ranks it is not proved here.
 
     >>> from ringsim import algorithm
     >>> algorithm("ring", num_ranks=8)
@@ -87,14 +89,7 @@ def algorithm(
 
 
 def build(collective: Collective | None, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
-    """Return the schedule of a built-in algorithm, of a user's `FILE.py:FUNCTION`, or of MSCCL's `FILE.xml`.
-
-    `ring/4` splits every chunk into 4 segments, see `split`. `hierarchical@4`, or another of TWO_LEVEL, has 4 ranks per
-    host; the default is `hosts_of`. The function takes the number of ranks and returns a Schedule.
-    collective: None: the file's. size_bytes: of the whole tensor, see `size_variant`; None: a small one.
-    Raises ValueError for a name that the collective does not have, for less than one rank, and for mistakes in a file;
-    ScheduleError for a user's schedule that `verify` refuses; beyond about 160 ranks it is not proved here.
-    """
+    """Return the schedule of `algorithm`, with its errors. collective: None: the file's."""
     schedule = _build(collective, algorithm, num_ranks, size_bytes)
     if not is_built_in(collective, algorithm) and num_ranks**2 * schedule.num_chunks <= PROVED_COUNTS:
         verify(schedule)
@@ -102,7 +97,7 @@ def build(collective: Collective | None, algorithm: str, num_ranks: int, size_by
 
 
 def build_proved(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
-    """Return the schedule of `build`, proved at any size: on real ranks a wrong schedule gives wrong sums."""
+    """Return the schedule of `build`, proved at any size: on real ranks a wrong one gives wrong sums."""
     schedule = _build(collective, algorithm, num_ranks, size_bytes)
     if not is_built_in(collective, algorithm):
         verify(schedule)
@@ -202,7 +197,7 @@ def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_by
 def build_from_file(algorithm: str, num_ranks: int) -> Schedule:
     """Return the schedule that the function makes for `num_ranks`; each call runs the file anew.
 
-    Raises ValueError, in one line, if there is no such file or function, if either raises, and for another result.
+    Raises ValueError if there is no such file or function, if either raises, and for another result.
     """
     if algorithm.endswith(".py"):
         raise _error(algorithm, _functions(algorithm, Path(algorithm)))

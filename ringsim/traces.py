@@ -29,7 +29,7 @@ _IndexOrNone = Annotated[int, values.whole(-1)]  # -1: none
 class TraceEventKind(Enum):
     """The kinds of events of a program.
 
-    READ: the stream of the computations waits for a call on another stream, whose result it may read from here on.
+    READ: the stream of the computations waits for a call on another stream, to read its result.
     """
 
     COMPUTE = "compute"
@@ -70,7 +70,7 @@ class Product(Record, frozen=True, omit_defaults=True):
 
 
 class Attention(Record, frozen=True):
-    """An attention kernel; the operator's flops exclude what is masked. width: of a head's queries and keys."""
+    """An attention kernel; the operator's flops exclude what is masked. width: of a head."""
 
     batch: values.Positive
     heads: values.Positive
@@ -85,7 +85,7 @@ class Operator(Record, frozen=True, omit_defaults=True):
     dtype: of its arithmetic; torch's name, or tf32 for float32 that a GPU multiplies in TF32.
     flops, size_bytes: operations, and bytes read and written.
     is_counted: False if its operations are unknown and may take longer than its memory accesses.
-    product, attention: sizes of these kernels; a backward pass has those of its forward pass.
+    product, attention: sizes of these kernels; a backward pass has those of the forward pass.
     in_graph: whether compiled code launches it, which takes less CPU time.
     """
 
@@ -124,15 +124,16 @@ class TraceCall(Record, frozen=True):
     collective: the name of a `Collective`, barrier, send, recv, or sendrecv for a send and a recv that all ranks make
     alike; variants of torch.distributed count as the same.
     size_bytes: of the whole tensor: before a reduction or a scatter, or after a gather.
-    dtype: of the messages; torch's name, such as bfloat16.
+    dtype: of the messages, such as bfloat16.
     group: index in the trace's `groups`.
     is_async: the call returns before it ends; a wait follows, unless the program never waits.
     algorithm: named by the program; "" if the library chooses.
     peer: the other rank of a send or recv, or the root, as a rank of the group; -1 if there is none. For a sendrecv,
     the distance to the receiver.
-    local_s: seconds on this rank for copies and rounding.
+    local_s: on this rank for copies and rounding.
     is_lent: the tensor is one of `collectives.empty`, which the ranks of a host read in place.
-    on_side_stream: on the program's own stream; on a GPU computations then continue even if the call is synchronous.
+    on_side_stream: on a stream that the program made; on a GPU computations then continue even if the call is
+    synchronous.
     after: index of the last event for which that stream waits before the call; -1 for none; None for all earlier
     events.
     after_calls: indices of the last call of each other group for which it waits.
@@ -231,8 +232,8 @@ class Group(Record, frozen=True):
 class TraceRequest(Record, frozen=True):
     """A request to record a program as one rank of a job.
 
-    program: path of a script, or with `is_module` name of a module. num_steps: recorded after warm-up steps.
-    folder: working directory of the program; "": that of the recorder. assume: only with `is_fake`.
+    program: path of a script, or with `is_module` name of a module. num_steps: recorded after warm-up steps. folder:
+    working directory; "": that of the recorder. assume: only with `is_fake`.
     """
 
     program: values.Text
@@ -341,7 +342,6 @@ class ProgramTrace(JsonFile, frozen=True):
 
     @property
     def has_fused_kernels(self) -> bool:
-        """Whether code that the program compiles was recorded as its kernels."""
         return any(operator.name.startswith(FUSED) for step in self.steps for operator in step.operators)
 
     @property

@@ -14,7 +14,7 @@ from ringsim.schedule import Collective, Columns, Ints, Schedule, Steps, Transfe
 def pairwise_all_to_all(num_ranks: int) -> Schedule:
     """Send in step k the block for the k-th next rank, straight to it: n - 1 steps, (n - 1)/n of the data sent.
 
-    A rank receives from one rank at a time (Thakur, Rabenseifner and Gropp 2005).
+    A rank receives from one rank at a time (Thakur et al. 2005).
     """
     return _straight("pairwise", num_ranks, [np.array([distance]) for distance in range(1, num_ranks)])
 
@@ -32,7 +32,7 @@ def shift(num_ranks: int, distance: int) -> Schedule:
 def bruck_all_to_all(num_ranks: int) -> Schedule:
     """Forward blocks over the distances 1, 2, 4 and so on: ceil(log2(n)) steps, about log2(n)/2 times the data sent.
 
-    A block is sent once for each set bit of the distance (d - s) mod n (Bruck et al. 1997).
+    A block is sent for each set bit of the distance (d - s) mod n (Bruck et al. 1997).
     """
     require_count("num_ranks", num_ranks)
     rank = np.arange(num_ranks)[:, np.newaxis]
@@ -48,7 +48,7 @@ def bruck_all_to_all(num_ranks: int) -> Schedule:
 def hierarchical_all_to_all(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
     """Pairwise exchange within hosts of m ranks, then across h hosts: m + h - 2 steps, (m - 1)/m + (h - 1)/h sent.
 
-    ranks_per_host: by default as `hosts_of`. Raises ValueError if the ranks do not fill their hosts.
+    ranks_per_host: see `split_into_hosts`.
     """
     require_count("num_ranks", num_ranks)
     num_hosts, per_host = split_into_hosts(num_ranks, ranks_per_host)

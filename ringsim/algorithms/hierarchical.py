@@ -15,8 +15,7 @@ from ringsim.schedule import Collective, Schedule, on_channel, on_groups, split,
 def hierarchical_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
     """Rings within hosts of m ranks and across h hosts: 2(m - 1) + 2(h - 1) rounds, 2(n - 1)/n of the data sent.
 
-    ranks_per_host: by default as `hosts_of`. A round within a host moves h chunks. Raises ValueError if the ranks do
-    not fill their hosts.
+    A round within a host moves h chunks. ranks_per_host: see `split_into_hosts`.
     """
     return _two_levels("hierarchical", *split_into_hosts(num_ranks, ranks_per_host))
 

@@ -1,9 +1,8 @@
 """NCCL's algorithms for hosts with several NICs: its rings, its trees, and NVLS, its reduction in the switch of a host.
 
 Ranks are counted host by host, m on each of h hosts, and every rank has its own NIC. The NICs in the same place of all
-hosts are a *rail*, which has its own ring or trees, channels and share of the data. If hosts have different numbers of
-ranks, m is the smallest (as in `initTransportsRank`, src/init.cc), and each ring or tree still goes through all ranks
-of a host.
+hosts are a *rail*, with its own ring or trees, channels and share of the data. If hosts have different numbers of
+ranks, m is the smallest (`initTransportsRank`, src/init.cc), and each ring or tree still goes through all ranks.
 
 ranks_per_host, of all functions: a number for all hosts, of which the last has the rest; or a list, one per host; by
 default 8.
@@ -88,7 +87,7 @@ def nccl_tree_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_
     """NCCL's trees: two binary trees over the hosts on each rail, and a chain over the ranks of each host.
 
     A segment goes along the chain of each host to the rank on the rail, up a tree over these ranks, and back: 2(m - 1)
-    + 2 ceil(log2(h)) hops. NCCL since 2.4.
+    + 2 ceil(log2(h)) hops.
 
     segments: of each of the 2 m trees; by default 4 per hop from the furthest rank to the root.
     """
@@ -104,7 +103,7 @@ def _tree_segments(hosts: Sequence[int]) -> int:
 def nccl_tree_segments(num_ranks: int, size_bytes: int, ranks_per_host: RanksPerHost = None) -> int:
     """Return the number of segments of the share of each tree: of 64 KiB, but at most the default.
 
-    NCCL cuts by its buffers, in steps that grow with the data (src/enqueue.cc).
+    NCCL cuts by its buffers (src/enqueue.cc).
     """
     hosts = fill_hosts(num_ranks, ranks_per_host)
     return max(1, min(_tree_segments(hosts), -(-size_bytes // (2 * min(hosts) * SEGMENT_BYTES))))
@@ -115,10 +114,9 @@ def nvls_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host:
 
     The owner of a share reads its sum from the switch, and writes the result to all ranks of its host at once. If the
     switch adds and copies (see `InSwitch`), a link carries (1 + 1/m) of the data in each direction; otherwise (m - 1)/m
-    in each phase. 2 + 2 ceil(log2(h)) + k - 1 steps for each of two trees on each of m rails, and k + 1 for each rail
-    on one host.
+    in each phase.
 
-    segments: of the share of each rank in a tree; by default 32, with which the pipeline fills quickly.
+    segments: of the share of each rank in a tree; by default 32.
     """
     hosts = fill_hosts(num_ranks, ranks_per_host)
     trees = binary_trees(Collective.ALL_REDUCE, len(hosts))[: 2 if len(hosts) > 1 else 1]
@@ -160,7 +158,7 @@ def _first_ranks(hosts: Sequence[int]) -> Ints:
 
 
 def _across_hosts(half: _Half, tree: Schedule, hosts: Sequence[int], algorithm: str) -> Schedule:
-    """Return one segment's way to the first rank of each host, along a tree over these, and back to all ranks."""
+    """Send one segment to the first rank of each host, along a tree over these, and back to all ranks."""
     first, num_ranks = _first_ranks(hosts), sum(hosts)
 
     def within(collective: Collective, channel: int) -> Schedule:

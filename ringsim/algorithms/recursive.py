@@ -1,7 +1,7 @@
 """Recursive doubling and halving: exchanges with the ranks at distances 1, 2, 4, ... (`rank ^ distance`).
 
 Recursive doubling exchanges the whole sum in each step. Recursive halving sends 1/2 of the data to the nearest rank,
-then 1/4, ..., and scatters the sum; the same steps backwards gather it (Thakur, Rabenseifner and Gropp 2005).
+then 1/4, ..., and scatters the sum; the same steps backwards gather it (Thakur et al. 2005).
 
 If n is not a power of two, p is the largest power of two below it, and the first 2(n - p) ranks fold in pairs: the
 second rank gives its data to the first, and receives its result at the end.

@@ -1,7 +1,7 @@
 """Trees with rank 0 as their root: binomial, and two binary ones on a half of the data each.
 
-The double binary tree (Sanders, Speck and Traeff 2009; NCCL since 2.4) has two trees over the ranks 1 to n - 1. A rank
-that forwards in one is a leaf in the other; rank 0 feeds both. For n = 8:
+The double binary tree (Sanders et al. 2009; NCCL since 2.4) has two trees over the ranks 1 to n - 1. A rank that
+forwards in one is a leaf in the other; rank 0 feeds both. For n = 8:
 
     first half        0              second half        0
                       4                                 5

@@ -55,7 +55,6 @@ class LinkUsage:
     utilisation: Floats
 
     def name(self, link: int) -> str:
-        """Return the resource's name, or for example rank3 -> rank4."""
         pair = link - len(self.resource_names)
         return self.resource_names[link] if pair < 0 else f"rank{self.src[pair]} -> rank{self.dst[pair]}"
 
@@ -83,7 +82,7 @@ def rank_usage(timeline: simulation.Timeline) -> RankUsage:
 def waiting_times(timeline: simulation.Timeline) -> tuple[Floats, ...]:
     """Return the times in which each rank neither sends nor applies, (num_gaps, 2) of begin and end.
 
-    Waits after its last activity, or after an endless activity, are left out.
+    Waits after its last or an endless activity are left out.
     """
     rank, begin, end = (np.concatenate(columns) for columns in zip(*activities(timeline), strict=True))
     order = np.lexsort((begin, rank))

@@ -1,7 +1,6 @@
 """Slow, failing and hanging parts: `find_slow_parts` before a run, `find_blocked` after it.
 
-Slow are links and ranks declared as such in the network file, and NICs and links below the rate of most others of their
-kind.
+Slow are links and ranks that the network file calls so, and NICs and links below the rate of most of their kind.
 """
 
 from collections.abc import Iterator
@@ -203,7 +202,7 @@ class BlockedRank:
 class BlockedRun:
     """A run that never finishes; nothing happens after `until_s`.
 
-    first: the first unapplied transfers in step order. failed: resources that stop transfers, and when they failed.
+    first: unapplied transfers in step order. failed: resources that stop transfers, and when they failed.
     """
 
     until_s: float

@@ -2,9 +2,9 @@
 
 The largest of three bounds:
 - *cut*: the data that a set of ranks needs from the others must enter it, over the smallest cut (Zhao et al.,
-ForestColl, 2024). The set is found by max-flow and Newton's method.
+ForestColl, 2024), found by max-flow and Newton's method.
 - *total*: a byte reaches all ranks by n - 1 messages, in an all_reduce by 2(n - 1) (one-way gossip, Harary and Schwenk
-1974), which share the capacity of the network. The same holds for hosts in place of ranks.
+1974), which share the capacity of the network; likewise for hosts.
 - *latency*: data must reach the farthest rank that needs them, over any ranks between.
 """
 
@@ -100,9 +100,9 @@ class Links:
         return of_src.sum(axis=0), of_dst.sum(axis=0)
 
     def nearness_to_src(self) -> Floats:
-        """Return how near each resource of a link is to its sender, (num_links, width); larger is nearer.
+        """Return how near each resource of a link is to its sender, (num_links, width): larger is nearer.
 
-        It is the sender's share of links that use the resource, less the receiver's.
+        It is the sender's share of links that use it, less the receiver's.
         """
         shares = []
         for end in (self.src, self.dst):
@@ -241,9 +241,9 @@ def _worst_cut_of_root(links: Links, size_bytes: int) -> Cut:
 
 
 def _worst_cut_of_shares(links: Links, size_bytes: int) -> Cut:
-    """Return the bound for the other ranks' shares that must enter a set of ranks, by Newton's method.
+    """Return the bound for the other ranks' shares that must enter a set of ranks.
 
-    If the time is too short, the smallest cut before some rank gives a set that needs longer.
+    If the time is too short, the smallest cut before some rank gives a set that needs longer (Newton's method).
     """
     network = FlowNetwork(links)
     share = -(-size_bytes // links.num_ranks)  # of some partitions the last shares are smaller
@@ -284,7 +284,7 @@ class FlowNetwork:
 
     A path passes its resources in order from the sender. The graph allows at least the network's flow: a message uses
     the least that any uses of the resource, and paths between two sets of resources may join in a hub. is_passed_on:
-    whether a rank may forward received data.
+    whether a rank may forward data.
     """
 
     def __init__(self, links: Links, *, is_passed_on: bool = True) -> None:
@@ -376,7 +376,7 @@ class FlowNetwork:
         return float(min(sum(before), 1e300)) if node[0] == "out" else 0.0
 
     def cut(self, source: Any, sink: Any) -> FlowCut:
-        """Return the smallest cut between two nodes, with infinite bandwidth if the flow is unlimited."""
+        """Return the smallest cut between two nodes; infinite bandwidth if the flow is unlimited."""
         try:
             _, (_, behind) = self._networkx.minimum_cut(self.graph, source, sink)
         except self._networkx.NetworkXUnbounded:

@@ -1,7 +1,7 @@
 """`find_placement`: a fast assignment of ranks to the places of a schedule, on an uneven network.
 
-A local search from the given order and from a chain of nearest ranks: some ranks change places, and the order is kept
-if it is no slower. If the budget covers all orders (by default up to 5 ranks), the result is optimal.
+A local search from the given order and from a chain of nearest ranks: some ranks change places, and an order that is no
+slower is kept. If the budget covers all orders (by default up to 5 ranks), the result is optimal.
 """
 
 import math

@@ -305,7 +305,6 @@ class _Simulator:
     without_room: Mapping[tuple[str, int], str]
 
     def __call__(self, group: tuple[str, int]) -> tuple[list[SweepCell], str]:
-        """Return the cells, and why the algorithm cannot be built, or ""."""
         algorithm, num_ranks = group
         built: dict[int, Schedule | str] = {}
         refusal = ""
@@ -358,7 +357,6 @@ class _Simulator:
 
 
 def _without_room(networks: Mapping[str, Network], ranks: Sequence[int]) -> dict[tuple[str, int], str]:
-    """Return why networks lack room for ranks. Raises ValueError if one has room for none."""
     reasons: dict[tuple[str, int], str] = {}
     for (name, network), num_ranks in product(networks.items(), ranks):
         try:

@@ -1,6 +1,6 @@
 """`walk_through`: a schedule step by step in words, and its costs compared with lower bounds.
 
-This module collects the facts; the macros of walkthrough.j2 put them into words.
+The macros of walkthrough.j2 put the facts into words.
 """
 
 from collections.abc import Sequence
@@ -86,7 +86,7 @@ def templates(schedule: Schedule) -> tuple[str, ...]:
 
 
 def describe_step(schedule: Schedule, held: ContributionStep) -> tuple[str, str]:
-    """Return a sentence on a step, by a rule for all ranks or sender by sender, and perhaps an example."""
+    """Return a sentence on a step, by a rule for all ranks or by sender, and perhaps an example."""
     step, reduces = held.step, schedule.collective.reduces
     if len(step) == 0:
         return "nothing is sent", ""
@@ -112,8 +112,8 @@ def describe_step(schedule: Schedule, held: ContributionStep) -> tuple[str, str]
 class _OneReceiver(NamedTuple):
     """A rule by which every rank r sends to one other rank.
 
-    hop: offset of the receiver from r. flip: differing bits of both, if the same for all ranks.
-    num_chunks: least and most per rank. chunk: offset of a single chunk from r, if one rule holds.
+    hop: offset of the receiver from r. flip: differing bits of both, if one for all ranks. num_chunks: least and most
+    per rank. chunk: offset of a single chunk from r, if one rule holds.
     """
 
     hop: int

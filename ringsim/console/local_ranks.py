@@ -1,8 +1,7 @@
 """Ranks on this host without torchrun: `spawn` runs a function on each rank, `run_local_ranks` a program.
 
-The ranks have torchrun's environment variables. A failure is one line, with the rank's exit code or 128 plus a signal's
-number, on which batch scripts rely; torchrun ends every failure with a traceback and exit code 1. Importing this module
-loads no torch.
+The ranks have torchrun's environment variables. Unlike torchrun's, a failure is one line, with the rank's exit code or
+128 plus a signal's number, on which batch scripts rely. Importing this module loads no torch.
 """
 
 import json
@@ -53,12 +52,10 @@ def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence
     by sys.exit, 1 if a rank failed, or 128 + n after the signal n. Must run in the main thread. Raises ValueError for a
     wrong number of ranks, and with the message of a rank that raised a user's mistake.
 
-    >>> import sys, time
+    >>> import time
     >>> from trainers import spawn
     >>> spawn(2, time.sleep, (0.1,))  # in a program: inside `if __name__ == "__main__":`
     0
-    >>> spawn(2, sys.exit, (5,))
-    5
     """
     try:
         failure = _run(num_ranks, target, arguments, STOPPING if stops else ())
@@ -72,7 +69,7 @@ def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence
 def run_local_ranks(num_ranks: int, arguments: Sequence[str], *, quiet: bool = False) -> None:
     """Run a Python program with `num_ranks` ranks on this host.
 
-    arguments: as for torchrun: a file and its arguments, or `-m` and a module.
+    arguments: a file and its arguments, or `-m` and a module, as for torchrun.
     quiet: discard the ranks' stdout, and make their stderr part of the error.
     Ctrl-C, SIGTERM and SIGHUP end the ranks and raise KeyboardInterrupt. Raises ValueError with the message by which
     the program refuses its options, and for other failures OSError if `quiet`, else click.exceptions.Exit.
@@ -149,7 +146,7 @@ def _variables(rank: int, num_ranks: int, port: int, folder: str) -> dict[str, s
 def _environment(variables: Mapping[str, str], blocked: set[signal.Signals]) -> Iterator[None]:
     """Set the environment of processes that start in the block, and block signals in them.
 
-    A terminal sends Ctrl-C to the ranks too, and would end each with a traceback.
+    Ctrl-C in a terminal, which reaches the ranks too, would end each with a traceback.
     """
     before = dict(os.environ)
     resource_tracker.ensure_running()  # otherwise it would start with the first rank, and unblock the signals

@@ -29,7 +29,7 @@ class Progress:
     """Draw the progress of consecutive phases as one line on a terminal's stderr, and erase it at the end.
 
     rank: only rank 0 draws. delay_s: draw nothing before.
-    Click's bar hides the cursor for good if a rank is killed, and knows no phases or earlier runs.
+    Click's bar hides the cursor for good if a rank is killed, and has no phases.
     """
 
     def __init__(self, *, rank: int = 0, delay_s: float = 0.0) -> None:
@@ -72,7 +72,6 @@ class Progress:
             self._draw()
 
     def line(self, width: float = float("inf")) -> str:
-        """Return the progress line, without the bar if wider than `width` columns."""
         if self.length is None:
             return "  ".join(filter(None, [f"{self.phase} ...", str(self.done) if self.done else "", self.text]))
         bar = "#" * min(BAR_WIDTH * self.done // max(self.length, 1), BAR_WIDTH)
@@ -212,7 +211,7 @@ def in_one_line(text: str) -> str:
 
 
 class OneLineGroup(OneLineCommand, click.Group):
-    """A group of commands, whose help shows each one's first sentence."""
+    """A group of commands, whose help shows their first sentences."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]

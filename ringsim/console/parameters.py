@@ -148,7 +148,7 @@ wide_option = click.option("--wide", is_flag=True, help="Print more columns, whi
 def write_output(path: Path | None, lines: Iterable[str]) -> None:
     """Write text to stdout for `-`, else to a new file, which replaces `path` when complete and is named on stderr.
 
-    None: write nothing. Raises OSError, as `atomic_file` does.
+    None: write nothing. Raises OSError.
     """
     if path == STDOUT:
         sys.stdout.buffer.writelines(map(str.encode, lines))

@@ -6,8 +6,8 @@ data to write. The annotation of a field is the rule for its value:
 - `By[float, rate]`: the result of this parser;
 - an enum, text, true or false, another record, `tuple[..., ...]`, `dict[str, ...]`, and `... | None` of any of these.
 
-A field with a default is optional. `msgspec.field(name="late_s")` sets a different key. Instances made in Python are
-only checked by `__post_init__`, which holds the rules between fields.
+`msgspec.field(name="late_s")` sets a different key. Only `__post_init__`, with the rules between fields, checks
+instances made in Python.
 """
 
 import json
@@ -203,7 +203,7 @@ class JsonFile(Record, frozen=True):
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """Return the record of `as_dict`. Raises ValueError, in one line, for anything else."""
+        """Return the record of `as_dict`. Raises ValueError for anything else."""
         return decode(cls, cls.FORMAT.read(data)[0])
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -1,7 +1,6 @@
 """GOAL text of a `Schedule`, which LogGOPSim's `txt2bin` reads, so that another simulator can check ours.
 
-Format and units are those of spcl/LogGOPSim (`txt2bin.re`): sizes in bytes, `calc` in nanoseconds; `a requires b` means
-that a starts when b is done.
+As in spcl/LogGOPSim (`txt2bin.re`) sizes are in bytes, `calc` in nanoseconds; `a requires b`: a starts when b is done.
 """
 
 import math

@@ -1,9 +1,8 @@
 """MSCCL XML: read as a checked `Program`, and written from a `Schedule` by `msccl_lines`.
 
-The format is that of microsoft/msccl's runtime and of msccl-tools (`ir.py`). A gpu's thread blocks run at once; each
-has a channel and at most one gpu to send to and one to receive from, and runs its steps in order. Buffers are i
-(input), o (output) and s (scratch), counted in chunks. Sizes must be a multiple of the number of chunks; therefore
-there is no partition.
+The format is that of microsoft/msccl's runtime and msccl-tools (`ir.py`). A gpu's thread blocks run at once; each has a
+channel and at most one gpu to send to and one to receive from, and runs its steps in order. Buffers are i (input), o
+(output) and s (scratch), counted in chunks, which all have one size.
 """
 
 import html

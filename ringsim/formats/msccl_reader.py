@@ -106,7 +106,7 @@ class _Run:
     """A run of a program on symbols. moves: in an order of dependence. states: the moves that made each.
 
     Raises ScheduleError for sends without receives, deadlocks, races, reads before writes, values that a Schedule
-    cannot express, and outputs other than the rank's final state; ValueError for a program that is too large.
+    cannot express, and outputs other than the rank's final state; ValueError for too large a program.
     """
 
     def __init__(self, program: Program) -> None:
@@ -289,7 +289,7 @@ class _Run:
     def _alias(self, gpu: int, buffer: str, offset: int) -> Location:
         """Return the key of a location in `_cells`.
 
-        In place, as in NCCL, the buffer with the gpu's share is part of the longer buffer.
+        In place, as in NCCL, the buffer with the gpu's share is part of the longer one.
         """
         if self.program.in_place and buffer != "s":
             offset += gpu * self._share * (buffer == self._share_buffer)
@@ -316,8 +316,8 @@ def _steps(run: _Run) -> list[list[Transfer]]:
 def _earliest_steps(run: _Run) -> list[int]:
     """Return the earliest step, from 0, in which each move still reads the program's state.
 
-    Raises ScheduleError if a receiver uses a message only after it has received a later state of the same chunk from
-    the same sender.
+    Raises ScheduleError if a message is used only after the receiver has received a later state of the chunk from the
+    same sender.
     """
     import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 

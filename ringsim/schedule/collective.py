@@ -48,7 +48,7 @@ class Collective(Enum):
     def is_whole(self) -> bool:
         """Whether every rank holds all chunks, at the start or at the end.
 
-        Otherwise an executor needs memory only for a rank's own and forwarded chunks.
+        Otherwise an executor needs memory only for own and forwarded chunks.
         """
         return _EVERYWHERE in _PLACES[self]
 

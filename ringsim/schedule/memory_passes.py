@@ -1,8 +1,8 @@
 """`MemoryPasses`: the copies of ranks that read received chunks from each other's memory.
 
 A sender publishes a chunk: it copies its original data to where the other ranks of its host can read it. Sums are
-formed there, and a forwarded chunk stays where it was first published. A *lent* tensor lies in shared memory: its
-chunks are published in place, unless they could be overwritten too early.
+formed there, and a forwarded chunk stays where it was first published. The chunks of a *lent* tensor, in shared memory,
+are published in place unless they could be overwritten too early.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ class MemoryPasses:
 def memory_passes(schedule: Schedule, *, in_place: bool = False, is_lent: bool = False) -> MemoryPasses:
     """Return the copies of all transfers of `schedule`, whose ranks all share memory.
 
-    in_place: whether a rank's output is a part of its input, if the rank does not end with all chunks.
+    in_place: whether the output of a rank that does not end with all chunks is a part of its input.
     is_lent: whether the input lies in shared memory, and the output if both are the same tensor.
     """
     rows = flow(schedule)

@@ -15,8 +15,8 @@ PartitionFunction = Callable[[int, int], npt.NDArray[np.int64]]  # the type of t
 def partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
     """Return the bounds of the chunks: chunk `i` holds the elements `bounds[i]` to `bounds[i + 1]`; (num_chunks + 1,).
 
-    Bound `i` is `i * num_elements // num_chunks`: sizes differ by at most one element, and cutting chunks further keeps
-    every old bound.
+    Bound `i` is `i * num_elements // num_chunks`: sizes differ by at most one element, and further cuts keep every
+    bound.
 
     Raises ValueError for a negative number of elements, less than one chunk, or more elements than 64 bits can count.
 

@@ -95,7 +95,7 @@ def _group_sends(rows: Sequence[FlowRow], rank: int, number: Mapping[int, int]) 
 
     A rank waits for one thing at a time: a send that may wait for a send to another peer (rule 2) is delayed until all
     receives of earlier steps are applied. Sends to one peer are issued in step order on all channels, since the order
-    identifies the messages. number: of each row that the rank receives, from 1; 0 for NO_ROW.
+    identifies the messages.
     """
     steps_of_receives = [row.step for row in rows if row.dst == rank]
     group_of: dict[int, int] = {}

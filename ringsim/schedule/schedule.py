@@ -14,9 +14,8 @@ had before this step.
 channel of one sender. Every run therefore adds in the same order, and gives the same bits.
 4. Overwriting: a write to a chunk waits until the rank's own earlier sends of it, this step's included, have left.
 
-No schedule can deadlock, and `replay` gives the result of any execution. An executor may wait for more (see `in_order`
-of `dependencies`). Executors are `verify` (symbolic), `simulate` (virtual time), `replay` (arrays in one process) and
-`collectives.execute` (tensors in many processes).
+No schedule can deadlock, and `replay` gives the result of any execution. Executors are `verify`, `simulate`, `replay`
+and `collectives.execute`; they may wait for more (see `in_order` of `dependencies`).
 """
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for

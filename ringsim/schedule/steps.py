@@ -1,6 +1,6 @@
 """`Steps`: the steps of a schedule: a `TransferTable`, or a `Relay`, a rule for rings from which the table follows.
 
-A ring of 65,536 ranks has 8.6 billion transfers, too many for a table.
+A ring of 65,536 ranks has 8.6 billion transfers.
 """
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
@@ -225,7 +225,7 @@ class Steps(Sequence[Step]):
     num_steps, num_transfers: of the table that `make` returns.
     relay: the rule from which the transfers follow, if they form rings.
     copies: the parts that several groups of ranks execute, if known.
-    moved: of permuted steps, the original steps and the rank in the place of each original rank.
+    moved: of permuted steps, the original steps, and the new rank of each original rank.
     """
 
     def __init__(

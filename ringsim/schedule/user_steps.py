@@ -47,7 +47,6 @@ def listed_steps(num_ranks: int, num_chunks: int, steps: Iterable[ArrayColumns])
 
 
 def _in_range(step: int, columns: ArrayColumns, num_ranks: int, num_chunks: int) -> list[npt.NDArray[Any]]:
-    """Return the columns row by row. Raises ScheduleError for a transfer out of range or to the rank itself."""
     same_length = np.broadcast_arrays(*columns)
     if (num_transfers := same_length[0].size) > LARGE_STEP:
         require_memory(f"a step of {num_transfers:,} transfers", num_transfers * BYTES_LISTED)

@@ -187,10 +187,7 @@ WIDTH = 80  # columns of a terminal
 
 
 def draw_grid(schedule: Schedule, marked_step: int, marked_rank: int | None) -> str:
-    """Return the steps x ranks around one cell, marked with `>`; as many ranks as fit into 80 columns.
-
-    `c3+r1` in a rank's column: chunk 3 arrives from rank 1 and is added; `c3=r1`: it overwrites.
-    """
+    """Return the steps x ranks around one cell, marked with `>`; as many ranks as fit into 80 columns."""
     steps = _window(marked_step, schedule.num_steps, MAX_STEPS)
     cells = {index: received_chunks(schedule.steps[index]) for index in steps}
     for reach in range(MAX_RANKS, -1, -1):

@@ -139,7 +139,7 @@ def closed_form_of(schedule: Schedule, network: Network, size_bytes: float, *, r
 def _rounds(num_ranks: int, hop: _Hop) -> float:
     """(n-1)(alpha + c beta [+ c gamma]), with chunks of c = S/n bytes in half a ring, c = S along a chain.
 
-    Thakur, Rabenseifner and Gropp 2005, section 4; Patarasuk and Yuan 2009. Any n.
+    Thakur et al. 2005, section 4; Patarasuk and Yuan 2009. Any n.
     """
     return (num_ranks - 1) * hop.whole_s
 
@@ -147,8 +147,7 @@ def _rounds(num_ranks: int, hop: _Hop) -> float:
 def _wave(num_ranks: int, hop: _Hop) -> float:
     """Time of a linear pipeline: n - 1 hops for the first chunk, and a gap for each of the k - 1 following chunks.
 
-    k = 4n, c = S/k; any n. As in Sanders, Speck and Traeff 2009, but only the slower end of a hop delays the next
-    chunk.
+    k = 4n, c = S/k; any n. As in Sanders et al. 2009, but only the slower end of a hop delays the next chunk.
     """
     return (num_ranks - 1) * hop.whole_s + (4 * num_ranks - 1) * hop.gap_s
 
@@ -156,7 +155,7 @@ def _wave(num_ranks: int, hop: _Hop) -> float:
 def _two_pieces(num_ranks: int, hop: _Hop) -> float:
     """Time of half a ring with each chunk in two segments, both of a round before the next; c = S/(2n). Any n.
 
-    A segment is forwarded when it is applied and the previous train has passed: a round takes a hop or, if longer, the
+    A segment is forwarded once it is applied and the previous train has passed: a round takes a hop or, if longer, the
     gaps of a train.
     """
     return hop.whole_s + hop.gap_s + (num_ranks - 2) * max(hop.whole_s, 2 * hop.gap_s)
@@ -189,8 +188,8 @@ def _two_rings(num_ranks: int, hop: _Hop) -> float:
 def _exchange(num_ranks: int, hop: _Hop) -> float:
     """Time of recursive halving or doubling: log2(n) rounds of 1, 2, 4, ... n/2 chunks, c = S/n; n a power of two.
 
-    log2(n) alpha + (n-1) c beta [+ (n-1) c gamma] if each round were one message (Thakur, Rabenseifner and Gropp 2005,
-    sections 4.1 and 4.2). Here a round is a train of chunks.
+    log2(n) alpha + (n-1) c beta [+ (n-1) c gamma] if each round were one message (Thakur et al. 2005, sections 4.1 and
+    4.2). Here a round is a train of chunks.
     """
     rounds = num_ranks.bit_length() - 1
     return rounds * hop.whole_s + (num_ranks - 1 - rounds) * hop.gap_s
@@ -199,13 +198,13 @@ def _exchange(num_ranks: int, hop: _Hop) -> float:
 def _whole_rounds(num_ranks: int, hop: _Hop) -> float:
     """log2(n)(alpha + S beta + S gamma), n a power of two: recursive doubling, and up a binomial tree.
 
-    Thakur, Rabenseifner and Gropp 2005, section 4.5; Chan et al. 2007.
+    Thakur et al. 2005, section 4.5; Chan et al. 2007.
     """
     return (num_ranks.bit_length() - 1) * hop.whole_s
 
 
 def _tree_down(num_ranks: int, hop: _Hop) -> float:
-    """Time of ceil(log2(n)) hops, c = S, if n is a power of two (Thakur, Rabenseifner and Gropp 2005, 4.4).
+    """Time of ceil(log2(n)) hops, c = S, if n is a power of two (Thakur et al. 2005, section 4.4).
 
     Any n: the root sends to the rank at half that power of two, the root of the ranks from there on, and continues in
     the full tree below. The longer of the two counts.

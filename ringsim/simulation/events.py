@@ -17,8 +17,8 @@ A transfer goes through these states, whose waits `Dependencies` names:
       | applied_s         `_be_applied`: the next ones may start or be applied
 
 Only bytes that share a resource and work on scarce cores depend on other work. Such work begins in a slot of `Slots`,
-and `Activities` says which work ends next (`_end`). All other times are a maximum and a sum, known at once. `_later`
-collects the rows of one moment for their next action. The last rows (`_first_of_tail`) need no clock.
+and `Activities` says which work ends next (`_end`). All other times are a maximum and a sum, known at once. The last
+rows (`_first_of_tail`) need no clock.
 """
 
 from collections.abc import Callable
@@ -204,7 +204,7 @@ class Slots:
     """The slots of work on shared resources.
 
     Every connection has one for its bytes and, if cores are scarce, for its overheads and for applying. The last
-    `num_timers` slots only wait for a moment.
+    `num_timers` only wait for a moment.
     """
 
     def __init__(self, connections: Connections, topology: Topology, num_timers: int = 0) -> None:

@@ -4,8 +4,7 @@
 transfers that represent all (see `representatives`).
 
 If nothing is shared, every time is a maximum of earlier times plus a cost: a round is a few NumPy operations, and only
-its own times are kept. Each rank has one connection out and one in; therefore the times in order are the same. For
-speed, a cost that is equal for all transfers is one number, and an index of neighbours is a slice.
+its own times are kept. Each rank has one connection out and one in; therefore the times in order are the same.
 """
 
 from collections.abc import Iterator
@@ -180,7 +179,7 @@ class _Turn:
         return isinstance(self._bytes, float)
 
     def costs(self, step: int, chunk: Ints, reduces: bool) -> tuple[Cost, Cost, Cost]:
-        """Return the seconds of sending, of the path, and of applying. chunk: of every hop, in this round."""
+        """Return the seconds of sending, of the path, and of applying. chunk: of every hop."""
         own = chunk[self.hops]
         if self._topology.jitter is None and self._by_chunk is not None:
             send_s, add_s = self._by_chunk

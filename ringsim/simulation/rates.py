@@ -4,8 +4,8 @@ Rates are max-min fair: no rate can be raised without lowering one that is no hi
 each resource: the rate of users that no other resource limits; infinite if it is not used up. Work has the lowest level
 of its resources as its rate, or its own limit.
 
-When a few pieces begin or end, `Levels` corrects the affected levels (Charny, Clark and Jain 1995). When many do, all
-levels are computed anew in arrays. The two differ by rounding only.
+When a few pieces begin or end, `Levels` corrects the affected levels (Charny et al. 1995), otherwise all in arrays. The
+two differ by rounding only.
 """
 
 import math
@@ -136,7 +136,6 @@ class Levels:
         return self._spread(deque(dict.fromkeys((*self._changed, *waiting))))
 
     def _spread(self, waiting: deque[int]) -> set[int] | None:
-        """Correct the levels of waiting resources, and of those that share a user with a changed one."""
         touched, queued = set(), set(waiting)
         most_visits = FEW_CHANGES + np.count_nonzero(self._active) // 2  # then arrays are faster
         while waiting:
@@ -241,8 +240,7 @@ class Buckets:
 class Activities:
     """A fixed number of slots, each with one activity at a time; for the arguments see `fair_rates`.
 
-    While no other activity begins or ends, the end is computed from the beginning in one operation: work that shares
-    nothing takes exactly `amount / most`.
+    Work that shares nothing takes exactly `amount / most`, as its end is computed from its beginning in one operation.
     """
 
     def __init__(self, resource: Ints, use: Floats, most: Floats, resources: Resources) -> None:

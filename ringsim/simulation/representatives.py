@@ -94,7 +94,7 @@ def _of_relay(relay: Relay, topology: Topology) -> _Few | None:
 
 
 def _rounds(relay: Relay) -> Dependencies:
-    """Return the transfers of all rounds with their waits; `after` may name one hop twice."""
+    """Return the transfers of all rounds with their waits; `after` may name a hop twice."""
     table, width = relay.table(), len(relay.src)
     row = np.arange(len(table), dtype=np.int32).reshape(-1, width)
     none = np.full(len(table), NO_ROW, dtype=np.int32)
@@ -209,7 +209,7 @@ def _bits(numbers: Floats) -> Colours:
 
 
 def _mixed(colours: Colours) -> Colours:
-    """Return a hash of each number: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    """Return a hash of each number: the finaliser of SplitMix64 (Steele et al. 2014)."""
     colours = (colours ^ (colours >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     colours = (colours ^ (colours >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return colours ^ (colours >> np.uint64(31))

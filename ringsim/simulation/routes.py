@@ -153,8 +153,8 @@ def _connection_keys(steps: Steps, num_ranks: int) -> Ints:
 def with_in_network_reduction(schedules: Sequence[Schedule], topology: Topology) -> Topology:
     """Return the topology with the connections whose messages its switches add or copy.
 
-    A switch adds the messages of a step that a rank adds to one chunk, and copies a chunk that a rank sends to several
-    ranks, if all these ranks are connected to it, and this holds for all messages of a connection.
+    A switch adds the messages of a step that a rank adds to one chunk, and copies a chunk that a rank sends to several,
+    if all these ranks are connected to it, and this holds for all messages of a connection.
     """
     if topology.switch_of_rank is None:
         return topology
@@ -178,7 +178,7 @@ def with_in_network_reduction(schedules: Sequence[Schedule], topology: Topology)
 def _merged(schedule: Schedule, switch: Ints) -> tuple[Ints, Ints]:
     """Return connections, and the number of messages on each that are added together or, as a negative number, copied.
 
-    0: none, as in a relay, in which no rank sends or receives a chunk twice at a time.
+    It is 0 in a relay, in which no rank sends or receives a chunk twice at a time.
     """
     if schedule.steps.relay:
         key = _connection_keys(schedule.steps, schedule.num_ranks)

@@ -140,7 +140,7 @@ def bytes_s(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Ints
 
 
 def _jitter_factors(topology: Topology, step: Rows) -> Floats | None:
-    """Return factors for latency and for computation, (2, num_rows); None without jitter. step: (num_rows,), rising."""
+    """Return factors for latency and for computation, (2, num_rows), or None. step: (num_rows,), rising."""
     if topology.jitter is None or not len(step):
         return None
     factors = [topology.jitter.factors(number, size) for number, size in enumerate(np.bincount(step).tolist())]

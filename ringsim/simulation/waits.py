@@ -57,7 +57,7 @@ class Waits:
 
 
 def _is_free_on_arrival(rows: Dependencies) -> Bools:
-    """Return whether the chunk that a row writes is free on arrival, so that no wait is needed.
+    """Return whether the chunk that a row writes is free on arrival.
 
     It is if the receiver has sent it only once, and to the sender, who applied it before sending the row.
     """

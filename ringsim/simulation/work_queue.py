@@ -1,7 +1,7 @@
 """`time_queue`: the begin and end of collectives that wait in a queue for workers.
 
-Concurrent collectives share links and cores. `_QueueRun` is an event engine in which a collective begins when a worker
-takes it, and each worker of a rank has its own connections.
+In `_QueueRun`, an event engine, a collective begins when a worker takes it, and each worker of a rank has its own
+connections.
 """
 
 import math
@@ -83,7 +83,7 @@ def time_queue(calls: Sequence[QueuedCall], network: Network, runtime: Runtime) 
 
 
 def has_steady_times(topology: Topology) -> bool:
-    """Return whether a collective takes the same time whenever it begins: no failures, jitter or token buckets."""
+    """Return whether a collective takes the same time whenever it begins."""
     resources = topology.resources
     return topology.jitter is None and not (np.isfinite(resources.fails_at_s) | (resources.burst_bytes > 0)).any()
 

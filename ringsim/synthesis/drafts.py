@@ -1,7 +1,7 @@
 """`Draft`: an unfinished schedule with an estimate of its time, so that only promising drafts are simulated.
 
-Its parts are copies of chunks over links. Reversed in time and on reversed links, copies become additions, which
-collect a chunk at its owner. A reduce_scatter is therefore an all_gather found on reversed links.
+Its parts are copies of chunks over links. Reversed in time and on reversed links, copies become additions: a
+reduce_scatter is an all_gather found on reversed links.
 """
 
 import math
@@ -82,8 +82,8 @@ def assemble(
 ) -> Schedule:
     """Return the schedule that runs these parts one after the other.
 
-    num_waves: pieces of each chunk. A wave runs all parts on one piece of each chunk. The next wave starts when the
-    busiest resource has served it: its first part overlaps with this wave's second part.
+    num_waves: pieces of each chunk, with each of which a wave runs all parts. The next wave starts when the busiest
+    resource has served it: its first part overlaps with this wave's second part.
     """
     period_s = period_of(parts)
     rows, begin_s = [], 0.0
@@ -105,8 +105,8 @@ def assemble(
 def in_order_of(schedule: Schedule, end_s: Floats) -> Schedule:
     """Return the schedule with its transfers in the order of these times, in as few steps as possible.
 
-    end_s: (num_transfers,), in step order, none before the end of its dependencies. A value that overwrites a chunk
-    must derive from the values that the rank has sent of the chunk.
+    end_s: (num_transfers,), in step order, none before its dependencies'. A value that overwrites a chunk must derive
+    from the values that the rank has sent of it.
     """
     order = np.argsort(end_s, kind="stable")
     columns = [getattr(schedule.steps.table, field)[order] for field in Transfer._fields]
@@ -172,7 +172,7 @@ class Problem:
 class Draft:
     """The parts of a schedule, from which it can be assembled.
 
-    num_waves: see `assemble`. estimate_s: the time if each link always had its share of the network, but no less than
+    num_waves: see `assemble`. estimate_s: the time if each link always had its share of the network, but at least
     consecutive overheads.
     """
 
@@ -237,7 +237,7 @@ class Drafting:
     def _in_waves(self, halves: tuple[Part, Part]) -> Iterator[Draft]:
         """Yield the draft of an all_reduce with the best number of waves, then drafts with fewer waves.
 
-        Of similar estimates the fewest waves are best, as the fastest to simulate.
+        Of similar estimates the fewest waves are the fastest to simulate.
         """
         fixed_s = 2 * self._problem.latency_s
         ends_s = max(sum(half.time_s for half in halves) - fixed_s, 0.0)  # of the first wave to come, the last to go

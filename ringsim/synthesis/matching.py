@@ -3,9 +3,8 @@
 Islands are sets of ranks, such as hosts and racks, whose links cost less than the links between the sets. An overlay
 reserves a share of each resource for each of its links. On networks with ports and switches each rank sends to a few
 fixed ranks, so that max-min fair shares always hold: without a clock, one late message at a port delays all.
-The matching follows TACOS (Won et al., MICRO 2024). Whenever a link is free or a chunk arrives, every rank chooses
-missing chunks for its free incoming links, the rarest first. A chunk enters an island once, as the links into it are
-expensive.
+The matching follows TACOS (Won et al., MICRO 2024): whenever a link is free or a chunk arrives, every rank chooses
+missing chunks for its free incoming links, the rarest first. A chunk enters an island once.
 """
 
 import heapq
@@ -32,9 +31,8 @@ def islands_of(links: Links) -> list[Ints]:
     """Return for each level of the network, such as hosts and racks, the island of each rank, (num_ranks,).
 
     A level ends where links cost `LEVEL_COST_RATIO` times as much as the next cheaper links, which connect its islands.
-    The cost of a link is the seconds per byte if all ranks that share it send at once: a NIC of eight ranks costs eight
-    times as much as a link of its bandwidth between two. Islands of one rank each, or of all ranks, are no level. An
-    island has the number of its lowest rank.
+    A link costs the seconds per byte if all ranks that share it send at once. Islands of one rank each, or of all
+    ranks, are no level. An island has the number of its lowest rank.
     """
     sharing = np.append(np.minimum(*links.spread()), 0)[links.resource]
     prices = np.maximum((links.s_per_byte * sharing).max(axis=1, initial=0.0), links.alone_s_per_byte)

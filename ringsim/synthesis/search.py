@@ -69,7 +69,7 @@ class SearchOptions:
 
     seconds: time limit, but at least one schedule is found; a running simulation is given up after twice that time.
     chunks_per_rank: of a rank's share (of a broadcast or reduce: of all the data); None: several numbers are tried.
-    enough: multiple of the bound at which the search ends. runtime: that executes the schedules.
+    enough: multiple of the bound at which the search ends.
     Raises ValueError for no time, and for less than one chunk.
     """
 
@@ -235,8 +235,7 @@ class _SynthesisSearch:
     def _improve_order(self) -> None:
         """Try the best drafts with their transfers sorted by their end under the rule of execution.
 
-        In a reduce_scatter, a reversed plan, the sends of a slow rank come first: in order, a rank would wait for them
-        instead of sending to it.
+        A reduce_scatter, a reversed plan, sends as late as possible, for which a rank in order would wait.
         """
         for _, draft in reversed(self._best_tried()[:NUM_KEPT]):
             if draft.num_transfers * self._s_per_transfer > ORDER_SHARE * self._options.seconds:
