@@ -1,4 +1,4 @@
-"""`examine`: the state of this machine on which measurements depend, and advice. It does not import torch."""
+"""`examine`: the state of this machine on which measurements depend, and advice."""
 
 import ipaddress
 import os

@@ -77,11 +77,11 @@ def algorithm(
     Raises ValueError for a name that the collective does not have, for less than one rank, and for mistakes in a file;
     ScheduleError for a user's schedule that `verify` refuses; beyond about 160 ranks it is not proved here.
 
-    >>> from ringsim import algorithm
-    >>> algorithm("ring", num_ranks=8)
-    Schedule(all_reduce ring over 8 ranks, 8 chunks, 14 steps)
-    >>> algorithm("binomial_tree", 8, "broadcast")
-    Schedule(broadcast binomial_tree over 8 ranks, 1 chunk, 3 steps)
+        >>> from ringsim import algorithm
+        >>> algorithm("ring", num_ranks=8)
+        Schedule(all_reduce ring over 8 ranks, 8 chunks, 14 steps)
+        >>> algorithm("binomial_tree", 8, "broadcast")
+        Schedule(broadcast binomial_tree over 8 ranks, 1 chunk, 3 steps)
     """
     if not isinstance(name, str):
         raise ValueError(f"algorithm {quoted(name)}: must be a name, such as 'ring'")

@@ -70,7 +70,7 @@ class Product(Record, frozen=True, omit_defaults=True):
 
 
 class Attention(Record, frozen=True):
-    """An attention kernel; the operator's flops exclude what is masked. width: of a head."""
+    """An attention kernel; the operator's flops exclude what is masked. width: of a head's queries and keys."""
 
     batch: values.Positive
     heads: values.Positive
@@ -132,7 +132,7 @@ class TraceCall(Record, frozen=True):
     the distance to the receiver.
     local_s: on this rank for copies and rounding.
     is_lent: the tensor is one of `collectives.empty`, which the ranks of a host read in place.
-    on_side_stream: on a stream that the program made; on a GPU computations then continue even if the call is
+    on_side_stream: on another stream than the computations, which then continue on a GPU even if the call is
     synchronous.
     after: index of the last event for which that stream waits before the call; -1 for none; None for all earlier
     events.
@@ -222,7 +222,7 @@ class Group(Record, frozen=True):
 
     @property
     def name(self) -> str:
-        """Such as "ranks 0 to 7" or "ranks 0 to 56 by 8", for pictures."""
+        """Such as "ranks 0 to 7" or "ranks 0 to 56 by 8"."""
         gaps = {after - before for before, after in pairwise(self.ranks)}
         if len(gaps) != 1 or min(gaps) < 1:
             return f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"{len(self.ranks)} ranks"
@@ -254,7 +254,6 @@ class TraceRequest(Record, frozen=True):
             raise ValueError(f"rank {self.rank}: must be less than the {self.num_ranks} ranks")
 
     def is_own(self, file: str) -> bool:
-        """Return whether a file belongs to the program, and not to a library or the recorder."""
         parts = Path(file).with_suffix("").parts
         is_of_library = not _LIBRARIES.isdisjoint(parts) or file.startswith("<")
         return not is_of_library or (self.is_module and self.program.partition(".")[0] in parts)
@@ -304,7 +303,7 @@ class StepMemory(Record, frozen=True):
 
 
 class ProgramTrace(JsonFile, frozen=True):
-    """Steps of one rank of a job with `num_ranks` ranks.
+    """Steps of one rank of a job.
 
     ranks_per_host: that the program was told.
     request: to record it again; None if not known.

@@ -35,8 +35,8 @@ class Workers:
     """Where tasks are computed.
 
     jobs: number of local processes; 1: this process alone.
-    dask: instead, the scheduler of a Dask cluster, such as tcp://10.0.0.1:8786, whose workers have the same ringsim and
-    NumPy.
+    dask: instead, the scheduler of a Dask cluster, such as tcp://10.0.0.1:8786; its workers must have the same versions
+    of ringsim and NumPy.
 
     Raises ValueError for less than one job, several jobs and a cluster, or an invalid address.
 

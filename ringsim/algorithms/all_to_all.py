@@ -12,7 +12,7 @@ from ringsim.schedule import Collective, Columns, Ints, Schedule, Steps, Transfe
 
 
 def pairwise_all_to_all(num_ranks: int) -> Schedule:
-    """Send in step k the block for the k-th next rank, straight to it: n - 1 steps, (n - 1)/n of the data sent.
+    """Send in step k the block for the k-th next rank, straight to it: n - 1 steps.
 
     A rank receives from one rank at a time (Thakur et al. 2005).
     """
@@ -46,7 +46,7 @@ def bruck_all_to_all(num_ranks: int) -> Schedule:
 
 
 def hierarchical_all_to_all(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
-    """Pairwise exchange within hosts of m ranks, then across h hosts: m + h - 2 steps, (m - 1)/m + (h - 1)/h sent.
+    """Pairwise exchange within hosts of m ranks, then across h hosts: m + h - 2 steps.
 
     ranks_per_host: see `split_into_hosts`.
     """

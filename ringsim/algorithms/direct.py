@@ -28,13 +28,13 @@ def direct_all_reduce(num_ranks: int) -> Schedule:
 
 
 def two_shot_all_reduce(num_ranks: int) -> Schedule:
-    """Direct reduce-scatter, then direct all-gather ("two-shot"): 2 steps, 2(n - 1)/n of the data sent."""
+    """Direct reduce-scatter, then direct all-gather ("two-shot"): 2 steps."""
     halves = direct_reduce_scatter(num_ranks), direct_all_gather(num_ranks)
     return then(*halves, Collective.ALL_REDUCE, "two_shot")
 
 
 def direct_broadcast(num_ranks: int) -> Schedule:
-    """Send the data straight from rank 0 to all others: 1 step, n - 1 times the data sent by rank 0."""
+    """Send the data straight from rank 0 to all others: 1 step, n - 1 messages of rank 0."""
     dst = np.arange(1, num_ranks)
     return _one_step(Collective.BROADCAST, num_ranks, 1, (0, dst, 0, False, dst))
 
@@ -57,7 +57,7 @@ def direct_scatter(num_ranks: int) -> Schedule:
 
 
 def parameter_server_all_reduce(num_ranks: int) -> Schedule:
-    """Send all data to rank 0, which adds, and the sum back: 2 steps; rank 0 sends n - 1 times the data."""
+    """Send all data to rank 0, which adds, and the sum back: 2 steps."""
     return then(direct_reduce(num_ranks), direct_broadcast(num_ranks), Collective.ALL_REDUCE, "parameter_server")
 
 

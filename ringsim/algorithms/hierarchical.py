@@ -13,7 +13,7 @@ from ringsim.schedule import Collective, Schedule, on_channel, on_groups, split,
 
 
 def hierarchical_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
-    """Rings within hosts of m ranks and across h hosts: 2(m - 1) + 2(h - 1) rounds, 2(n - 1)/n of the data sent.
+    """Rings within hosts of m ranks and across h hosts: 2(m - 1) + 2(h - 1) rounds.
 
     A round within a host moves h chunks. ranks_per_host: see `split_into_hosts`.
     """

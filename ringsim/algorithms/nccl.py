@@ -46,7 +46,7 @@ def fill_hosts(num_ranks: int, ranks_per_host: RanksPerHost = None) -> list[int]
 
 
 def nccl_ring_all_reduce(num_ranks: int, ranks_per_host: RanksPerHost = None) -> Schedule:
-    """NCCL's rings: m at once, each over its own rails with 1/m of the data; 2(n - 1) steps each, 2(n - 1)/n sent.
+    """NCCL's rings: m at once, each over its own rails with 1/m of the data; 2(n - 1) steps each.
 
     See `rail_orders`.
     """

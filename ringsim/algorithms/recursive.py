@@ -28,7 +28,7 @@ def recursive_doubling_all_reduce(num_ranks: int) -> Schedule:
 def halving_doubling_all_reduce(num_ranks: int) -> Schedule:
     """Recursive halving (reduce-scatter), then doubling: 2 log2(n) steps, 2(n - 1)/n of the data sent.
 
-    If folded, 2 steps more; the first rank of each pair sends the data once more.
+    If folded, 2 steps more; the first rank of each pair sends 1 + 2(p - 1)/p of the data.
     """
     fold = _Fold(num_ranks)
     bounds = np.arange(fold.num_left + 1)
@@ -38,9 +38,9 @@ def halving_doubling_all_reduce(num_ranks: int) -> Schedule:
 
 
 def halving_doubling_reduce_scatter(num_ranks: int) -> Schedule:
-    """Recursive halving: log2(n) steps, (n - 1)/n of the data sent; rank r ends with chunk r of n.
+    """Recursive halving: log2(n) steps; rank r ends with chunk r of n.
 
-    If folded, 2 steps more; the second rank of each pair sends all the data in the first.
+    If folded, 2 steps more; in the first the second rank of each pair sends all the data.
     """
     fold = _Fold(num_ranks)
     everything, own = np.arange(num_ranks), fold.folded[:, None]
@@ -54,9 +54,9 @@ def halving_doubling_all_gather(num_ranks: int) -> Schedule:
 
 
 def recursive_doubling_all_gather(num_ranks: int) -> Schedule:
-    """Exchange all data so far over the distances 1, 2, 4 and so on: log2(n) steps, (n - 1)/n of the data sent.
+    """Exchange all data so far over the distances 1, 2, 4 and so on: log2(n) steps.
 
-    If folded, 2 steps more; the first rank of each pair sends all the data in the last.
+    If folded, 2 steps more; in the last the first rank of each pair sends all the data.
     """
     return _doubling_all_gather(num_ranks, "recursive_doubling")
 
@@ -73,7 +73,7 @@ def _doubling_all_gather(num_ranks: int, algorithm: str) -> Schedule:
 def _halving(bounds: Ints) -> Iterable[Columns]:
     """Send each partner the chunks of its side; chunks `bounds[i]` to `bounds[i + 1]` belong to rank i.
 
-    The partner's side are the ranks with its lowest bits, up to the bit in which the two differ.
+    A rank is on the partner's side if it has its lowest bits, up to the bit in which the two differ.
     """
     rank = np.arange(len(bounds) - 1)
     for distance in _powers_below(len(rank)):

@@ -15,8 +15,8 @@ Ring = Callable[[int, int], Schedule]  # of a number of ranks and a direction
 def gloo_ring_all_reduce(num_ranks: int, segments_per_rank: int = 2) -> Schedule:
     """Ring all-reduce as in Gloo: to the left, each chunk in `segments_per_rank` segments.
 
-    2(n - 1) steps a segment, 2(n - 1)/n of the data sent. The default is valid up to 2 MiB a rank; for more see
-    `gloo_segments_per_rank`. Gloo's limit of two segments in flight is not modelled (gloo/allreduce.cc).
+    2(n - 1) steps a segment. The default is valid up to 2 MiB a rank; for more see `gloo_segments_per_rank`. Gloo's
+    limit of two segments in flight is not modelled (gloo/allreduce.cc).
     """
     ring = split(ring_all_reduce(num_ranks, direction=-1), segments_per_rank)
     return replace(ring, algorithm="gloo_ring", partition=gloo_partition)
@@ -51,7 +51,7 @@ def bidirectional_ring_all_gather(num_ranks: int) -> Schedule:
 def multi_ring_all_reduce(num_ranks: int, num_rings: int = 2) -> Schedule:
     """Several ring all-reduces at once, each with its share of the data and its own order of ranks, as NCCL's channels.
 
-    2(n - 1) steps each, 2(n - 1)/n of the data sent. See `stride_orders`. Raises ValueError for less than one ring.
+    2(n - 1) steps each; see `stride_orders`. Raises ValueError for less than one ring.
     """
     # Build both halves separately: relabelling permutes chunks with their owners.
     halves = multi_ring_reduce_scatter(num_ranks, num_rings), multi_ring_all_gather(num_ranks, num_rings)

@@ -25,25 +25,25 @@ def binomial_tree_broadcast(num_ranks: int) -> Schedule:
 
 
 def binomial_tree_reduce(num_ranks: int) -> Schedule:
-    """Add up in pairs of ranks until rank 0 has the sum: ceil(log2(n)) steps; each rank but 0 sends the data once."""
+    """Add up in pairs of ranks until rank 0 has the sum: ceil(log2(n)) steps."""
     steps: list[Columns] = [(rank + distance, rank, 0, True) for distance, rank in _distances(num_ranks)]
     return Schedule.from_columns(Collective.REDUCE, "binomial_tree", num_ranks, 1, steps)
 
 
 def binomial_tree_all_reduce(num_ranks: int) -> Schedule:
-    """Binomial-tree reduce to rank 0, then broadcast: 2 ceil(log2(n)) steps, each sending the whole data."""
+    """Binomial-tree reduce to rank 0, then broadcast: 2 ceil(log2(n)) steps."""
     halves = binomial_tree_reduce(num_ranks), binomial_tree_broadcast(num_ranks)
     return then(*halves, Collective.ALL_REDUCE, "binomial_tree")
 
 
 def binomial_tree_gather(num_ranks: int) -> Schedule:
-    """Collect shares in pairs of ranks until rank 0 has all: ceil(log2(n)) steps, up to half the data sent."""
+    """Collect shares in pairs of ranks until rank 0 has all: ceil(log2(n)) steps."""
     steps: list[Columns] = [(src, dst, share, False) for dst, src, share in _subtrees(num_ranks)]
     return Schedule.from_columns(Collective.GATHER, "binomial_tree", num_ranks, num_ranks, steps)
 
 
 def binomial_tree_scatter(num_ranks: int) -> Schedule:
-    """Hand on half of the shares in each step, from rank 0: ceil(log2(n)) steps; rank 0 sends (n - 1)/n of the data."""
+    """Hand on half of the shares in each step, from rank 0: ceil(log2(n)) steps."""
     steps: list[Columns] = [(dst, src, share, False) for dst, src, share in reversed(_subtrees(num_ranks))]
     return Schedule.from_columns(Collective.SCATTER, "binomial_tree", num_ranks, num_ranks, steps)
 
@@ -51,7 +51,7 @@ def binomial_tree_scatter(num_ranks: int) -> Schedule:
 def double_binary_tree_broadcast(num_ranks: int, segments: int | None = None) -> Schedule:
     """Send half of the data down each of two binary trees, in k segments: up to ceil(log2(n)) + k - 1 steps a tree.
 
-    No rank sends more than the data once. segments: by default 4 per level of the tree.
+    segments: by default 4 per level of the tree.
     """
     return _double(Collective.BROADCAST, num_ranks, segments)
 
@@ -62,10 +62,7 @@ def double_binary_tree_reduce(num_ranks: int, segments: int | None = None) -> Sc
 
 
 def double_binary_tree_all_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
-    """Two binary trees, half the data up and down each, in k segments: up to 2 ceil(log2(n)) + k - 1 steps a tree.
-
-    No rank sends more than twice the data.
-    """
+    """Two binary trees, half the data up and down each, in k segments: up to 2 ceil(log2(n)) + k - 1 steps a tree."""
     return _double(Collective.ALL_REDUCE, num_ranks, segments)
 
 
@@ -103,7 +100,7 @@ def _double(collective: Collective, num_ranks: int, segments: int | None) -> Sch
 def _binary_tree(collective: Collective, ranks: Ints) -> Schedule:
     """Return a tree over rank 0 and, in order from left to right below it, `ranks`.
 
-    A channel for the parent and for each child: a segment goes to both children at once.
+    A rank has a channel for its parent and for each child: a segment goes to both children at once.
     """
     rank = np.append(0, ranks)
     parent = _parents(len(ranks))

@@ -65,8 +65,7 @@ def cost_of(schedule: Schedule) -> Cost:
 def sent_bound(collective: Collective, num_ranks: int) -> float:
     """Return the least bytes that the busiest rank must send, over the size of the whole tensor.
 
-    all_reduce 2(n-1)/n, its halves (n-1)/n (Patarasuk and Yuan 2009); broadcast and reduce 1; scatter and all_to_all
-    (n-1)/n, all but a rank's own; gather 1/n, a rank's own.
+    That is `busbw_factor` (Patarasuk and Yuan 2009); in a gather 1/n, a rank's own share.
     """
     if num_ranks == 1:
         return 0.0

@@ -60,6 +60,7 @@ class LinkUsage:
 
     @property
     def bottleneck(self) -> int | None:
+        """The first link with the highest utilisation; None if no link is used."""
         return int(among_most(self.utilisation).argmax()) if self.utilisation.any() else None
 
 

@@ -1,6 +1,7 @@
 """Slow, failing and hanging parts: `find_slow_parts` before a run, `find_blocked` after it.
 
-Slow are links and ranks that the network file calls so, and NICs and links below the rate of most of their kind.
+Slow are links and ranks declared slow in the network file, and NICs and links below the rate of most others of their
+kind.
 """
 
 from collections.abc import Iterator

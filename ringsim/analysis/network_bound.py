@@ -282,9 +282,8 @@ class FlowCut(NamedTuple):
 class FlowNetwork:
     """The links as a graph for max-flow: a node for each rank, and an edge with its capacity for each resource.
 
-    A path passes its resources in order from the sender. The graph allows at least the network's flow: a message uses
-    the least that any uses of the resource, and paths between two sets of resources may join in a hub. is_passed_on:
-    whether a rank may forward data.
+    The graph allows at least the network's flow: a message uses the least that any uses of the resource, and paths
+    between two sets of resources may join in a hub. is_passed_on: whether a rank may forward data.
     """
 
     def __init__(self, links: Links, *, is_passed_on: bool = True) -> None:

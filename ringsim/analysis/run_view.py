@@ -28,10 +28,10 @@ _SMALLEST_LOG2, _LARGEST_LOG2 = 6, 30  # 64 B .. 1 GiB
 class TimesBySize(NamedTuple):
     """The time of a schedule by data size.
 
-    times_s, closed_form_s: for each of `sizes_bytes`, up to the first size at which the run never finishes; None if
-    there is no formula. floor_s: at size 0.
-    crossover_bytes: smallest multiple of the number of chunks that takes twice `floor_s`; None if there is none, or the
-    floor is 0.
+    times_s, closed_form_s: for each of `sizes_bytes`, which end before the first size at which the run never finishes;
+    None if there is no formula. floor_s: at size 0.
+    crossover_bytes: smallest multiple of the number of chunks that takes twice `floor_s`, above which bandwidth and
+    reduction dominate; None if there is none, or the floor is 0.
     """
 
     sizes_bytes: Ints
@@ -48,10 +48,10 @@ class RunView:
     timeline: of an already simulated or measured run; its rows may be in any order within a step.
     Raises ValueError for a negative size or more than MAX_RANKS ranks.
 
-    >>> from ringsim import Network, RunView, ring_all_reduce
-    >>> view = RunView(ring_all_reduce(4), Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
-    >>> view.phases[0].name, view.by_size.floor_s
-    ('reduce-scatter', 6e-05)
+        >>> from ringsim import Network, RunView, ring_all_reduce
+        >>> view = RunView(ring_all_reduce(4), Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
+        >>> view.phases[0].name, view.by_size.floor_s
+        ('reduce-scatter', 6e-05)
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class RunView:
 
     @cached_property
     def blocked(self) -> BlockedRun | None:
+        """The transfers and ranks that hang; None if the run finishes."""
         return find_blocked(self.timeline, self.topology)
 
     @cached_property

@@ -56,6 +56,7 @@ class SimulatedCollective(OpenRecord, frozen=True, kw_only=True):
 
     @property
     def expected(self) -> Estimate | None:
+        """The time with its interval; None if not known."""
         if self.time_s is None or self.predicted_low_s is None or self.predicted_high_s is None:
             return None
         return Estimate(self.time_s, self.predicted_low_s, self.predicted_high_s)

@@ -32,8 +32,8 @@ _NumRanks = Annotated[int, values.whole(2, values.MAX_RANKS)]
 class SweepCell(files.OpenRecord, frozen=True):
     """One algorithm's time for one number of ranks, network and size, or the reason why there is none.
 
-    num_steps, num_transfers, time_s: None if skipped. skipped: the reason, or empty.
-    taken: algorithm and protocol chosen by a library; absent in older files.
+    num_steps, num_transfers, time_s: None if skipped. taken: algorithm and protocol chosen by a library; absent in
+    older files.
     """
 
     collective: Collective
@@ -146,14 +146,12 @@ class Sweep(files.JsonFile, frozen=True, forbid_unknown_fields=False):
         return LIBRARY_RING if LIBRARY_RING in swept else BASELINE
 
     def not_of_the_library(self) -> list[str]:
-        """Return the algorithms simulated on networks whose library lacks them."""
         described = {name for name, facts in self.networks.items() if facts.get("spec", {}).get("protocols")}
         swept = {cell.algorithm: None for cell in self.cells if cell.network in described and cell.time_s}
         own = {BASELINE, LIBRARY, *LIBRARY_ALGORITHMS}
         return [name for name in swept if base_name(name) not in own] if own & swept.keys() else []
 
     def skipped(self) -> list[str]:
-        """Return a line per reason for skipping algorithms."""
         names: dict[tuple[str, int], dict[str, None]] = {}
         for cell in self.cells:
             if cell.skipped:
@@ -197,7 +195,6 @@ class Sweep(files.JsonFile, frozen=True, forbid_unknown_fields=False):
 
 
 def _read_lines(path: str, table: str) -> Iterator[SweepCell]:
-    """Yield the cells, ignoring the derived rates. Raises ValueError with file, line and column."""
     rows = csv.DictReader(table.split("\n"), strict=True)
     try:
         for line, row in enumerate(rows, start=3):

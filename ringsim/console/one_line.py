@@ -55,7 +55,6 @@ class Progress:
         self._draw()
 
     def update(self, count: int, text: str | None = None) -> None:
-        """Advance by `count`; `text` replaces the status message."""
         self.done += count
         self.text = self.text if text is None else text
         if time.monotonic() >= self._drawn_at + REDRAW_S or self.done == self.length:

@@ -218,9 +218,9 @@ def msccl_lines(schedule: Schedule, *, with_places: bool = False) -> Iterator[st
     r"""Yield `schedule` as MSCCL XML, in place, each line with its line end.
 
     A gpu has a thread block per peer, direction and channel; channels between two gpus are numbered from 0. Reads and
-    writes of one chunk keep the order of the rule of execution. A step waits for the first step of another thread block
-    itself (`depid`, `deps`), and for others in preceding `nop`s: never in `nop`s alone, which the runtime counts as
-    steps only if the step after them waits too.
+    writes of one chunk keep the order of the rule of execution. A step waits for steps of other thread blocks (`depid`,
+    `deps`): for the first itself, for the others in preceding `nop`s, never in `nop`s alone, which the runtime counts
+    as steps only if the step after them waits too.
     with_places: receives have the attribute `PLACED`, which MSCCL ignores; `read_msccl` then returns the same steps,
     rows and channels instead of the earliest possible steps.
     Raises ScheduleError for a gather, scatter or all_to_all, and for a reduce_scatter or all_gather whose ranks own

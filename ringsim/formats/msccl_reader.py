@@ -105,8 +105,7 @@ class _Move(NamedTuple):
 class _Run:
     """A run of a program on symbols. moves: in an order of dependence. states: the moves that made each.
 
-    Raises ScheduleError for sends without receives, deadlocks, races, reads before writes, values that a Schedule
-    cannot express, and outputs other than the rank's final state; ValueError for too large a program.
+    Raises ScheduleError for a faulty program, and ValueError for too large a one.
     """
 
     def __init__(self, program: Program) -> None:
@@ -270,7 +269,6 @@ class _Run:
         value.version, value.send = NOT_A_STATE, NO_STEP
 
     def _check_output(self) -> None:
-        """Require that output buffers end as the ranks' states, which `verify` proves."""
         program = self.program
         wanted = held_at_end(program.collective, program.num_ranks, program.num_chunks)
         for rank, chunk in np.argwhere(wanted).tolist():
@@ -316,8 +314,7 @@ def _steps(run: _Run) -> list[list[Transfer]]:
 def _earliest_steps(run: _Run) -> list[int]:
     """Return the earliest step, from 0, in which each move still reads the program's state.
 
-    Raises ScheduleError if a message is used only after the receiver has received a later state of the chunk from the
-    same sender.
+    Raises ScheduleError if there is none.
     """
     import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 

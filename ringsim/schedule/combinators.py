@@ -1,4 +1,7 @@
-"""Combinators: operations on schedules that return schedules, `Relay`s wherever possible."""
+"""Combinators: operations on schedules that return schedules.
+
+A result is a `Relay` wherever possible.
+"""
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
 
@@ -29,7 +32,7 @@ def _require_schedules(combinator: str, *operands: object) -> None:
 def then(first: Schedule, second: Schedule, collective: Collective, algorithm: str) -> Schedule:
     """Run `first`, and then `second`, on the same ranks and chunks.
 
-    Only chunks wait in between. Raises ScheduleError if ranks or chunks differ.
+    The only waits between them are those of the chunks. Raises ScheduleError if ranks or chunks differ.
 
         >>> from ringsim import Collective, ring_all_gather, ring_reduce_scatter, then
         >>> then(ring_reduce_scatter(4), ring_all_gather(4), Collective.ALL_REDUCE, "mine")

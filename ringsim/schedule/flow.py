@@ -37,7 +37,7 @@ class Flow(TransferTable):
     """All transfers of a schedule with the versions of the chunks; each column of shape (num_transfers,).
 
     reads: the row that wrote the version that is sent; NO_ROW if `src` holds it from the start.
-    replaces: likewise the version that `dst` held.
+    replaces: likewise, of the version that `dst` held.
     """
 
     reads: Rows

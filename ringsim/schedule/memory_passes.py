@@ -21,7 +21,8 @@ class MemoryPasses:
     """The copies of each transfer besides its addition; (num_transfers,) each, in step order.
 
     published: whether the sender copies the chunk to published memory.
-    taken: whether the receiver copies the final value from there to its tensor, or a sum formed in its tensor to there.
+    taken: whether the receiver copies the final value from published memory to its tensor, or a sum formed in its
+    tensor to published memory.
     apart: whether the sum is formed in a third place, not where its first operand lies.
     most_published: the largest number of chunks that a rank publishes.
     """
@@ -61,7 +62,8 @@ def memory_passes(schedule: Schedule, *, in_place: bool = False, is_lent: bool =
 def most_published(schedule: Schedule, rows: Flow, on_one_host: bool = True) -> int:
     """Return the largest number of chunks that a rank publishes in one execution.
 
-    rows: the flow of `schedule`. on_one_host: a chunk that is passed on is then not published again.
+    rows: the flow of `schedule`. on_one_host: whether all ranks share memory; a forwarded chunk is then not published
+    again.
     """
     is_passed_on = (rows.reads != NO_ROW) & ~rows.reduce[rows.reads] & on_one_host
     publishes = _is_first(schedule, rows) & ~is_passed_on

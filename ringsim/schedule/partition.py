@@ -47,7 +47,8 @@ def gloo_partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
 class UnevenShares:
     """Cut a tensor into shares of given lengths, and each share into equally many chunks, as `partition` does.
 
-    lengths: in elements; a tensor of another length has shares in the same proportions.
+    lengths: in elements; a tensor of another length has shares in the same proportions. Raises ValueError when it is
+    called with a number of chunks that is no multiple of the shares.
 
         >>> from ringsim import UnevenShares
         >>> UnevenShares((3, 0, 5))(8, 6)

@@ -47,7 +47,7 @@ def replay(
     sent: changes a chunk that is sent, for example by rounding; its sender continues with the changed chunk.
     combine: called with a chunk and the received data, to change the chunk in place.
 
-    Raises ValueError for another number of buffers, or other lengths.
+    Raises ValueError unless there is one buffer per rank, all of one length.
 
         >>> import numpy as np
         >>> from ringsim import replay, ring_all_reduce

@@ -86,9 +86,9 @@ class Schedule:
     def from_columns(
         cls, collective: Collective, algorithm: str, num_ranks: int, num_chunks: int, steps: Iterable[Columns]
     ) -> Schedule:
-        """Make a schedule from src, dst, chunk, reduce and perhaps channel of each step, arrays that broadcast.
+        """Make a schedule from src, dst, chunk, reduce and channel of each step, arrays that broadcast.
 
-        Raises ScheduleError for a rank or chunk out of range.
+        The channel is optional, by default 0. Raises ScheduleError for a rank or chunk out of range.
         """
         require_count("num_ranks", num_ranks)
         require_count("num_chunks", num_chunks)
@@ -106,7 +106,8 @@ class Schedule:
     def bounds(self, num_elements: int) -> Ints:
         """Return (num_chunks + 1,) bounds: chunk `i` of a tensor holds the elements `bounds[i]` to `bounds[i + 1]`.
 
-        In an all_to_all, `num_elements` counts the tensors of all ranks. Raises ValueError for a negative number.
+        In an all_to_all, `num_elements` counts the tensors of all ranks, one after the other. Raises ValueError for a
+        negative number.
         """
         return self.partition(num_elements, self.num_chunks)
 

@@ -222,7 +222,6 @@ class Copies:
 class Steps(Sequence[Step]):
     """The steps of a schedule. The table of transfers is made on first access.
 
-    num_steps, num_transfers: of the table that `make` returns.
     relay: the rule from which the transfers follow, if they form rings.
     copies: the parts that several groups of ranks execute, if known.
     moved: of permuted steps, the original steps, and the new rank of each original rank.

@@ -44,7 +44,8 @@ class Proof(NamedTuple):
 def verify(schedule: Schedule, on_progress: Callable[[int], object] = lambda _: None) -> Proof:
     """Prove that every rank ends with the data that the collective requires, each contribution counted once.
 
-    Also checks that `partition` covers tensors of several lengths. on_progress: called with the number of new steps.
+    Also checks that `partition` covers tensors of several lengths. on_progress: called with the number of steps since
+    its last call.
 
     Raises ScheduleError with the place, the rule and the rank x step grid with the fault marked in it, and ValueError
     if the proof would not fit into memory.

@@ -170,6 +170,7 @@ def _gloo_adding(num_ranks: int, hop: _Hop) -> float:
 
 
 def _gloo_copying(num_ranks: int, hop: _Hop) -> float:
+    """Time of the second train after `_gloo_adding`, without its `_gloo_ending`."""
     return (num_ranks - 2) * max(hop.whole_s, 2 * hop.gap_s)
 
 

@@ -4,7 +4,7 @@
 transfers that represent all (see `representatives`).
 
 If nothing is shared, every time is a maximum of earlier times plus a cost: a round is a few NumPy operations, and only
-its own times are kept. Each rank has one connection out and one in; therefore the times in order are the same.
+its own times are kept. Each rank has one connection out and one in; execution in order therefore has the same times.
 """
 
 from collections.abc import Iterator

@@ -4,8 +4,8 @@ Rates are max-min fair: no rate can be raised without lowering one that is no hi
 each resource: the rate of users that no other resource limits; infinite if it is not used up. Work has the lowest level
 of its resources as its rate, or its own limit.
 
-When a few pieces begin or end, `Levels` corrects the affected levels (Charny et al. 1995), otherwise all in arrays. The
-two differ by rounding only.
+When a few pieces begin or end, `Levels` corrects the affected levels (Charny et al. 1995); when many do, it computes
+all in arrays. The two differ by rounding only.
 """
 
 import math
@@ -31,7 +31,7 @@ NEGLIGIBLE = 1e-9  # of a bucket, or of the rate at which it fills
 def fair_rates(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> Floats:
     """Return the max-min fair rates of these activities, (num_activities,). Raises ValueError for NaN.
 
-    resource: (width, num_activities), without repetition, filled up with a resource without limit.
+    resource: (width, num_activities), those of each activity, without repetition, filled up with one without limit.
     use: (width, num_activities), capacity of that resource used per unit of rate.
     most: (num_activities,), finite, the rate of each if nothing were shared.
     capacity: (num_resources,); infinite: without limit.
@@ -47,8 +47,8 @@ def _rates_at(level: Floats, resource: Ints, most: Floats) -> Floats:
 def fair_levels(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> Floats:
     """Return the level of each resource, (num_resources,), by progressive filling; for the arguments see `fair_rates`.
 
-    Bertsekas and Gallager 1992, section 6.5.2. A round fixes all resources that are used up before any other of their
-    users'.
+    Bertsekas and Gallager 1992, section 6.5.2. One round fixes all resources that are used up before any other resource
+    of their users.
     """
     levels = np.full(len(capacity), np.inf)
     left = capacity.copy()

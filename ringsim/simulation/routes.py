@@ -89,7 +89,6 @@ def connections_of(ends: Ends, topology: Topology) -> Connections:
 
 
 def _with_links_of_pairs(ends: Ends, topology: Topology) -> tuple[Paths, Resources]:
-    """Add a resource for each pair of ranks whose several channels share a rate limit."""
     paths, resources = topology.connection_paths(ends.src, ends.dst, ends.channel), topology.resources
     pair, number, count = np.unique(ends.src * topology.num_ranks + ends.dst, return_inverse=True, return_counts=True)
     several = (count[number] > 1) & np.isfinite(paths.bytes_per_s)

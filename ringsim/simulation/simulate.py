@@ -32,6 +32,10 @@ class Runtime:
     see `SharedMemoryTopology`.
     in_place: whether a reduce_scatter's output is a part of its input.
     is_lent: whether tensors lie in memory that the ranks of a host share, as those of `collectives.empty`.
+
+        >>> from ringsim import Runtime, load_network, predict_time, ring_all_reduce
+        >>> round(predict_time(ring_all_reduce(4), load_network("gbe"), 2**20, runtime=Runtime(in_order=True)), 6)
+        0.012709
     """
 
     in_order: bool = False

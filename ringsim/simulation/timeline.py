@@ -26,8 +26,8 @@ def ignore_progress(_: int) -> None:
 class Timeline:
     """One run of a schedule, simulated or measured; each column is (num_transfers,), in step order.
 
-    Times are seconds from the start of the run. A transfer holds its link from `start_s` to `sent_s`, and occupies the
-    receiving rank from `apply_s` to `applied_s`.
+    Times are seconds from the start. A transfer holds its link from `start_s` to `sent_s`, and occupies the receiving
+    rank from `apply_s` to `applied_s`.
     """
 
     num_ranks: int
@@ -140,7 +140,7 @@ def bytes_s(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Ints
 
 
 def _jitter_factors(topology: Topology, step: Rows) -> Floats | None:
-    """Return factors for latency and for computation, (2, num_rows), or None. step: (num_rows,), rising."""
+    """Return factors for latency and for computation, (2, num_rows); None without jitter. step: (num_rows,), rising."""
     if topology.jitter is None or not len(step):
         return None
     factors = [topology.jitter.factors(number, size) for number, size in enumerate(np.bincount(step).tolist())]

@@ -49,6 +49,7 @@ class Waits:
         return may_start, may_apply
 
     def after_apply(self, row: Ints) -> tuple[Ints, Ints]:
+        """Return the rows that may now be applied, and the rows that may start, after these have been applied."""
         may_apply = _count_down(self._to_apply, self._next_on_connection[row])
         in_chunk = self._next_in_chunk[row]
         if np.count_nonzero(in_chunk != NO_ROW):  # which seldom is, and looking is quicker

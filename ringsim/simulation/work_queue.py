@@ -109,10 +109,7 @@ def _joined(parts: Sequence[Dependencies], name: str, start: Ints | None) -> np.
 
 
 class _QueueRun(EventRun):
-    """The state of every transfer, and the begin and end of every collective; infinite if there is none.
-
-    A row has the first worker's connections until its worker is known.
-    """
+    """The state of every transfer, and the begin and end of every collective; infinite if there is none."""
 
     def __init__(self, queue: Sequence[QueuedCall], topology: Topology, runtime: Runtime) -> None:
         rows, first_row = _in_a_row([call.schedule for call in queue], runtime)

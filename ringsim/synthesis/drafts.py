@@ -105,8 +105,8 @@ def assemble(
 def in_order_of(schedule: Schedule, end_s: Floats) -> Schedule:
     """Return the schedule with its transfers in the order of these times, in as few steps as possible.
 
-    end_s: (num_transfers,), in step order, none before its dependencies'. A value that overwrites a chunk must derive
-    from the values that the rank has sent of it.
+    end_s: (num_transfers,), end of each transfer, in step order, none before the end of its dependencies. A value that
+    overwrites a chunk must derive from the values that the rank has sent of the chunk.
     """
     order = np.argsort(end_s, kind="stable")
     columns = [getattr(schedule.steps.table, field)[order] for field in Transfer._fields]

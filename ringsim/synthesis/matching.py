@@ -146,7 +146,7 @@ class NotConnectedError(Exception):
 
 
 class MatchedCopies(NamedTuple):
-    """The copies of chunks by their starts, (num_copies,) each."""
+    """The copies of chunks by their starts, (num_copies,) each. link: its row among the links."""
 
     link: Ints
     chunk: Ints

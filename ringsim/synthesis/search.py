@@ -235,7 +235,7 @@ class _SynthesisSearch:
     def _improve_order(self) -> None:
         """Try the best drafts with their transfers sorted by their end under the rule of execution.
 
-        A reduce_scatter, a reversed plan, sends as late as possible, for which a rank in order would wait.
+        A reversed plan sends as late as possible, for which a rank in order would wait.
         """
         for _, draft in reversed(self._best_tried()[:NUM_KEPT]):
             if draft.num_transfers * self._s_per_transfer > ORDER_SHARE * self._options.seconds:
