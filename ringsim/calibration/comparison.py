@@ -56,7 +56,7 @@ class ComparedCell(OpenRecord, frozen=True, kw_only=True):
 
 
 class ComparedCells(OpenRecord, frozen=True):
-    """The contents of compare.json. network: its name. summary: see `Comparison.summary`."""
+    """The contents of compare.json; summary: see `Comparison.summary`."""
 
     network: values.Text
     cells: tuple[ComparedCell, ...]
@@ -66,10 +66,9 @@ class ComparedCells(OpenRecord, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ComparedCase:
-    """A measured case and its prediction; error and spread as in `ComparedCell`.
+    """A measured case and its prediction, as in `ComparedCell`.
 
     how: algorithm and protocol of the prediction, or why there is none.
-    interval: of the measured time; None if not known.
     """
 
     case: Timing

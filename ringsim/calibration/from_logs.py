@@ -1,8 +1,7 @@
 """`calibrate_logs`: fit a `Network` with the library's protocols to the logs of a cluster.
 
-The fit finds the most likely `log_parameters` of `nccl_model`, given times and priors. Parameters that the logs cannot
-separate, such as the start and the hops, keep NCCL's ratio; therefore the log of one number of hosts gives a network
-for others.
+The fit finds the most likely `log_parameters` of `nccl_model`. Parameters that the logs cannot separate, such as the
+start and the hops, keep NCCL's ratio; therefore the log of one number of hosts gives a network for others.
 
 `with_ring_steps`: NCCL chooses protocol and chunk size of a ring across hosts by the bytes per rank. Steps and bends in
 its times, which start, latency and bandwidth cannot express, therefore occur at the same bytes per rank on more hosts.
@@ -106,7 +105,8 @@ class _Fitted(NamedTuple):
 def _fit(layout: LogParameters, cases: Sequence[Timing]) -> _Fitted:
     """Fit the parameters on which a time depends, and hold the others at NCCL's values.
 
-    A time also depends on a parameter if it excludes NCCL's value, which would make another protocol the fastest.
+    A time may also exclude NCCL's value, which would make another protocol the fastest, though small changes have no
+    effect.
     """
     calls = CallColumns.from_calls([case.call for case in cases])
     log_times = np.log([case.calibrated_s for case in cases])

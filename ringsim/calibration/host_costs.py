@@ -22,8 +22,8 @@ _NEAR, _MOST_ROUNDS = 1e-4, 50  # of a time to be met, and how often the latency
 def calibrate_uniform(measurements: Measurements) -> Network:
     """Return the uniform network that reproduces the probes.
 
-    A message in a shift takes latency + overhead + m/B, and an addition m/R: least squares of relative errors to the
-    medians over the sizes. Each further message in flight costs one overhead more.
+    A message in a shift takes latency + overhead + m/B, and an addition m/R; both are fitted to the medians by least
+    squares of relative errors. Each further message in flight costs one overhead more.
 
     With one rank the network is free. Raises ValueError for missing probes.
     """

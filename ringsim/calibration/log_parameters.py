@@ -162,6 +162,7 @@ class Posterior:
 
     @property
     def deviation(self) -> Floats:
+        """(num_parameters,)."""
         return np.sqrt(np.diag(self.covariance))
 
 

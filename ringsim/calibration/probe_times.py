@@ -18,7 +18,7 @@ def shift_s(
 ) -> float:
     """Return the simulated seconds of a round in which every rank sends `size_bytes` to its right neighbour.
 
-    runtime: as in `simulate`. rested: after a pause instead of another round.
+    rested: after a pause instead of another round.
     """
     step = ring_all_gather(num_ranks).steps[0]
     predict = predict_time if rested else predict_repeated

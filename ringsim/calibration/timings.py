@@ -90,7 +90,7 @@ def repeated(cases: Iterable[Timing]) -> list[list[Timing]]:
 
 
 def cases_of_tables(tables: Iterable[LogTable], known: NcclSettings = NOT_KNOWN) -> list[Timing]:
-    """Return a case for each collective, algorithm, size, number of ranks and hosts, and file.
+    """Return a case for each collective, algorithm, size, number of ranks and hosts, and file (settings may differ).
 
     known: settings of NCCL for logs without them.
     """

@@ -106,7 +106,6 @@ def _checked(table: LogTable) -> LogTable:
 
 
 def _refuse_other_machines(tables: Iterable[LogTable]) -> None:
-    """Refuse logs without a common device."""
     known: dict[str, str] = {}
     for table in tables:
         if known and table.devices and not known.keys() & set(table.devices):

@@ -48,6 +48,7 @@ class CollectiveTimes(Record, frozen=True):
     arrival_skew_s: likewise, its time before the last rank began; only valid with one clock, as on one host. Its key in
     files is "late_s".
     positions: of each iteration, number of competitors before this one.
+    rank_medians_s: of each rank.
     """
 
     collective: Collective
@@ -137,7 +138,7 @@ class ProbeKind(NamedTuple):
     subject: R of a ping, K of an exchange, the dtype of a reduction other than float32, or dist.
     warmth: rested: one round after a pause; cached: the same chunks in each run; cold, warm, async: one call after a
     walk through memory, without it, or after it in the thread of the group.
-    clock: cpu for the CPU seconds of all threads of a rank (for additions, of one thread).
+    clock: cpu for the CPU seconds of all threads of a rank (for additions, of one thread); "" for elapsed time.
     """
 
     pattern: str

@@ -32,7 +32,7 @@ class NcclSettings(NamedTuple):
     """The version and the settings of the NCCL that made a log; empty or None if unknown.
 
     version: the first two numbers. algorithms, protocols: NCCL_ALGO and NCCL_PROTO, such as "ring,tree" or "^tree".
-    uses_switch: NVLS is available.
+    uses_switch, uses_pat: whether NVLS and PAT are available.
     groups: communicators that run the same collective at once and share the NICs of a host.
     """
 
@@ -57,7 +57,6 @@ class NcclSettings(NamedTuple):
         )
 
     def or_else(self, known: "NcclSettings") -> "NcclSettings":
-        """Return the settings, with `known` in place of unknown ones."""
         said = {name: value for name, value in self._asdict().items() if value not in (None, "")}
         return known._replace(**said)
 
@@ -117,7 +116,6 @@ class LogEnvironment:
     _has_rows: bool = False
 
     def look_at(self, line: str) -> None:
-        """Note versions and settings."""
         settings, noted = _settings(line), self._next if self._has_rows else self._own
         self._versions = {_NCCL: settings[_NCCL]} | self._versions if _NCCL in settings else self._versions
         if _EXPORT.search(line):

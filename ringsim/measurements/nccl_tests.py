@@ -130,7 +130,7 @@ def _last_digit(text: str) -> float:
 def ratio_range(rows: Iterable[PrintedRow]) -> tuple[float, float]:
     """Return the range of busbw over algbw that the digits of all rows allow; low > high: they contradict each other.
 
-    It is 0 to infinity if all rates are too small.
+    If all rates are too small, it is 0 to infinity.
     """
     low, high = 0.0, math.inf
     for _, algbw, busbw in (side for row in rows for side in row.sides):
@@ -141,7 +141,7 @@ def ratio_range(rows: Iterable[PrintedRow]) -> tuple[float, float]:
 
 
 def ranks_by_counts(rows: Iterable[PrintedRow]) -> int | None:
-    """Return the size of all ranks over one rank's count, as since version 2.1; None if equal, or rows differ."""
+    """Return the size, of all ranks since version 2.1, over the count, of one; None if equal, or rows differ."""
     ratios = {divmod(row.size, row.count * row.element) if row.count else (1, 0) for row in rows}
     ratio, rest = ratios.pop()
     return ratio if not ratios and not rest and ratio > 1 else None

@@ -83,7 +83,7 @@ class RankHosts:
 
     @property
     def ranks_per_host(self) -> int:
-        """The ranks of every host but perhaps the last. Raises ValueError unless hosts are filled in order."""
+        """The ranks of each host except perhaps the last. Raises ValueError unless hosts are filled in order."""
         num_ranks = self.hosts.count(0)
         if list(self.hosts) != [rank // num_ranks for rank in range(len(self.hosts))]:
             raise ValueError(f"hosts of the ranks: {list(self.hosts)}: only hosts with as many ranks each, in order")
@@ -94,7 +94,6 @@ class RankHosts:
 
 
 def _numbers(name: str, value: object, num_ranks: int) -> tuple[int, ...]:
-    """Return a number per rank, counted from 0 in order of appearance."""
     if not isinstance(value, list | tuple) or len(value) != num_ranks:
         raise refusal(name, value, f"must be a list of {num_ranks} numbers, one for each rank")
     known = 0

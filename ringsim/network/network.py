@@ -30,7 +30,6 @@ class CalibratedCells(Record, frozen=True):
 class Calibration(Record, frozen=True):
     """The timings that a network was fitted to.
 
-    files: names of the logs or measurements, without folders.
     senders_per_host: most ranks of a host that sent to other hosts at once, if `host.nic` is all NICs of a host
     together; else None.
     num_ranks: of the probes, if all were on one host.
@@ -126,7 +125,7 @@ class Network:
         one receiver share `bandwidth_bytes_per_s`, that of a port in each direction: the single-port model of Hockney
         1994 and LogGP (Alexandrov et al. 1995).
 
-        latency_s: from the last byte's leaving to its arrival; latencies of several messages overlap.
+        latency_s: latencies of several messages overlap.
         gap_s: per message of a channel; gaps do not overlap (LogGP's g).
         receive_overhead_s: per message of a connection; likewise (LogGP's o, at the receiver).
 

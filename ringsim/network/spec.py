@@ -1,4 +1,4 @@
-"""`Spec`: the contents of a network file as data; `docs/reference/files.md` describes each table and key."""
+"""`Spec`: the contents of a network file as data; `docs/reference/files.md` describes each table."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -79,8 +79,7 @@ class SharedMemory(Table, frozen=True):
 
     slot_bytes: that a rank can publish at a time; larger tensors go in portions.
     touched_bytes: memory that a rank walked through in the measurement of the rates.
-    latency_s: from publishing to the receiver's noticing. call_s to late_s: as in `Processor`.
-    rates: by increasing `published_bytes`; at least one.
+    call_s to late_s: as in `Processor`. rates: by increasing `published_bytes`; at least one.
     """
 
     slot_bytes: values.Size
@@ -98,10 +97,9 @@ class SharedMemory(Table, frozen=True):
 class Host(Table, frozen=True):
     """The cores, the memory and the links of a host.
 
-    cores: None: always enough.
+    cores: None: always enough. link: a rank's port to the other ranks of the host.
     memory_bytes_per_s: a message within the host uses it `copies` times per byte.
-    link: a rank's port to the other ranks of the host.
-    shared_memory: only for our collectives; None: unused.
+    shared_memory: only for our collectives.
     """
 
     cores: values.Count | None = None
@@ -183,8 +181,7 @@ class Processor(Table, frozen=True):
 class Protocol(Table, frozen=True):
     """A protocol of a library, which chooses the fastest for each collective.
 
-    start_s: per collective. link_latency_s, hop_latency_s: of a hop within a host, and between hosts.
-    share: of the bandwidths of links and NICs.
+    link_latency_s, hop_latency_s: of a hop within a host, and between hosts. share: of the bandwidths.
     """
 
     name: ResourceName
@@ -209,12 +206,11 @@ class Tuning(Table, frozen=True):
     tree_share, switch_share, pat_share: of the bandwidth; None: the library has no trees, in-network reduction or PAT.
     switch_latency_s: None: the start and two hops of the last protocol.
     switch_hop_latency_s: where trees join the switches of several hosts; None: no such trees.
-    message_start: a single message's start, as a multiple of `start_s`.
-    message_share: of a NIC's bandwidth, for single messages between hosts.
+    message_start: factor of `start_s` for a single message.
     two_host_passes: how many times all bytes of an all_reduce on trees leave each of two hosts.
     channels: of a large call; 0: not known. link_channels: of a ring within a host; 0: the same.
     ring_steps: by message size; empty: times follow from the protocols. ring_ranks: per host in their measurement.
-    ring_overhead_s: the least time of a step of a ring across hosts; in each step the NICs send a message.
+    ring_overhead_s: the least time of a step of a ring across hosts.
     """
 
     tree_share: values.Ratio | None = None
@@ -313,7 +309,7 @@ class MessageCosts(NamedTuple):
 
 
 def with_numbers(part: Any, change: Callable[[str, str, float], Any], place: str = "") -> Any:
-    """Return a spec, or part of one, with `change(place, field, number)` for each number, at any depth.
+    """Return a spec, or part of one, with `change(place, field, number)` in place of each number.
 
     place: keys of the file, such as "host.nic.latency"; the same for all tables of a list.
     """

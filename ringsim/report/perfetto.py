@@ -1,7 +1,7 @@
 """`write_trace`: timelines as a trace file for Perfetto (https://ui.perfetto.dev) or chrome://tracing.
 
-Each rank is a process. A thread holds its applications, and one or more its sends, since slices of a thread must not
-overlap. An arrow leads from a send to its application. A rank that hangs has one more thread.
+Each rank is a process, with a thread for applications, one or more for sends, since slices of a thread must not
+overlap, and one for a hang. An arrow leads from a send to its application.
 """
 
 import json

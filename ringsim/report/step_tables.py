@@ -63,7 +63,7 @@ def scaling_table(scaling: TraceScaling) -> DataTable:
 
 
 def step_title(prediction: TracePrediction) -> str:
-    """Return ranks, device, time and certainty of a step."""
+    """Return ranks, device and time of a step."""
     device = "a GPU" if prediction.computing.on_gpu else "a CPU"
     ranks = plural(prediction.trace.num_ranks, "rank")
     return f"a step of {ranks}, each on {device}: {step_time(prediction)}"

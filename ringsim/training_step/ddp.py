@@ -117,7 +117,7 @@ class DdpConfig:
     workers: collectives that run at once; None: the library's number.
     wire_dtype: of the gradients that a comm hook sends; None: their own.
     bucket_view: `gradient_as_bucket_view=True`: nothing is copied back.
-    overlap: False: communication begins after the backward pass.
+    overlap: False if communication needs the core that computes: it begins after the backward pass.
     copy_bytes_per_s: of gradients; None: the network's rate of additions, as memory bounds both.
     """
 

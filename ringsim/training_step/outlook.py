@@ -126,7 +126,6 @@ def _relative_interval(simulation: StepSimulation) -> Estimate | None:
 
 
 def _from_logs(counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) -> Estimate | None:
-    """Return the mean interval, weighted by time."""
     intervals = [groups[call.group].relative_interval(call) for call in counts]
     known = [interval for interval in intervals if interval is not None]
     if len(known) < len(intervals):

@@ -42,7 +42,6 @@ def report_page(verdict: Verdict, title: str) -> str:
 
 
 def _records(records: Mapping[str, Any], attribute: str = "") -> list[_Row]:
-    """Return a row or several for each file, from its record or an attribute of it."""
     values = [(file, getattr(record, attribute) if attribute else record) for file, record in records.items()]
     return [_Row(file, row) for file, rows in values for row in (rows if isinstance(rows, tuple) else (rows,))]
 

@@ -20,7 +20,8 @@ from ringsim.training_step import TracePrediction, TraceScaling
 def plot(result: object, *, style: str | None = None) -> Figure:
     """Draw a result: a RunView, a Schedule, a Timeline, a Sweep, a Comparison, a predicted step, a recorded run.
 
-    Returns a Figure without a window: `savefig` writes it, and a notebook shows it. style: as in `drawing`.
+    Returns a Figure without a window: `savefig` writes it, and a notebook shows it.
+    style: light, dark, or the name or file of a matplotlib style; None: matplotlib's current settings.
     Raises TypeError for a result without a picture, ValueError for an unknown style.
 
         >>> from ringsim import Network, RunView, plot, ring_all_reduce

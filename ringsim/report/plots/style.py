@@ -43,10 +43,9 @@ _SETTINGS, _DEFAULTS = cast(MutableMapping[str, Any], rcParams), cast(MutableMap
 
 @contextmanager
 def drawing(style: str | None = None) -> Iterator[None]:
-    """Set matplotlib up for a picture, and restore its settings when the block ends.
+    """Set matplotlib up for a picture of a style, see `plot`, and restore its settings when the block ends.
 
-    style: light, dark, or the name or file of a matplotlib style; None: the current settings. Raises ValueError if
-    unknown.
+    Raises ValueError for an unknown style.
     """
     with rc_context():
         if style is not None:
