@@ -1,6 +1,6 @@
 """`probe_calls`: the cost of calling a collective of ours and of torch.distributed, without its messages.
 
-A separate module, because `CollectiveCall` itself may probe the group.
+It is separate because `CollectiveCall` itself may probe the group.
 """
 
 from collections.abc import Iterator, Sequence

@@ -23,7 +23,7 @@ Rounds = Callable[[], object]
 
 
 def whole_time() -> tuple[float, float]:
-    """Return a clock of elapsed seconds, and one of core-seconds of all threads of this rank."""
+    """Return the time of a clock, and the core-seconds of all threads of this rank."""
     return time.perf_counter(), time.process_time()
 
 
@@ -43,7 +43,6 @@ class TimedAddition:
         self._of_core_s += time.thread_time() - begin_cpu
 
     def read(self) -> tuple[float, float]:
-        """Return the seconds of all additions, elapsed and of a core."""
         return self._elapsed_s, self._of_core_s
 
 
@@ -99,7 +98,7 @@ def shift_schedule(
 
 
 def one_way_schedule(num_ranks: int, rounds: int, reduce: bool) -> Schedule:
-    """Return a schedule in which every rank sends the next one `rounds` new chunks, which are not forwarded."""
+    """Return a schedule in which every rank sends the next one `rounds` new chunks."""
     ranks = np.arange(num_ranks)
     num_colours = 2 + num_ranks % 2  # neighbours send different chunks, so that no sent chunk is overwritten
     colour = ranks % 2
@@ -159,13 +158,12 @@ class ProbedGroup:
             yield from self.rested_shifts()
 
     def provenance(self) -> dict[str, Any]:
-        """Return a rank's slot size and touched bytes, if all ranks share memory."""
         if not self._shared.on_one_host:
             return {}
         return {SLOT_BYTES: self._shared.slot_bytes, TOUCHED_BYTES: len(self._memory)}
 
     def shifts(self) -> Iterator[ProbeWorkload]:
-        """Yield messages from every rank to the next, of each size, and several at a time of the smallest."""
+        """Yield messages to the next rank, of each size, and several at a time of the smallest."""
         for size, in_flight in [*((size, 1) for size in self._sizes), (self._sizes[0], IN_FLIGHT)]:
             rounds = self._messages(self._ring_shift(size, in_flight), self._memory, size)
             yield ProbeWorkload(ProbeKind("shift"), size, in_flight, self._everyone, rounds)
@@ -176,11 +174,10 @@ class ProbedGroup:
         )
 
     def _groups(self, size: int) -> int:
-        """Return how many chunks of `size` bytes there is memory for."""
         return min(ROUNDS_PER_RUN, max(len(self._memory) // size, 1))
 
     def rested_shifts(self) -> Iterator[ProbeWorkload]:
-        """Yield messages from every rank to the next after a pause, in which token buckets of links fill up."""
+        """Yield messages to the next rank after a pause, in which token buckets of links fill up."""
         num_ranks = len(self._everyone)
         meeting = Executor(
             build(Collective.ALL_REDUCE, "recursive_doubling", num_ranks), self._group, shares_memory=False
@@ -214,7 +211,7 @@ class ProbedGroup:
                 yield ProbeWorkload(ProbeKind("ping", str(rank)), size, 1, pair, rounds)
 
     def exchanges(self) -> Iterator[ProbeWorkload]:
-        """Yield exchanges of one pair of neighbours, and of all pairs at once: bidirectional bandwidth."""
+        """Yield exchanges of one pair of neighbours, and of all pairs: bidirectional bandwidth."""
         num_ranks = len(self._everyone)
         for num_pairs in sorted({min(1, num_ranks // 2), num_ranks // 2} - {0}):
             rings = [(2 * pair, 2 * pair + 1) for pair in range(num_pairs)]

@@ -71,7 +71,7 @@ class CheckpointFolder:
             path.unlink(missing_ok=True)
 
     def clear_unfinished(self) -> None:
-        """Delete temporary files of a killed run; a later run may have its process number in a container."""
+        """Delete temporary files of a killed run; a later run in a container may have its process number."""
         with suppress(OSError):
             for path in (path for pattern in UNFINISHED for path in self.folder.glob(pattern)):
                 path.unlink(missing_ok=True)
@@ -87,7 +87,7 @@ class OutputLock:
         self._descriptor: int | None = None
 
     def wait(self, deadline: float) -> bool:
-        """Make the directory and try to lock it; return whether it is locked, after a moment if it is not.
+        """Make the directory and try to lock it; return whether it is locked, after a moment if not.
 
         Raises OSError, or ValueError if another run has the lock at the deadline.
         """
@@ -208,7 +208,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 def _good_lines(content: bytes) -> list[tuple[int, bytes]]:
-    """Return step and line of each whole line of a later step than the good lines before it."""
+    """Return step and line of each whole line whose step follows those of the good lines before it."""
     good: list[tuple[int, bytes]] = []
     for line in content.splitlines(keepends=True):
         try:
@@ -230,7 +230,7 @@ def require_tensorboard() -> None:
 class TensorBoardLog:
     """Writes each number of a line as a scalar at the line's "step"; in a dict, as "evaluation/loss".
 
-    begin: the run's first step; TensorBoard hides later steps of an earlier run. Raises ValueError or OSError.
+    begin: the run's first step, from which TensorBoard hides an earlier run. Raises ValueError or OSError.
     """
 
     def __init__(self, folder: Path, begin: int) -> None:

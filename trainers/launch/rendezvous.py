@@ -104,8 +104,8 @@ def _not_joined(environment: DistributedEnvironment, timeout_s: float, error: Ex
 def attempt_store(store: "Store", rank: int, num_ranks: int, timeout_s: float) -> "Store":
     """Return a part of torchrun's store that only the ranks of this attempt know; collective.
 
-    With --max-restarts torchrun keeps one store for all attempts, in which a restarted rank could find a dead rank's
-    address. The number of restarts differs between nodes, and cannot name an attempt.
+    With --max-restarts torchrun keeps one store for all attempts, in which a rank could find a dead rank's address. The
+    number of restarts differs between nodes, and cannot name an attempt.
 
     Each rank writes a random name. Rank 0 answers with the attempt's name until the living rank confirms it. Raises
     RuntimeError on a timeout.
@@ -153,7 +153,7 @@ def stay_on_loopback(environment: Mapping[str, str]) -> bool:
 
 
 def keep_gloo_on_loopback() -> None:
-    """Let Gloo listen on loopback in this process, unless GLOO_SOCKET_IFNAME is set."""
+    """Let Gloo listen on loopback, unless GLOO_SOCKET_IFNAME is set."""
     names = [name for _, name in socket.if_nameindex() if name in INTERFACES]
     if names:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])

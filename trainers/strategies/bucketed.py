@@ -84,7 +84,7 @@ class InBuckets(Strategy):
 class Bucketed(InBuckets):
     """The principle of torch's DistributedDataParallel.
 
-    wire: dtype on the wire, such as torch.bfloat16; sums keep the gradients' dtype.
+    wire: dtype on the wire; sums keep the gradients' dtype.
     """
 
     def __init__(

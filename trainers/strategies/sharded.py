@@ -140,7 +140,7 @@ def _changes(make: MakeOptimizer, numbers: torch.Tensor, shape: tuple[int, ...])
 class ShareGradient(torch.Tensor):
     """A rank's share of a gradient: norms cover all shares, and GradScaler sees infinities of any rank.
 
-    torch's `clip_grad_norm_` and GradScaler therefore work as in one process, and are collective.
+    torch's `clip_grad_norm_` and GradScaler are therefore collective.
     """
 
     group: dist.ProcessGroup
@@ -155,7 +155,6 @@ class ShareGradient(torch.Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Compute `func` of the plain tensors; combine norms and infinities of all ranks."""
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
@@ -220,7 +219,6 @@ class Withheld(torch.Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Compute `func` if it needs no values, or after fetching them."""
         is_property = type(func).__name__ == "method-wrapper"
         is_read = is_property and func.__name__ == "__get__" and func.__self__.__name__ in _VALUES
         if func.__name__ in _ALLOWED or (is_property and not is_read):
@@ -237,7 +235,7 @@ class WithheldParameter(Withheld, nn.Parameter):
 
 
 def without_values(like: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """Return a tensor of that shape, with dtype and device of `like`, in the memory of one element."""
+    """Return a tensor of that shape, like `like`, in the memory of one element."""
     return torch.full((), torch.nan, dtype=like.dtype, device=like.device).expand(shape)
 
 

@@ -62,7 +62,7 @@ class Task(Protocol):
         """Return a text about the trained model, or ""; called like `evaluate`."""
 
     def config(self) -> Config:
-        """Return all settings that determine the training; a run resumes only with equal settings."""
+        """Return all settings that determine the training; a run resumes only with equal ones."""
 
 
 class SeededTask:
@@ -105,7 +105,7 @@ def format_figures(figures: Mapping[str, float | None]) -> str:
 
 @contextmanager
 def evaluating(model: "nn.Module") -> "Iterator[torch.device]":
-    """Put `model` into eval mode without gradients for the block; yield the model's device."""
+    """Put `model` into eval mode without gradients for the block; yield its device."""
     import torch
 
     modes = [(module, module.training) for module in model.modules()]
@@ -123,7 +123,7 @@ class ModelConfig:
     """The shape of a `TinyTransformer`.
 
     d_model: width; d_ff: width inside an MLP; sequence_length: maximum number of tokens. Raises ValueError for sizes
-    that are too small or inconsistent.
+    that are too small or do not fit.
     """
 
     vocabulary: int = 256
