@@ -172,7 +172,7 @@ class DataParallel(nn.Module):
         return self.strategy.optimizer(make)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Clip the gradients to a global norm of `max_norm`; return the norm before."""
+        """Clip the gradients to a global norm of `max_norm`; return the norm before clipping."""
         return self.strategy.clip_grad_norm_(max_norm)
 
     def check_identical(self) -> None:
@@ -186,7 +186,7 @@ class DataParallel(nn.Module):
         self.strategy.compile(lambda module: torch.compile(module, *arguments, **keywords))
 
     def state_dict(self, *arguments: Any, **keywords: Any) -> Any:
-        """Return the plain model's state; with sharded parameters it is a copy, and the call is collective."""
+        """Return the plain model's state; with sharded parameters a copy, and collective."""
         return self.strategy.state_of(self.model, *arguments, **keywords)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:

@@ -1,7 +1,7 @@
 """`BenchmarkPlan`: the request of a benchmark, checked before anything begins; `BenchmarkCase`: one of its cases.
 
-A rank's elements repeat its own table of random whole numbers, whose length is a large prime, so that a misplaced chunk
-is detected.
+A rank's elements repeat its own table of random whole numbers, whose length is a large prime, to detect a misplaced
+chunk.
 """
 
 from collections.abc import Callable
@@ -191,8 +191,8 @@ class BenchmarkPlan:
     in_place: the kinds to time; an all_to_all is never in place.
     iterations: None for as many as fit into `cell_time_s`.
     calls: in a row per iteration; None for as many as take 50 ms.
-    plain_ring, limit: also time a ring of isend and irecv, and the limit of the memory that the ranks share. shared:
-    allocate tensors by `collectives.empty`.
+    plain_ring, limit: also time a ring of isend and irecv, and the limit of the memory that the ranks share.
+    shared: allocate tensors by `collectives.empty`.
     record: a run of each algorithm.
     """
 
@@ -212,7 +212,6 @@ class BenchmarkPlan:
     record: bool = False
 
     def cases(self, num_ranks: int) -> list[BenchmarkCase]:
-        """Return the cases in order. Raises ValueError for a size that is too small."""
         cases = {
             BenchmarkCase(collective, elements, self.dtype, num_ranks, in_place): None
             for collective in self.collectives

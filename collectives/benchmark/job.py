@@ -141,7 +141,7 @@ def _one_round(
 def _agree(
     plan: BenchmarkPlan, one_round: Callable[[], object], num_implementations: int, group: dist.ProcessGroup
 ) -> tuple[int, int]:
-    """Return the numbers of calls in a row and of iterations that fit, as measured by rank 0; collective."""
+    """Return the numbers of calls in a row and of iterations that fit, by rank 0's clock; collective."""
     if plan.calls and plan.iterations:
         return plan.calls, plan.iterations
     rounds_s = []

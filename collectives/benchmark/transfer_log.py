@@ -53,7 +53,6 @@ def record_runs(
 
 
 def _in_one_portion(cases: Sequence[BenchmarkCase], algorithm: str, group: dist.ProcessGroup) -> _Execution | None:
-    """Return the first of `cases` that travels in one portion, if any."""
     for case in cases:
         name = chooser_of(group).choose(case.collective, case.size_bytes, group) if algorithm == AUTO else algorithm
         schedule = build(case.collective, name, case.num_ranks, case.size_bytes)

@@ -117,7 +117,7 @@ def require_network(group: dist.ProcessGroup) -> None:
 def use_network(network: Network | str | os.PathLike[str], group: dist.ProcessGroup | None = None) -> None:
     """Let the algorithm "auto" choose by simulating on `network`, from now on, instead of probing the group first.
 
-    Every rank of the group calls this with the same network.
+    Every rank of the group calls this, with the same network.
 
     network: a Network, or a preset or file as in `ringsim.load_network`.
 
@@ -137,7 +137,7 @@ def add_candidate(
 ) -> None:
     """Add `algorithm` to the candidates of "auto", which chooses it from now on where it is fastest in the simulator.
 
-    Every rank of the group calls this with the same arguments.
+    Every rank of the group calls this, with the same arguments.
 
     algorithm: FILE.py:FUNCTION, MSCCL's FILE.xml, or another built-in algorithm. It is proved here.
 

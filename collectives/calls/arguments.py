@@ -23,7 +23,7 @@ Given = torch.Tensor | list[torch.Tensor] | None
 
 
 class CallOptions(Struct, frozen=True):
-    """The arguments of a call other than its tensors. root: as a rank of the job, and as one of the group."""
+    """A call's arguments other than tensors. root: as a rank of the job, and of the group."""
 
     group: Group
     async_op: bool
@@ -34,7 +34,7 @@ class CallOptions(Struct, frozen=True):
 
 
 def start(name: str, output: Given, given: Given, options: CallOptions) -> Work | None:
-    """Check the arguments of the function `name`, and start its call. output, given: as in the table of functions."""
+    """Check the arguments of the function `name`, and start its call. output, given: as in `FUNCTIONS`."""
     call, operands = prepare(name, output, given, options)
     function = FUNCTIONS[name]
     if function.is_in_place:
@@ -140,7 +140,7 @@ class BlockLengths:
         """Return the number of elements from every rank to every rank, sender by sender; collective.
 
         sent, expected: this rank's elements to and from each rank. Raises MismatchError, on every rank, if they
-        disagree; CollectiveError if a rank does not answer within the group's timeout.
+        disagree; CollectiveError if a rank exceeds the group's timeout.
         """
         num_ranks = self._num_ranks
         rows = self._rows.gather(torch.tensor([*sent, *expected]))

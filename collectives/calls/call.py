@@ -35,7 +35,7 @@ class Operands(Struct):
 
 
 class GroupRuntime:
-    """The parts of a group's state that its calls need.
+    """The state of a group that its calls need.
 
     executors: by algorithm, root and variant for a size. compared_names: of algorithms, as in fingerprints.
     """

@@ -223,7 +223,7 @@ def gather(
 ) -> Work | None:
     """Gather every rank's `tensor` into rank `dst`'s `gather_list`; the r-th of the list is rank r's.
 
-    gather_list: on rank `dst` one tensor per rank, each as long as `tensor`; elsewhere None or empty.
+    gather_list: on rank `dst` one tensor per rank, as long as `tensor`; elsewhere None or empty.
     dst: rank 0 by default.
 
         >>> gathered = [torch.empty(2), torch.empty(2)] if rank == 0 else None
@@ -246,7 +246,7 @@ def scatter(
 ) -> Work | None:
     """Copy the r-th tensor of rank `src`'s `scatter_list` into rank r's `tensor`.
 
-    scatter_list: on rank `src` one tensor per rank, each as long as `tensor`; elsewhere None or empty.
+    scatter_list: on rank `src` one tensor per rank, as long as `tensor`; elsewhere None or empty.
     src: rank 0 by default.
 
         >>> tensor = torch.empty(2)
@@ -276,7 +276,7 @@ def all_to_all_single(
 
     Raises MismatchError, on all ranks, if a rank sends another number of elements than the receiver expects.
 
-        >>> sent = torch.full((3,), float(rank))  # one element for rank 0, two for rank 1
+        >>> sent = torch.full((3,), float(rank))
         >>> output = torch.empty(2 * (rank + 1))
         >>> collectives.all_to_all_single(output, sent, [rank + 1, rank + 1], [1, 2])
         >>> output.tolist() == [0.0] * (rank + 1) + [1.0] * (rank + 1)
@@ -344,12 +344,12 @@ def barrier(group: Group = None, async_op: bool = False) -> Work | None:
 def empty(*size: int | Sequence[int], dtype: torch.dtype | None = None, group: Group = None) -> Tensor:
     """Return an uninitialised tensor on the CPU which collectives of `group` do not copy to send it.
 
-    The ranks of a host read and add such a tensor in each other's memory; any other tensor is copied first. Results are
-    the same bits. A collective on such a tensor, or on a part of one, returns when all ranks of the host have read it.
+    The ranks of a host read and add such a tensor in place; any other is copied first. Results have the same bits. A
+    collective on such a tensor, or on a part of one, returns when all ranks of the host have read it.
 
-    The memory is freed when the tensor and all its views are gone. Its storage cannot be resized, and a process forked
-    from the rank also shares it. The tensor is an ordinary one if the group shares no memory (`use_transport`), or if
-    the address space or the size of files is limited (`ulimit -v`, `ulimit -f`).
+    The memory is freed when the tensor and all its views are gone. Its storage cannot be resized, and a forked process
+    also shares it. The tensor is an ordinary one if the group shares no memory (`use_transport`), or if `ulimit -v` or
+    `ulimit -f` limits the address space or the size of files.
 
     size, dtype: as in `torch.empty`.
     group: all its ranks must call this, or another collective, the first time.

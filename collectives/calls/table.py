@@ -19,9 +19,9 @@ SCATTERING = Collective.REDUCE_SCATTER, Collective.SCATTER, Collective.ALL_TO_AL
 class Function(Struct, frozen=True, dict=True):
     """A function of `collectives` and torch.distributed; coalesced ones, except the all_reduce, are only methods.
 
-    output, input: the arguments with the tensors that it writes and reads; the same name if it is in place.
+    output, input: the arguments with the tensors that it writes and reads; the same if in place.
     methods: of torch's ProcessGroup, the newest name first.
-    root: the argument for the root: src or dst; empty if there is none.
+    root: the argument src or dst; else empty.
     """
 
     name: str
@@ -37,7 +37,6 @@ class Function(Struct, frozen=True, dict=True):
 
     @lazily
     def is_coalesced(self) -> bool:
-        """Whether it executes a collective for each of several tensors or pairs of operands."""
         return self.name != self.single
 
     @lazily
@@ -81,7 +80,7 @@ def own_share(whole: torch.Tensor, rank: int, num_ranks: int, splits: tuple[int,
 
 
 def check_tensor(name: str, tensor: torch.Tensor) -> None:
-    """Raise ValueError if the elements of `tensor` cannot be sent: it is not dense, or torch cannot copy it."""
+    """Raise ValueError if `tensor` cannot be sent: it is not dense, or torch cannot copy it."""
     if tensor.layout != torch.strided:
         raise ValueError(f"{name} has the layout {tensor.layout}: must be dense; call to_dense() first")
     if tensor.is_quantized:
@@ -195,7 +194,7 @@ def check_shares(
 
     rank: only this rank's tensor must match `tensor` in length; None: all must.
 
-    Raises ValueError for another length, number of tensors, dtype or device.
+    Raises ValueError for another length, number, dtype or device.
     """
     check_number(list_name, tensors, num_ranks)
     for index, listed in enumerate(tensors):

@@ -42,7 +42,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     def allocating_buckets(self) -> Iterator[None]:
         """Put the buckets that the reducer makes in the block into shared memory.
 
-        It makes them at its construction, and again in the second step, in the order of the gradients.
+        It makes them when constructed, and again in the second step, in the order of the gradients.
         """
         with _BucketAllocation(self.process_group) as allocation:
             yield
@@ -86,7 +86,7 @@ def check_trained_dtypes(
 ) -> None:
     """Raise RuntimeError for a new, thawed or converted parameter, which would not be synchronised.
 
-    before: the result of `trained_dtypes` when the model was wrapped.
+    before: `trained_dtypes` when the model was wrapped.
     """
     for name, parameter in parameters:
         if parameter.requires_grad and before.get(id(parameter)) != parameter.dtype:
@@ -155,13 +155,10 @@ def ddp_comm_hook(
     which waits anyway. If a bucket cannot be reduced, the backward pass raises a RuntimeError with the text of the
     CollectiveError.
 
-    torch.distributed sums sparse gradients, also on the backend "ring", whatever the options.
+    torch.distributed sums sparse gradients, whatever the options.
 
         >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
         >>> model.register_comm_hook(collectives.HookState(wire=torch.bfloat16), collectives.ddp_comm_hook)
-        >>> model(torch.full((2, 3), float(rank))).sum().backward()
-        >>> model.module.weight.grad
-        tensor([[1., 1., 1.]])
     """
     state = state or HookState()
     gradients = bucket.buffer()

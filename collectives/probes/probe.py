@@ -61,8 +61,8 @@ def probe(
     blocks: with few, a busy moment of the machine matters. sizes: of messages.
     calls: makes the probes of calls, `probe_calls`. With them, pairs of ranks alone and additions in other dtypes are
     also probed, and ranks meet at a barrier before each block. Without them ranks meet by our own messages: a
-    collective of `group` may ask for the probes, and another one would wait for its end. on_progress: called between
-    probes with the number done and of all.
+    collective of `group` may ask for the probes, and another one would wait for its end.
+    on_progress: called between probes with the number done and of all.
     """
     sizes = _sizes(sizes, tensor_bytes)
     # Filled, because all unwritten pages are one page, which is always in the caches.

@@ -23,12 +23,12 @@ Rounds = Callable[[], object]
 
 
 def whole_time() -> tuple[float, float]:
-    """Return the time of a clock, and the core-seconds of all threads of this rank."""
+    """Return the time, and the core-seconds of all threads of this rank."""
     return time.perf_counter(), time.process_time()
 
 
 class TimedAddition:
-    """Adds as collectives do, and is a clock of the additions alone.
+    """Adds as collectives do, and is a clock of the additions.
 
     Messages take several times as long as their additions, and vary by as much.
     """
@@ -49,8 +49,8 @@ class TimedAddition:
 class ProbeWorkload(NamedTuple):
     """The work of the ranks in one probe.
 
-    ranks: that take part. rounds: executes ROUNDS_PER_RUN rounds, or one call if there is a `before`.
-    before: executed before each call and not timed; then all ranks must take part. calls: in a block.
+    ranks: that take part. rounds: executes ROUNDS_PER_RUN rounds, or with a `before` one call.
+    before: executed before each call, not timed; all ranks must take part. calls: in a block.
     clock: of the rounds, elapsed and of a core.
     """
 
@@ -163,7 +163,6 @@ class ProbedGroup:
         return {SLOT_BYTES: self._shared.slot_bytes, TOUCHED_BYTES: len(self._memory)}
 
     def shifts(self) -> Iterator[ProbeWorkload]:
-        """Yield messages to the next rank, of each size, and several at a time of the smallest."""
         for size, in_flight in [*((size, 1) for size in self._sizes), (self._sizes[0], IN_FLIGHT)]:
             rounds = self._messages(self._ring_shift(size, in_flight), self._memory, size)
             yield ProbeWorkload(ProbeKind("shift"), size, in_flight, self._everyone, rounds)
@@ -211,7 +210,6 @@ class ProbedGroup:
                 yield ProbeWorkload(ProbeKind("ping", str(rank)), size, 1, pair, rounds)
 
     def exchanges(self) -> Iterator[ProbeWorkload]:
-        """Yield exchanges of one pair of neighbours, and of all pairs: bidirectional bandwidth."""
         num_ranks = len(self._everyone)
         for num_pairs in sorted({min(1, num_ranks // 2), num_ranks // 2} - {0}):
             rings = [(2 * pair, 2 * pair + 1) for pair in range(num_pairs)]
@@ -232,7 +230,6 @@ class ProbedGroup:
             yield ProbeWorkload(kind, size, 1, self._everyone, rounds, clock=add.read)
 
     def clones(self) -> Iterator[ProbeWorkload]:
-        """Yield copies into new memory, if tensors are long enough to get it."""
         if len(self._memory) >= FRESH_BYTES:
             pieces = cycle(spread(self._memory, FRESH_BYTES))
 
@@ -273,7 +270,7 @@ class ProbedGroup:
         return lambda: executor.run(next(windows), reduce=reduce)
 
     def _published(self, schedule: Schedule, memory: torch.Tensor, length: int) -> Rounds:
-        """Return a run of the schedule on `length` elements, the second half of which may be the source."""
+        """Return a run of the schedule on `length` elements, half of which may be the source."""
         executor = Executor(schedule, self._group)
         whole = length // 2 if schedule.collective is Collective.REDUCE_SCATTER else length
         windows = cycle([piece.split(whole) for piece in spread(memory, length)])

@@ -1,7 +1,7 @@
 """`python -m collectives.recording REQUEST [REPORT]`: what `ringsim trace` starts; REQUEST is a `TraceRequest` as JSON.
 
-The exit code is written to the file REPORT as soon as it is known, before the program's own functions of atexit run;
-or where the program is, if a signal such as SIGSEGV ends the process.
+The file REPORT gets the exit code as soon as it is known, before the program's functions of atexit run; or the place of
+the program, if a signal such as SIGSEGV ends the process.
 """
 
 import atexit

@@ -133,7 +133,7 @@ register_autograd("ringsim::flex_attention", _backward, setup_context=_save, lib
 def _flops(
     pairs: Callable[[dict[str, Any]], int | None], operator: OpOverload, *args: Any, **options: Any
 ) -> int | None:
-    """Count the products of a kernel for its pairs of queries and keys; backward it recomputes the scores."""
+    """Count a kernel's products for its pairs of queries and keys; backward it recomputes the scores."""
     given = named(operator, args, options)
     is_backward = not given.keys().isdisjoint(("grad_out", "grad_out_", "gradient"))
     num_of_scores, num_of_values = (3, 2) if is_backward else (1, 1)
@@ -173,7 +173,7 @@ def _lengths(offsets: Tensor, total: int, longest: int) -> list[int]:
 
 
 def _pairs(queries: int, keys: int, first: int, left: int | None, right: int | None) -> int:
-    """Return how many keys all queries see, the first from the place of a key; None or -1: an unbounded window."""
+    """Return how many keys all queries see, from the place `first` on; None or -1: an unbounded window."""
     own = np.arange(queries) + first
     begin = np.clip(own - left, 0, keys) if left is not None and left >= 0 else 0
     end = np.clip(own + right + 1, 0, keys) if right is not None and right >= 0 else np.full(queries, keys)

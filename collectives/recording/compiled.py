@@ -211,7 +211,7 @@ def _backend(make_kernels: Callable[..., Any]) -> Any:
     decompositions = select_decomp_table()
 
     def within_device(tensor: Tensor, *, device: Any = None, **options: Any) -> Any:
-        """Cast a tensor. With the CPU as device, without index, torch's C++ means where it takes the tensor to be."""
+        """Cast a tensor. The CPU without index means in torch's C++ where it takes the tensor to be."""
         if device not in (None, CPU, tensor.device):
             return NotImplemented
         if options.get("dtype") in (None, tensor.dtype) and not options.get("memory_format"):
@@ -219,7 +219,7 @@ def _backend(make_kernels: Callable[..., Any]) -> Any:
         return decompositions[_CAST](tensor, **options)
 
     def in_place_of(tensor: Tensor, *args: Any, device: Any = None, make: Any, **options: Any) -> Tensor:
-        """Make a tensor where another one is, which in torch's C++ is the CPU, as in the backward pass of an index."""
+        """Make a tensor where another one is, in C++ the CPU, as in the backward pass of an index."""
         return make(tensor, *args, device=tensor.device if device == CPU else device, **options)  # type: ignore[no-any-return]
 
     like_another = {made: partial(in_place_of, make=decompositions[made]) for made in _LIKE_ANOTHER}

@@ -64,7 +64,7 @@ for _name in ("batch_norm_elemt", "batch_norm_backward_elemt"):
 def without_data(in_worker: Callable[[], Any], is_balanced: bool = False) -> Iterator[None]:
     """Let tensors have shapes, dtypes and storages, but no data, within the block.
 
-    in_worker: context of what other processes of the program would load. is_balanced: experts get equally many tokens.
+    in_worker: context of loading in the program's other processes. is_balanced: experts get equally many tokens.
     """
     mode = CachingFakeMode()
     values = WithoutValues(mode, is_balanced)
@@ -151,7 +151,7 @@ class _Elsewhere(int):
 
 
 def _load_here(loader: Any, name: str, value: Any) -> None:
-    """Set an attribute of a data loader, also of a subclass that makes itself, as if it had no workers."""
+    """Set an attribute of a data loader, also of a subclass, as if it had no workers."""
     is_elsewhere = name == "num_workers" and (value > 0 or isinstance(value, _Elsewhere))
     _SET(loader, name, _Elsewhere() if is_elsewhere else _NO_WORKERS.get(name, value))
 
@@ -203,7 +203,7 @@ def _fake_tensor(kind: Any, *args: Any, **options: Any) -> Any:
 
 
 def _swap(tensor: Tensor, other: Tensor) -> None:
-    """Move a parameter as `module.to()` does with one that has data, also where a graph holds it for a weight norm."""
+    """Move a parameter as `module.to()` does with data, also where a graph holds it for a weight norm."""
     if isinstance(tensor, FakeTensor) and isinstance(other, FakeTensor) and tensor.is_meta == other.is_meta:
         tensor.data = other
     else:
@@ -300,7 +300,7 @@ def _part_of_storage(storage: Any, part: Any) -> Any:
 def _address(storage: Any) -> Any:
     """Return an address that distinguishes storages without data.
 
-    All storages share the memory at these addresses, which libraries such as safetensors may read and write.
+    All share the memory at these addresses, which libraries such as safetensors may read and write.
     """
     frame: Any = sys._getframe(1)
     while frame.f_code.co_filename == __file__:
@@ -329,7 +329,7 @@ def _refuse_search(*_: object, **__: object) -> NoReturn:
 
 @torch.no_grad()
 def _drawn_once(tensor: Tensor, mean: float, std: float, *_: Any, **options: Any) -> Tensor:
-    """Draw an initial weight once, where torch would draw again until all values are within the bounds."""
+    """Draw an initial weight once; torch would draw again until all values are within bounds."""
     return tensor.normal_(mean, std, **options)
 
 

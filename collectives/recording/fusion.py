@@ -206,7 +206,6 @@ class _Planner:
             self._readers.setdefault(base, []).append(node)
 
     def _merged(self, first: Unit, second: Unit) -> Unit:
-        """Return the union of two kernels, or the second if they cannot be merged."""
         space = first.space.joined(second.space) if first.space and second.space else None
         if first is second or space is None:
             return second

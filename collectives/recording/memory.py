@@ -1,7 +1,6 @@
 """`MemoryWatch`: the peak and the final memory of a step, and what `CachingAllocator` reserves for its storages.
 
-torch's `MemTracker` refuses a model that is called twice in a step, as in gradient accumulation, and counts the
-recording's own tensors.
+torch's `MemTracker` refuses a model that is called twice in a step, and counts the recording's own tensors.
 """
 
 import gc
@@ -68,7 +67,7 @@ class MemoryWatch:
     """Records the creation, resizing and end of storages, from `start` to `stop`.
 
     Tensors known to Python exist at the start. So do storages that an operator reads before any has returned them, such
-    as the buckets of DistributedDataParallel, which C++ holds.
+    as DDP's buckets in C++.
 
     memory: of the watched step; None until it ends.
     """
@@ -182,7 +181,7 @@ class MemoryWatch:
 
 
 def parts_of(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Return the indices and values of a sparse tensor, which has no storage itself, or the tensor."""
+    """Return a sparse tensor's indices and values, as it has no storage, or the tensor."""
     is_sparse = tensor.layout is torch.sparse_coo
     return (tensor._indices(), tensor._values()) if is_sparse else (tensor,)
 
@@ -254,7 +253,7 @@ class MemoryBlock(NamedTuple):
 
 
 class CachingAllocator:
-    """The memory that torch reserves on a GPU for the tensors of a program. reserved_bytes: never decreases."""
+    """The memory that torch reserves on a GPU for a program's tensors. reserved_bytes: never decreases."""
 
     def __init__(self) -> None:
         self.reserved_bytes = self._next_address = 0

@@ -46,7 +46,7 @@ def _defaults(func: OpOverload) -> dict[str, Any]:
 
 
 def named(func: OpOverload, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Return all arguments of an operator by their names; None for a missing one."""
+    """Return all arguments of an operator by name; None for a missing one."""
     defaults = _defaults(func)  # in the order of the arguments
     return {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
 

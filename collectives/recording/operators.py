@@ -211,7 +211,7 @@ class OperatorWatch(OnPlainTensors):
 def kernels_of_triton(recorder: Recorder, overwrite: Callable[[list[Tensor]], None]) -> Iterator[Replacement]:
     """Yield replacements that record each launch of a Triton kernel, whose operations are not counted.
 
-    overwrite: is told the kernel's tensors, each of which it may have written.
+    overwrite: is told the tensors that the kernel may have written.
     """
     if find_spec("triton") is None:
         return
@@ -305,7 +305,6 @@ def _product(left: Tensor, right: Tensor) -> Product:
 
 
 def _convolution(given: dict[str, Any], flops: int) -> Product | None:
-    """Return the implicit product of a convolution, one per requested gradient."""
     weight = given["weight"]
     channels, *window = weight.shape
     if not window or given.get("groups", 1) != 1:  # groups of channels have other kernels

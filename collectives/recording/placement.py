@@ -101,7 +101,7 @@ def with_data(at: Device, function: Callable[..., T], /, *args: Any, **options: 
 
 
 def with_index(device: Any) -> Any:
-    """Return the current CUDA device for one without index, or the CUDA device of a number."""
+    """Return the current CUDA device for one without index, or a number's CUDA device."""
     if type(device) is int:
         return Device("cuda", device)
     if isinstance(device, str | Device) and (parsed := Device(device)).type == "cuda":
@@ -134,7 +134,7 @@ class OnCuda(TorchFunctionMode):
 
 
 class WithDataOnCuda(OnCuda):
-    """Runs functions on tensors with data, such as another thread's, and places their results on CUDA."""
+    """Runs functions on tensors with data, such as another thread's, and places results on CUDA."""
 
     def __torch_function__(self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -266,7 +266,7 @@ def _dispatched(_: type, func: Any, types: Any, args: Any = (), kwargs: Any = No
 
 
 def _made_in_place(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """Run an operator for Dynamo; where C++ makes a tensor like another, use the other's device."""
+    """Run an operator for Dynamo; where C++ makes a tensor like another, use the latter's device."""
     if kwargs and kwargs.get("device") == CPU and type(mode) is FakeTensorMode and args and isinstance(args[0], Tensor):
         kwargs = {**kwargs, "device": device_of(args[0])}
     return _RUN_IN_MODE(mode, func, types, args, kwargs)

@@ -103,7 +103,7 @@ class ProgramError(ValueError):
 
 
 def record_program(request: traces.TraceRequest, give_up: Callable[[str], object] = sys.exit) -> traces.ProgramTrace:
-    """Run the program until it has made the requested number of steps, and return them.
+    """Run the program for the requested number of steps, and return them.
 
     give_up: ends the process with a message.
 
@@ -190,7 +190,6 @@ def _run(request: traces.TraceRequest, recorder: Recorder, processes: ForkedProc
 
 
 def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder) -> ProgramError:
-    """Return the error as one line, or the lack of values that may have caused it."""
     chain = [error]
     while chain[-1].__context__ is not None:
         chain.append(chain[-1].__context__)
@@ -257,7 +256,6 @@ def _as_started_by_torchrun(request: traces.TraceRequest) -> Iterator[None]:
 
 
 def _run_own(request: traces.TraceRequest, fn: Any, args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> Any:
-    """Run the function of torch.multiprocessing.spawn for the recorded rank only, here."""
     if nprocs not in (request.ranks_here, request.num_ranks):
         raise ProgramError(f"the program starts {plural(nprocs, 'rank')} itself: give --ranks {nprocs}")
     fn(request.rank % nprocs, *args)

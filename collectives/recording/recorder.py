@@ -1,7 +1,7 @@
 """`Recorder`: the calls of a program whose process groups send nothing, and the time between them.
 
-A call on a recorded group gets the result for ranks that all hold this rank's data. It also records the program's
-operators and streams, and the waits between streams, if it is told them.
+A call on a recorded group gets the result for ranks that all hold this rank's data. The recorder also records
+operators, streams and the waits between streams, if it is told them.
 """
 
 import math
@@ -131,7 +131,7 @@ class Recorder:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the process now works for the recording, not for the program."""
+        """Whether the process works for the recording, not the program."""
         return self._depth > 0
 
     def computed_s(self, moment_s: float) -> float:
@@ -217,7 +217,7 @@ class Recorder:
     def sendrecv(self, counterpart: TraceCall, distance: int, result: list[torch.Tensor]) -> "RecordedWork | None":
         """Make a send and a recv one call, which every rank makes with the ranks at the same distance.
 
-        counterpart: the other one. Returns None unless the program has made it, and not waited for it.
+        counterpart: the other one. Returns None unless it has been made and not waited for.
         """
         for event in takewhile(lambda event: event.kind in _BETWEEN, reversed(self._events)):
             made = self._calls[event.call] if event.kind is TraceEventKind.CALL else None

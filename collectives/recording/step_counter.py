@@ -1,7 +1,7 @@
 """`StepCounter`: ends a recorded step at each optimizer step, and the program at the last one.
 
-All between two optimizer steps is part of a step, also a validation after an epoch. Steps are therefore watched until
-two have the same calls and equally many operations: these are usual ones.
+Everything between two optimizer steps is part of a step, also a validation after an epoch. Steps are therefore watched
+until two have the same calls and equally many operations: these are usual ones.
 """
 
 import os
@@ -57,7 +57,7 @@ class ForkedProcesses:
 
     A rank ends where it makes the first process group. Where the program joins the recorded rank, or waits for its
     message, this process runs its function.
-    have_trained: whether an optimizer has made a step in one of them; known in all of them.
+    have_trained: whether an optimizer has stepped in one of them; known in all.
     """
 
     def __init__(self) -> None:
@@ -145,9 +145,9 @@ class ForkedProcesses:
 class StepCounter:
     """Counts the steps of the first optimizer, within its context.
 
-    If that optimizer is gone when another one steps, it was a trial, and its steps are discarded.
+    If it is gone when another one steps, it was a trial, and its steps are discarded.
 
-    watch_all: watch the operators of all steps after the warm-up, since none is timed.
+    watch_all: watch all steps after the warm-up, since none is timed.
     give_up: ends the process with a message, if the program catches every exception.
     """
 
@@ -290,7 +290,7 @@ class StepCounter:
 def usual_step(steps: Sequence[StepWork], is_last: bool) -> int | None:
     """Return the index of a usual step, once one has the same work as another watched one; until then None.
 
-    Of steps with equally frequent numbers of operations, those without validation have the fewest, and few calls.
+    Of equally frequent steps, those without validation have the fewest operations, and few calls.
 
     is_last: no more steps follow; if all numbers differ, return the median step.
     """

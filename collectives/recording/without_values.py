@@ -100,7 +100,6 @@ class CachingFakeMode(FakeTensorMode):
         raise RuntimeError("the lengths in a nested tensor are data, and with --fake there are none: record without it")
 
     def key(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
-        """Return what determines the outcome of an operator; None if a tensor has data."""
         state = torch.get_default_dtype(), torch.is_inference_mode_enabled()
         with torch._C.DisableTorchFunction():  # else a mode would run for each attribute that is read
             key = (func, _key_of(args), _key_of(kwargs), state)
@@ -119,7 +118,6 @@ class CachingFakeMode(FakeTensorMode):
                 self._entries[key] = entry if _key_of(args) == key[1] else None
 
     def known(self, key: Any, func: OpOverload, args: Any) -> Any:
-        """Return the outcome of an operator in new tensors; None if unknown."""
         try:
             entry = self._entries.get(key)
         except TypeError:
@@ -340,7 +338,6 @@ def _with_known_values(func: OpOverload, args: Any) -> Any:
 
 
 def _known_number(tensor: FakeTensor) -> Tensor:
-    """Return a single outcome of a comparison, such as `isfinite(norm)`, with data."""
     if tensor.numel() > 1 or not hasattr(tensor, _COMPARED):
         return tensor
     return with_data(tensor.device, torch.full, tensor.shape, _value_of(tensor), dtype=tensor.dtype)

@@ -30,8 +30,8 @@ from ringsim.schedule import Collective
 class RowAllGather:
     """Gathers a short row of numbers from every rank, about as fast as the smallest all_gather.
 
-    Every rank receives from every other, so that its CollectiveError names an unresponsive rank. tag: not the
-    collectives'.
+    Every rank receives from every other, so that its CollectiveError, after the group's timeout, names an unresponsive
+    rank. tag: not the collectives'.
     """
 
     def __init__(self, group: dist.ProcessGroup, tag: int, length: int, dtype: torch.dtype) -> None:
@@ -98,7 +98,7 @@ class MismatchError(ValueError):
 class CallCheck(Enum):
     """Which calls of a group are compared, over all its ranks, before they are carried out.
 
-    A fingerprint is collective, number of elements, dtype, operation, algorithm and root.
+    A fingerprint consists of collective, number of elements, dtype, operation, algorithm and root.
 
         >>> collectives.check_calls(check=collectives.CallCheck.NEW)
     """
@@ -190,7 +190,7 @@ class FingerprintCheck:
 def default_check(group: dist.ProcessGroup) -> CallCheck:
     """Return which calls of `group` are compared unless `check_calls` is called.
 
-    NONE without a backend for the CPU, which would wait for the device, unexpectedly on NCCL.
+    NONE without a backend for the CPU, which would otherwise wait for the device, unexpectedly on NCCL.
     """
     if group.size() == 1:
         return CallCheck.NONE
@@ -209,10 +209,7 @@ def check_calls(group: dist.ProcessGroup | None = None, check: CallCheck = CallC
     With NEW, ranks that mix up known calls raise CollectiveError, after the timeout at the latest, with the calls that
     they have made.
 
-    Raises ValueError if there is no such group.
-
         >>> collectives.check_calls(check=collectives.CallCheck.EVERY)
-        >>> collectives.all_reduce(torch.ones(3))
         >>> collectives.check_calls(check=collectives.CallCheck.NEW)
     """
     group = resolve(group)

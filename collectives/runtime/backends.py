@@ -58,7 +58,7 @@ class Transports:
     def start_communicator(self, group: dist.ProcessGroup, device: torch.device) -> None:
         """Let NCCL create the communicator of `group` on `device`, once, by an all_reduce of one element.
 
-        All ranks must take part, and a schedule may leave some out.
+        All ranks must take part, unlike in a schedule.
         """
         if not self._has_communicator:
             backend: Any = group._get_backend(device)  # torch's stubs lack its methods

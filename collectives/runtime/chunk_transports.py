@@ -57,8 +57,8 @@ class PostedReceive(NamedTuple):
 class GlooTransport(ChunkTransport):
     """Sends and receives chunks one by one with torch.distributed.
 
-    Receives are posted ahead, because Gloo's send is a rendezvous: it writes at once only if the receive is posted.
-    Receives of short messages are posted even before the call (`PrepostedReceives`).
+    Receives are posted ahead, because Gloo's send is a rendezvous; those of short messages even before the call
+    (`PrepostedReceives`).
 
     tags: of each chunk's messages, without the digest.
     outgoing: buffers of stamped chunks. copied: the chunks whose present value is in `outgoing`.
@@ -146,8 +146,8 @@ class NcclTransport(ChunkTransport):
     NCCL requires it: two ranks that send to each other one by one would deadlock. The current stream waits, not the
     CPU.
 
-    batch: the operations since the last launch, without empty chunks, which both ends know.
-    works: not yet waited for, in the order of the batch; on NCCL one for the whole batch.
+    batch: the operations since the last launch, without empty chunks.
+    works: not yet waited for, in order; on NCCL one for the whole batch.
     """
 
     group: dist.ProcessGroup
@@ -255,7 +255,7 @@ class SharedMemoryTransport(ChunkTransport):
         self.arrived[index] = self.plan.local.view(location, message.numel(), message.dtype), location
 
     def apply(self, index: int) -> None:
-        """Apply a receive. A sum that is sent on goes to this rank's segment; a copied chunk may stay where it is."""
+        """Apply a receive. A sum that is sent on goes to this rank's segment; a copied chunk may stay in place."""
         receive, memory, is_kept = self.part.receives[index], self.memory, self.plan.is_kept[index]
         number = receive.chunk
         output = target = memory.targets[number]

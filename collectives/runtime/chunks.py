@@ -1,7 +1,4 @@
-"""The chunks of a run: `ChunkLayout` cuts a tensor into them, `ChunkMemory` says where they are.
-
-`Rounding`: the chunks that a rank rounds when chunks travel in another dtype than that of the sums.
-"""
+"""The chunks of a run: `ChunkLayout` cuts a tensor into them, `ChunkMemory` says where they are."""
 
 import zlib
 from collections import defaultdict
@@ -206,8 +203,8 @@ class Portion(NamedTuple):
 class ChunkLayout(NamedTuple):
     """The division of a tensor into chunks.
 
-    lengths: elements of each chunk. portions: several if chunks do not fit the slots of shared memory. staging_length:
-    elements of a staging buffer; 0 if all messages are eager.
+    lengths: elements of each chunk. portions: several if chunks do not fit the slots of shared memory.
+    staging_length: elements of a staging buffer; 0 if all messages are eager.
     token: a checksum of schedule and tensor, less than 2**TOKEN_BITS.
     """
 
@@ -218,7 +215,7 @@ class ChunkLayout(NamedTuple):
 
 
 class LayoutKey(Struct, frozen=True):
-    """What determines a layout of a schedule.
+    """The key of a schedule's layout.
 
     bytes_each: of an element on the wire. eager: whether receives may stay posted between calls, as on Gloo.
     number: of the call's fingerprint. stamped: whether messages carry the call's stamp.

@@ -81,14 +81,14 @@ class RunOperands(Struct):
 class Executor:
     """One schedule on one process group, to be run any number of times; its buffers are kept between runs.
 
-    Memory: a few times the longest chunk, unless that is eager (the number of chunks to add in one step, on Gloo at
-    least three); for a CUDA tensor on Gloo also its length in pinned memory of the host.
+    Memory: a few times the longest chunk, unless eager (the number of chunks to add in one step, on Gloo at least
+    three); for a CUDA tensor on Gloo also its length in pinned memory.
 
     root: the group's rank that acts as the schedule's rank 0; the others follow in order.
     tag: of the messages, less than 256.
     shares_memory: False for torch.distributed between all ranks, whatever the group's transport.
 
-    Raises ValueError if the schedule has another number of ranks than the group.
+    Raises ValueError if schedule and group have different numbers of ranks.
 
         >>> executor = collectives.Executor(ringsim.ring_all_reduce(2), dist.group.WORLD)
         >>> for tensor in (torch.ones(4) * rank, torch.ones(1000)):
@@ -155,14 +155,14 @@ class Executor:
 
         tensor: contiguous, on the CPU or a CUDA device, of the same length and dtype on every rank. Afterwards the
         chunks that the collective leaves at this rank hold the result; the others are undefined. On CUDA all runs of an
-        executor must be on the same stream, and none waits for NCCL.
+        executor must be on the same current stream, and none waits for NCCL.
         reduce: combines its first argument, a chunk, in place with its second, the arrived data, which it must not
         change.
         source: this rank's contribution, if not in `tensor`; only read. Not with `wire`. In a gather, scatter or
         all_to_all it holds the rank's initial chunks, and `tensor`, in other memory, its final chunks.
         wire: the dtype in which chunks travel; None: that of `tensor`, in which sums are kept. A send rounds the
         sender's chunk too.
-        splits: elements of each share of the data, the same on every rank; None: as equal as possible.
+        splits: elements of each share, the same on every rank; None: as equal as possible.
         log: gets an `Event` for every send and receive, in order of time.
 
         Raises ValueError if a tensor does not fit; CollectiveError if a peer fails or exceeds the group's timeout.
@@ -303,7 +303,7 @@ class Executor:
 
     @lazily
     def _shared(self) -> tuple[SharedPlan | None, int | None]:
-        """Return the plan for shared memory, and the most bytes of a chunk in one portion; None without it."""
+        """Return the plan for shared memory, and the most bytes of a chunk in one portion; (None, None) without it."""
         if not self._shares_memory:
             return None, None
         sharing = state_of(self.group).part(Sharing).of(self.group)

@@ -57,7 +57,7 @@ class FailureRecord(NamedTuple):
 
     peer: the rank of the group that it was waiting for; None if the fault is its own or unknown.
     calls: its last calls, in words, up to the call that failed. position: the number of that call; 0 if not counted.
-    cause: the error, if its own.
+    cause: the error, if the fault is its own; else empty.
     timed_out: whether it timed out, rather than lost a connection.
     is_mixed_up: whether `peer` has made other calls.
     """
@@ -71,9 +71,9 @@ class FailureRecord(NamedTuple):
 
 
 class FailureRecords:
-    """The failure records of one group, made on every rank when the group is first used.
+    """The failure records of one group, made on every rank at its first use.
 
-    lost_server: the rank of the group that served the store, if it has stopped serving.
+    lost_server: the group's rank that served the store, if it has stopped.
     """
 
     lost_server: int | None = None
@@ -238,8 +238,8 @@ TORCH_CALL = ("a collective of torch.distributed",)
 def explain_failures(group: dist.ProcessGroup | None = None) -> Iterator[None]:
     """Raise CollectiveError for what torch.distributed on Gloo raises in the block because a peer is gone or late.
 
-    The message ends with the rank of `group` that failed first, if known. With `ddp_comm_hook`, too,
-    DistributedDataParallel broadcasts its buffers by torch's collectives, whose errors name no rank.
+    The message ends with the rank of `group` that failed first, if known. Even with `ddp_comm_hook`,
+    DistributedDataParallel broadcasts buffers by torch's collectives, whose errors name no rank.
 
     Put the block on all ranks: each rank that fails tells the others. Other errors pass unchanged.
 

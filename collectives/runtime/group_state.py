@@ -1,7 +1,7 @@
 """`GroupState`: all objects that this package keeps for one process group; they end with the group.
 
-Its parts: Transports, Sharing, PrepostedReceives, FingerprintCheck, FailureRecords, CollectiveQueue, GroupRuntime and
-Chooser. This module names none of their classes.
+This module names none of their classes: Transports, Sharing, PrepostedReceives, FingerprintCheck, FailureRecords,
+CollectiveQueue, GroupRuntime and Chooser.
 """
 
 import threading

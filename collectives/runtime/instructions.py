@@ -103,13 +103,13 @@ def _on_group(program: RankProgram, ranks: tuple[int, ...]) -> tuple[tuple[Recei
 def instructions_of(program: RankProgram, ahead: int = POSTED_AHEAD) -> tuple[RankInstruction, ...]:
     """Return the instructions of a rank, in order: each receive and send once with each opcode that applies to it.
 
-    ahead: receives to post beyond the one being waited for, where possible.
+    ahead: see `posted_ahead`.
     """
     return tuple(_InstructionWriter(program, ahead).instructions)
 
 
 def batched_instructions_of(program: RankProgram) -> tuple[RankInstruction, ...]:
-    """Return the instructions of a rank step by step: the transfers of a step are launched, and waited for, together.
+    """Return the instructions of a rank by step: its transfers are launched, and waited for, together.
 
     A rank waits only for ranks in an earlier step, so it cannot deadlock.
     """
@@ -195,7 +195,7 @@ class _InstructionWriter:
         return [index for index, sent in under_way if sent.chunk == chunk and sent.step <= last_step]
 
     def _ahead_of(self, send: Send) -> list[int]:
-        """Return the sends that must leave before `send` on its channel; those to one peer stay in order anyway."""
+        """Return the sends to other peers that must leave before `send` on its channel."""
         under_way = self._under_way.items()
         return [index for index, sent in under_way if sent.channel == send.channel and sent.peer != send.peer]
 
@@ -223,13 +223,12 @@ _ONLY_BETWEEN_HOSTS = (Opcode.POST_RECV, Opcode.REPOST_RECV, Opcode.WAIT_SEND)
 class SharedPlan:
     """One rank's part of a schedule, over shared memory.
 
-    instructions: of the part, without the posting and send waits that only messages need.
+    instructions: the part's, without those that only messages need.
     sent_on: per receive, whether the rank sends the chunk within its host before it is written again.
     is_kept: per receive, whether it is the last write of a chunk that stays at this rank.
     awaited: per receive, the number of the sender's record; -1 if the sender is on another host.
     published: per send, the number of this rank's record.
     stays: per chunk, whether others can read it in this rank's tensor (`stays_until_read`).
-    has_remote: whether any instruction concerns another host.
     """
 
     local: LocalRanks

@@ -50,7 +50,7 @@ def numbered_tag(tag: int, number: int, stamped: bool = False) -> int:
 
 
 def digest_tag(tag: int, digest: int) -> int:
-    """Return `tag`, of a message that is not eager, with as many bits of its call's digest as fit."""
+    """Return the tag of a message that is not eager, with the bits of its call's digest that fit."""
     return tag & (1 << FINGERPRINT_SHIFT) - 1 | digest << FINGERPRINT_SHIFT & STAMPED - 1 | STAMPED
 
 
@@ -90,7 +90,7 @@ LIMIT_BYTES = 16 * 2**20  # that fingerprints may take of the memory for each pe
 class EagerBuffer:
     """A buffer in which an eager message lands, or in which a stamped message is assembled.
 
-    memory: (bytes,) uint8. whole: the part used by the last message. stamp: the two words in front, if any.
+    memory: (bytes,) uint8. whole: the last message's part. stamp: the two words in front, if any.
     work: the posted receive.
     """
 
@@ -143,9 +143,9 @@ class PrepostedReceives:
         self._reserved_bytes = 0
 
     def reserve(self, tags: set[int]) -> bool:
-        """Whether messages with these tags, all of one fingerprint, may be eager; reserve their buffers for good.
+        """Whether messages with these tags, of one fingerprint, may be eager; reserve their buffers for good.
 
-        All ranks ask in the same order, for the same answers.
+        All ranks ask in the same order, and get the same answers.
         """
         wanted = {tag for tag in tags - self._reserved if is_eager(tag)}
         wanted_bytes = BUFFERS_PER_CLASS * sum(map(_buffer_bytes, wanted))
@@ -156,7 +156,7 @@ class PrepostedReceives:
         return True
 
     def take(self, group: dist.ProcessGroup, peer: int, tag: int) -> EagerBuffer:
-        """Return the buffer in which the next message with `tag` from `peer` lands; they land in order."""
+        """Return the buffer in which the next message with `tag` from `peer` lands; messages of a tag land in order."""
         buffers = self._buffers[peer][tag]
         while len(buffers) <= SPARE:
             self.repost(group, peer, tag, EagerBuffer(tag))

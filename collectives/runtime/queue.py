@@ -67,8 +67,8 @@ _OVER.set_result(None)
 class Work(dist.Work):
     """A collective in progress, as a `torch.distributed.Work` that torch accepts like the handles of its backends.
 
-    The tensors of the collective must not be read or written before it has completed. It completes even if nobody waits
-    for it, and before the program ends.
+    Its tensors must not be read or written before it has completed. It completes even if nobody waits for it, and
+    before the program ends.
 
     wait_for: blocks until the future is done or the given seconds have passed; raises the collective's error.
 
@@ -141,7 +141,7 @@ class Work(dist.Work):
         """Return a torch Future of `value()`, called once the collective is over; of a RuntimeError if it failed.
 
         value: runs in the thread that ended the collective, and must not wait for another. Its CUDA tensors must be on
-        the devices of `result()`.
+        devices of `result()`.
         """
         devices: list[int | str | torch.device] = []
         if self._stream_sync is not None:

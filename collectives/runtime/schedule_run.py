@@ -46,7 +46,7 @@ class Event(NamedTuple):
 
 
 def logging_to(log: list[Event]) -> Hook:
-    """Return a hook that logs each send before it is issued, and each receive after it is applied."""
+    """Return a hook that logs sends before they are issued, and receives after they are applied."""
 
     def hook(actions: Actions, part: RankPart) -> Actions:
         send, apply = actions[Opcode.SEND], actions[Opcode.APPLY]

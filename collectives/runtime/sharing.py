@@ -142,8 +142,8 @@ DEFAULT_SLOT_BYTES = 8 * 2**20
 class SharedBy:
     """The ranks of a group that share memory, from the view of one rank.
 
-    local: the ranks that share with this one. on_one_host: whether all ranks of the group share.
-    slot_bytes: of every segment; 0 if no two ranks of the group share memory.
+    local: the ranks that share with this one. on_one_host: whether all share.
+    slot_bytes: of every segment; 0 if no two ranks share memory.
     """
 
     local: LocalRanks | None = None
@@ -208,7 +208,7 @@ def use_transport(transport: str, group: dist.ProcessGroup | None = None) -> Non
     "gloo": only torch.distributed. "shm": only shared memory; if some ranks cannot share it, the first collective
     raises ValueError on all. The default is the environment's COLLECTIVES_TRANSPORT, or else "auto".
 
-    Raises ValueError for another transport, if there is no such group, or if its transport is already in use.
+    Raises ValueError for another transport, or if the group already uses one.
 
         >>> group = dist.new_group()
         >>> collectives.use_transport("gloo", group)

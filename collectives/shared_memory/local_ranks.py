@@ -1,8 +1,8 @@
 """`LocalRanks`: the ranks of a group that share memory with this one, and how they wait for each other.
 
-A rank that publishes a chunk writes a record: the chunk's location, and then a stamp; x86-64 keeps their order. The
-receiver polls the stamp, first without a pause, then yielding its core, and finally sleeps until a byte on a socket
-wakes it.
+A rank that publishes a chunk writes a record: the chunk's location, and then a stamp; x86-64 keeps the order of writes
+and reads. The receiver polls the stamp, first without a pause, then yielding its core, and finally sleeps until a byte
+on a socket wakes it.
 """
 
 import os
@@ -91,7 +91,7 @@ class OtherCallError(PeerError):
 class LocalRanks:
     """The shared memory and the sockets through which one rank of a host reaches the others.
 
-    memories: of each of these ranks, itself included. sockets: to each of the others, by rank.
+    memories: of these ranks, itself included. sockets: to the others, by rank.
     limit: of a wait, read anew each time.
 
     All records of a portion have a stamp: its number, and a digest of the tokens up to it. Ranks that execute different
@@ -101,8 +101,7 @@ class LocalRanks:
     read it. A rank that fails does not wait: data made of lent memory is forwarded, or returned, only after a check for
     failed ranks.
 
-    heap: the memory of the tensors that this rank shares.
-    first_gone: the rank that ended first, as far as this one knew when it failed.
+    first_gone: the rank that ended first, as far as known when this one failed.
     """
 
     def __init__(
@@ -184,7 +183,7 @@ class LocalRanks:
         return self.rank << OWNER_SHIFT | HEAP_ADDRESS + offset
 
     def take_back(self) -> None:
-        """End a collective: wait until nobody reads the tensors that this rank has lent in it.
+        """End a collective: wait until nobody reads what this rank has lent in it.
 
         Raises the errors of `open_portion` and `require_lenders`.
         """

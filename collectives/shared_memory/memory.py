@@ -113,7 +113,7 @@ def new_memory_file(size_bytes: int) -> int:
 def new_segment_file(slot_bytes: int) -> int:
     """Return a file descriptor of a new segment, all zero; slots are rounded up to whole pages.
 
-    Raises OSError if there is no such memory.
+    Raises OSError without memory.
     """
     size_bytes = WORDS_BYTES + SLOTS * whole_pages(slot_bytes)
     require_free(size_bytes)

@@ -70,7 +70,6 @@ class CheckpointManager:
                 self.attempt(partial(writer.write, line))
 
     def save(self, checkpoint: Checkpoint, keep: int) -> None:
-        """Write a checkpoint; delete the oldest ones beyond `keep`."""
         if self._log is not None:
             self.attempt(self._log.sync)
             self.attempt(partial(self._write, checkpoint, keep))
@@ -124,7 +123,7 @@ def _prepare(folder: CheckpointFolder, model: nn.Module) -> None:
 def first_decides(group: dist.ProcessGroup, decide: Callable[[], _Decided]) -> _Decided:
     """Return rank 0's result of `decide` on every rank; collective.
 
-    Its ValueError or OSError is a ValueError on every rank.
+    Its ValueError or OSError becomes a ValueError on every rank.
     """
     decision: list[Any] = [None, ""]
     if group.rank() == 0:
@@ -145,7 +144,7 @@ def first_decides(group: dist.ProcessGroup, decide: Callable[[], _Decided]) -> _
 def first_fault(fault: str, group: dist.ProcessGroup) -> str:
     """Return on every rank the first fault of a rank, or ""; collective.
 
-    It names the rank unless all ranks have the same fault.
+    It names the rank unless all have the same.
     """
     faults = gather_objects(fault, group, "receiving the errors of other ranks failed")
     if len(set(faults)) == 1:

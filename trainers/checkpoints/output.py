@@ -58,7 +58,6 @@ class CheckpointFolder:
         return sorted((path for path in paths if NAME.fullmatch(path.name)), key=self.step_of, reverse=True)
 
     def require_none(self) -> None:
-        """Raise ValueError if there is a checkpoint, which a new run would replace."""
         if checkpoints := self.newest_first():
             raise ValueError(
                 f"`output` {self.folder}: there is {checkpoints[0].name} of a run already: "
@@ -71,7 +70,7 @@ class CheckpointFolder:
             path.unlink(missing_ok=True)
 
     def clear_unfinished(self) -> None:
-        """Delete temporary files of a killed run; a later run in a container may have its process number."""
+        """Delete a killed run's temporary files; in a container a later run may have its process number."""
         with suppress(OSError):
             for path in (path for pattern in UNFINISHED for path in self.folder.glob(pattern)):
                 path.unlink(missing_ok=True)
@@ -136,7 +135,7 @@ class OutputLock:
 
 @contextmanager
 def locked(folder: Path, say: Callable[[str], None], wait_s: float = WAIT_S) -> Iterator[None]:
-    """Lock the directory for the block. Raises OSError, or ValueError if another run holds it longer than `wait_s`."""
+    """Lock the directory for the block. Raises the errors of `OutputLock.wait` after `wait_s`."""
     lock, deadline = OutputLock(folder, say), time.monotonic() + wait_s
     while not lock.wait(deadline):
         pass

@@ -234,7 +234,7 @@ def _read_value(context: click.Context, option: click.Option, name: str, value: 
 
 
 def is_of_file(context: click.Context, name: str) -> bool:
-    """Return whether the parameter's value comes from the file."""
+    """Whether the parameter's value comes from the file."""
     return context.get_parameter_source(name) is click.core.ParameterSource.DEFAULT_MAP
 
 

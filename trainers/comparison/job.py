@@ -33,7 +33,7 @@ STATE_PER_GRADIENT = 4  # parameter, gradient and AdamW's two moments, which a s
 
 @dataclass(slots=True, eq=False)
 class StrategyRun:
-    """The training with one strategy, and this rank's record of it."""
+    """The training with one strategy, and this rank's record."""
 
     name: str
     train_step: TrainStep
@@ -58,7 +58,7 @@ class StrategyRun:
 
 
 class OneProcess(StrategyRun):
-    """The training of rank 0 alone on the batch of all ranks, while they wait."""
+    """The training of rank 0 alone on the batch of all ranks, while others wait."""
 
     def __init__(self, config: JobConfig, group: dist.ProcessGroup) -> None:
         size = config.step.global_batch_size(config.task, group.size())

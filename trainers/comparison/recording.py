@@ -125,7 +125,7 @@ def predict_steps(
 
 
 class RankProfile(NamedTuple):
-    """The profile of one rank. steps_s: the time of each step."""
+    """One rank's profile. steps_s: each step's time."""
 
     profile: StepProfile
     steps_s: list[float]
@@ -183,7 +183,7 @@ def num_recorded(name: str, steps: int) -> int:
 
 
 class _RecordedRun:
-    """A strategy whose steps this rank records. times: for the profile, of UNSYNCHRONISED only."""
+    """A strategy whose steps are recorded. times: for the profile of UNSYNCHRONISED."""
 
     def __init__(self, config: JobConfig, name: str, group: Any, recorder: Recorder) -> None:
         self.name = name

@@ -109,7 +109,7 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 
 def in_slurm_step(environment: Mapping[str, str]) -> bool:
-    """Return whether srun started this process; the shell of a batch script or of salloc has a job but no step."""
+    """Whether srun started this process; the shell of sbatch or salloc has a job but no step."""
     step = whole_number(environment.get("SLURM_STEP_ID", ""))
     return step is not None and step < SPECIAL_STEPS
 

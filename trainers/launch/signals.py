@@ -1,8 +1,8 @@
 """Signals and the end of a run: Ctrl-C ends it at once; SIGTERM and SIGUSR1 stop it after the step.
 
 `ringsim.console.spawn` handles signals in the starting process, `StopRequest` SIGTERM and SIGUSR1 in the ranks,
-`delay_termination` SIGTERM under torchrun. docs/training.md has the rules and the exit codes. Importing this loads no
-torch.
+`delay_termination` SIGTERM under torchrun. With --ranks only the starting process gets Ctrl-C, and kills the ranks.
+srun requires Ctrl-C twice within a second. docs/training.md has the exit codes. Importing this loads no torch.
 """
 
 import os

@@ -82,10 +82,6 @@ class Batches:
 
 
 def describe_batch(global_batch_size: int, num_ranks: int) -> str:
-    """Return the printed size of a batch.
-
-    >>> describe_batch(32, 3)
-    'batch 10 or 11 per rank, 32 in all'
-    """
+    """Return the printed size of a batch: "batch 8 per rank, 32 in all"."""
     least, rest = divmod(global_batch_size, num_ranks)
     return f"batch {least}{f' or {least + 1}' if rest else ''} per rank, {global_batch_size} in all"

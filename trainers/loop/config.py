@@ -41,11 +41,7 @@ class RateSchedule:
         return self.name == "constant" and not self.warmup_steps
 
     def factor(self, step: int) -> float:
-        """Return the factor of the learning rate in `step`, from 0.
-
-        >>> [RateSchedule("cosine", warmup_steps=2, num_steps=6).factor(step) for step in (0, 1, 2, 4)]
-        [0.5, 1.0, 1.0, 0.5]
-        """
+        """Return the factor of the learning rate in `step`, from 0."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         if self.name == "constant":
@@ -129,8 +125,6 @@ class TrainConfig(StepConfig):
     log_every, eval_every: steps between lines of the log, and between evaluations by rank 0; 0: never.
     check_every: steps between checks for drift; 0: never; None: CHECK_EVERY, or never with the strategy "none".
     profile: file for a timeline of some steps.
-
-    Raises ValueError for a value out of range.
     """
 
     output: Path

@@ -146,7 +146,7 @@ class Meter:
 def held_bytes(train_step: TrainStep) -> dict[str, int]:
     """Return this rank's bytes of each kind (see `Memory`) after a step, before its gradients are cleared.
 
-    DDP's buckets are not accessible, and count as DDP reports them.
+    DDP's buckets count as DDP reports them.
     """
     strategy, optimizer = train_step.model.strategy, train_step.optimizer
     stepped = parameters_of(optimizer)

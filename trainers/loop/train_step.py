@@ -112,22 +112,22 @@ class StepMoments(NamedTuple):
 
     @property
     def forward_s(self) -> float:
-        """The time of batches, forward passes, and backward passes that only accumulate."""
+        """Batches, forward passes, and backward passes that only accumulate."""
         return self.forward_end_s - self.begin_s
 
     @property
     def loss_sync_s(self) -> float:
-        """The time of the loss exchange, including the wait for the slowest rank."""
+        """The loss exchange, including the wait for the slowest rank."""
         return self.losses_end_s - self.forward_end_s
 
     @property
     def backward_s(self) -> float:
-        """The time of the synchronised backward pass, until this rank's last gradient is ready."""
+        """The synchronised backward pass, until this rank's last gradient is ready."""
         return self.gradients_s - self.losses_end_s
 
     @property
     def sync_s(self) -> float:
-        """The time from the last gradient to the synchronised gradients, and of gathering parameters."""
+        """From the last gradient to the synchronised gradients, and gathering parameters."""
         return self.backward_end_s - self.gradients_s + self.params_end_s - self.params_begin_s
 
     @property
@@ -232,7 +232,7 @@ class TrainStep:
 
     @contextmanager
     def naming_step(self, step: int) -> Iterator[None]:
-        """Add rank, step, strategy and the first failed rank to a CollectiveError in the block."""
+        """Add rank, step, strategy and the first failed rank to a CollectiveError."""
         try:
             yield
         except CollectiveError as error:
@@ -299,7 +299,7 @@ class TrainStep:
 def optimizer_forms(make: MakeOptimizer, parameters: Sequence[Tensor]) -> list[dict[str, tuple[int, ...]]]:
     """Return the shapes of the tensors that an optimizer keeps for each parameter, from a step on the meta device.
 
-    Scalars, such as counts of steps, are left out. [] for an optimizer that cannot take such a step.
+    Scalars are left out. [] for an optimizer that cannot take such a step.
     """
     like = [nn.Parameter(torch.empty(p.shape, dtype=p.dtype, device="meta")) for p in parameters]
     try:

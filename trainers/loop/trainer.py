@@ -114,7 +114,6 @@ class Trainer:
         return mark
 
     def _load(self, checkpoint: Checkpoint) -> str:
-        """Load the checkpoint; return why it does not fit this rank, or ""."""
         rank, notes = self.group.rank(), checkpoint.notes
         try:
             if checkpoint.step > notes["skipped"]:
@@ -275,7 +274,7 @@ def _silent(_: str) -> None:
 
 
 def _restarted() -> str:
-    """Return a warning if the job was restarted, perhaps on another node than its checkpoints, or ""."""
+    """Return a warning if the job was restarted, perhaps on another node, or ""."""
     for name in RESTART_COUNTS:
         if (count := os.environ.get(name, "0")) != "0":
             return (

@@ -112,7 +112,7 @@ def make_strategy(name: str) -> MakeStrategy:
 
 
 def parse_strategy(name: str) -> tuple[str, dict[str, Any]]:
-    """Return the plain name, and the number by keyword. Raises ValueError for either.
+    """Return the plain name, and the number by keyword. Raises ValueError for wrong ones.
 
     >>> parse_strategy("ddp/4")
     ('ddp', {'bucket_cap_mb': 4.0})

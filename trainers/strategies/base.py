@@ -167,7 +167,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 
 
 def all_alike(own: torch.Tensor, group: dist.ProcessGroup) -> bool:
-    """Return whether all ranks have the same vector; collective.
+    """Whether all ranks have the same vector; collective.
 
     Not a collective of torch 2.13, which aborts if the interpreter ends while Gloo's thread frees torch's tensors.
     """

@@ -44,7 +44,7 @@ class LayerParts(NamedTuple):
 def layers_of(model: nn.Module) -> list[LayerParts]:
     """Return the members of every ModuleList, ModuleDict and Sequential, then the model with the other parameters.
 
-    Layers are not nested. A parameter that several layers share belongs to the model.
+    Layers are not nested. A shared parameter belongs to the model.
     """
     layers = list(dict.fromkeys(_repeated(model)))
     inside = {part for layer in layers for part in layer.modules()}

@@ -37,7 +37,7 @@ class Fsdp(Sharded):
 
     The optimizer steps a rank's rows of DTensors. Changes to the whole parameters after `unshard` are kept.
 
-    Raises ValueError for a layer of several dtypes, which `fully_shard` does not support.
+    Raises ValueError for a layer of several dtypes, unsupported by `fully_shard`.
     """
 
     name = "fsdp"
@@ -232,7 +232,7 @@ def _extend_zero_grad(owner: nn.Module | torch.optim.Optimizer, forget: Callable
 
 
 def _keep_hidden(module: Any, _: object, output: object) -> None:
-    """Gather a layer's parameters again if no tensor of its output marks the begin of its backward pass."""
+    """Gather a layer's parameters again if no tensor of its output marks the beginning of its backward pass."""
     shown = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in tree_leaves(output))
     if torch.is_grad_enabled() and not shown and sharded.backward_pass() < 0:
         module.unshard()

@@ -95,7 +95,7 @@ class LowRankGradients:
 
 
 def _is_worth_it(parameter: nn.Parameter, rank: int) -> bool:
-    """Return whether the factors are smaller than the gradient; False for float16, in which factors may overflow."""
+    """Whether the factors are smaller than the gradient; False for float16, in which factors may overflow."""
     if parameter.dim() < 2 or not parameter.is_floating_point() or parameter.dtype == torch.float16:
         return False
     rows, elements = len(parameter), parameter.numel()
@@ -106,7 +106,7 @@ class PowerSgd(Strategy):
     """Two all-reduces of rank * (rows + columns) numbers per matrix instead of one of rows * columns.
 
     A rank sends the product of its gradient and a thin matrix. All ranks orthonormalise the mean, and multiply their
-    own gradients by it. A rank adds its error to its next gradient.
+    own gradients by it.
 
     All ranks need the same kind of processor, because each multiplies the factors.
 

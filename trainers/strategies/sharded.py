@@ -63,7 +63,6 @@ class Sharded(OwnOptimizer):
 
 
 def _map_state(change: MapState, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Apply `change` to the tensors of an optimizer's state, except for step counts."""
     stepped = parameters_of(optimizer)
     state: dict[int, dict[str, Any]] = {}
     for index, values in state_dict["state"].items():
@@ -113,7 +112,7 @@ def require_exactly(
 
 
 def _is_elementwise(make: MakeOptimizer, num_dims: set[int]) -> bool:
-    """Return whether two halves, stepped as vectors, change like a whole of these dimensions."""
+    """Whether two halves, stepped as vectors, change like a whole of these dimensions."""
     shapes = [(8,), *((2, 4) if num == 2 else (2, 2, 2, *[1] * (num - 3)) for num in num_dims - {0, 1})]
     with torch.random.fork_rng(devices=[]):
         try:
@@ -127,7 +126,6 @@ def _is_elementwise(make: MakeOptimizer, num_dims: set[int]) -> bool:
 
 
 def _changes(make: MakeOptimizer, numbers: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a parameter's change after three steps, flattened. numbers: values and gradients."""
     torch.manual_seed(0)
     parameter = nn.Parameter(numbers[0].reshape(shape).clone())
     optimizer = make([parameter])
@@ -140,7 +138,7 @@ def _changes(make: MakeOptimizer, numbers: torch.Tensor, shape: tuple[int, ...])
 class ShareGradient(torch.Tensor):
     """A rank's share of a gradient: norms cover all shares, and GradScaler sees infinities of any rank.
 
-    torch's `clip_grad_norm_` and GradScaler are therefore collective.
+    `clip_grad_norm_` and GradScaler are therefore collective.
     """
 
     group: dist.ProcessGroup

@@ -135,7 +135,6 @@ class Zero1(Sharded):
         return [ShardedWeights(some, self.group, keeps_gradients=True) for some in by_dtype(self.parameters)]
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        """Make the optimizer of this rank's shares. Raises ValueError if it cannot step shares."""
         shares = [weights.share for weights in self.weights]
         sharded.check_shardable(make, self.parameters, shares, self.name)
         of_share = {id(weights.share): weights for weights in self.weights}

@@ -38,7 +38,6 @@ class LayerWeights(ShardedWeights):
 
     @torch.no_grad()
     def unshard(self) -> None:
-        """Gather all shares into a new vector; collective."""
         if any((p.dtype, p.device) != (self.share.dtype, self.share.device) for p in self.parameters):
             raise ShardingError(MOVED)
         self.home = self.vector()
