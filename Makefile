@@ -107,6 +107,7 @@ pictures: $(VENV)/installed build/ladder/memory.png
 	$(BIN)/ringsim calibrate examples/logs/*-1node.log examples/logs/*-2nodes.log -o build/synthetic-example.toml
 	$(BIN)/ringsim compare examples/logs/all_reduce-8nodes.log --network build/synthetic-example.toml -o build/compared
 	cp build/compared/times.png docs/compared.png
+	$(BIN)/torchrun --standalone --nproc-per-node 2 scripts/draw_step.py docs/measured-step.png
 	$(BIN)/ringsim plot --network docs/networks/slow-link.toml --ranks 4 --size 16MiB -o docs/slow-link.png
 	$(BIN)/ringsim ddp --layers docs/models/transformer.toml --network build/synthetic-example.toml --backend nccl --ranks 16 \
 	  --bucket-cap-mb 32 -o docs/ddp.png

@@ -101,11 +101,24 @@ def noting_calls(noted: list[BucketTimes]) -> Iterator[None]:
         yield
 
 
+class StepTimes(NamedTuple):
+    """When the parts of a step began and ended, on the clock of the calls, and its calls."""
+
+    began_s: float
+    forward_ended_s: float
+    backward_ended_s: float
+    ended_s: float
+    calls: list[BucketTimes]
+
+    @property
+    def duration_s(self) -> float:
+        return self.ended_s - self.began_s
+
+
 class Training:
     """One program's model and optimizer, and its timings on this rank.
 
-    steps_s, cores_s: of each step, and of all threads on cores. calls: of each step.
-    backward_ended_s: on the clock of the calls.
+    steps: the timed steps. cores_s: of each, of all threads on cores.
     """
 
     def __init__(self, program: Program, config: ModelConfig, group: dist.ProcessGroup) -> None:
@@ -113,10 +126,8 @@ class Training:
         self.program = program
         self._module = program.wrap(TinyTransformer(config), group)
         self._optimizer = torch.optim.SGD(self._module.parameters(), lr=1e-3)
-        self.steps_s: list[float] = []
+        self.steps: list[StepTimes] = []
         self.cores_s: list[float] = []
-        self.calls: list[list[BucketTimes]] = []
-        self.backward_ended_s: list[float] = []
 
     def step(self, tokens: torch.Tensor, is_timed: bool) -> None:
         """Train on `tokens`, (batch, sequence), after a barrier."""
@@ -124,16 +135,16 @@ class Training:
         dist.barrier()
         began_s, cores_s = time.perf_counter(), time.process_time()
         loss = nn.functional.cross_entropy(self._module(tokens).flatten(0, 1), tokens.flatten())
+        forward_ended_s = time.perf_counter()
         with noting_calls(calls):
             loss.backward()  # type: ignore[no-untyped-call]
         backward_ended_s = time.perf_counter()
         self._optimizer.step()
         self._optimizer.zero_grad()
         if is_timed:
-            self.steps_s.append(time.perf_counter() - began_s)
+            times = StepTimes(began_s, forward_ended_s, backward_ended_s, time.perf_counter(), calls)
+            self.steps.append(times)
             self.cores_s.append(time.process_time() - cores_s)
-            self.calls.append(calls)
-            self.backward_ended_s.append(backward_ended_s)
 
 
 def of_all_ranks(own: T) -> list[T]:
@@ -145,7 +156,9 @@ def of_all_ranks(own: T) -> list[T]:
 
 def slowest(trainings: list[Training]) -> dict[str, list[float]]:
     """Return, by program, the seconds of each step on the slowest rank; collective."""
-    ranks = of_all_ranks({training.program.name: training.steps_s for training in trainings})
+    ranks = of_all_ranks(
+        {training.program.name: [step.duration_s for step in training.steps] for training in trainings}
+    )
     return {name: [max(step) for step in zip(*(rank[name] for rank in ranks), strict=True)] for name in ranks[0]}
 
 
@@ -172,11 +185,11 @@ def hand_over(training: Training) -> list[str]:
         f"{training.program.name}, medians in ms",
         f"{'bucket':>12}{'first call to last':>20}{'call to begin':>15}{'last call to end':>18}{'end to pass end':>17}",
     ]
-    ranks = of_all_ranks((training.calls, training.backward_ended_s))
-    for number, own in enumerate(training.calls[0]):
+    steps = list(zip(*of_all_ranks(training.steps), strict=True))  # (step, rank)
+    for number, own in enumerate(training.steps[0].calls):
         # One clock for all ranks of a host: that of `time.perf_counter`.
-        buckets = [[calls[number] for calls in of_step] for of_step in zip(*(calls for calls, _ in ranks), strict=True)]
-        ends = zip(*(ended_s for _, ended_s in ranks), strict=True)
+        buckets = [[of_rank.calls[number] for of_rank in step] for step in steps]
+        ends = [[of_rank.backward_ended_s for of_rank in step] for step in steps]
         apart = median_ms(
             max(call.called_s for call in calls) - min(call.called_s for call in calls) for calls in buckets
         )

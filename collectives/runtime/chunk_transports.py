@@ -256,22 +256,24 @@ class SharedMemoryTransport(ChunkTransport):
 
     def apply(self, index: int) -> None:
         """Apply a receive. A sum that is sent on goes to this rank's segment; a copied chunk may stay where it is."""
-        receive, memory = self.part.receives[index], self.memory
+        receive, memory, is_kept = self.part.receives[index], self.memory, self.plan.is_kept[index]
         number = receive.chunk
         output = target = memory.targets[number]
         arrived, location = self.arrived[index]
         if receive.reduce:
-            location = None
-            if self.plan.sent_on[index] and memory.rounding is None:
-                location = self.lend(number, target)
-                if location is None:
-                    location, output = self.plan.local.allocate(target.numel(), target.dtype)
+            location, place = None, target
+            if self.plan.sent_on[index] and memory.rounding is None and (location := self.lend(number, target)) is None:
+                location, place = self.plan.local.allocate(target.numel(), target.dtype)
+            # Where a sum is kept in place of its operand: two places come into the cache to be written, and not three.
+            output = target if is_kept and memory.chunks[number] is target else place
             reduce_into(memory.reduce, output, memory.chunks[number], arrived)
+            if place is not output:
+                place.copy_(output)
         elif location is not None and memory.rounding is None:
             output = arrived
         elif arrived is not target:
             target.copy_(arrived)
-        if output is not target and self.plan.is_kept[index]:
+        if output is not target and is_kept:
             target.copy_(output)
             if self.remote is not None:
                 output = target  # to be sent from there

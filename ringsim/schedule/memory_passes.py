@@ -21,7 +21,8 @@ class MemoryPasses:
     """The copies of each transfer besides its addition; rows in step order, shape (num_transfers,).
 
     published: whether the sender copies the chunk to published memory.
-    taken: whether the receiver copies the chunk to its tensor: the final value, unless it was added there.
+    taken: whether the receiver copies the final value from the published memory to its tensor, or a sum formed in its
+        tensor to the published memory.
     apart: whether the sum is formed in a third place, not where its first operand lies.
     most_published: the largest number of chunks in the published memory of a rank.
     """
@@ -53,7 +54,7 @@ def memory_passes(schedule: Schedule, *, in_place: bool = False, is_lent: bool =
     return MemoryPasses(
         published=(rows.reads == NO_ROW) & _is_first(schedule, rows) & ~sent_in_place[rows.src, rows.chunk],
         taken=is_final & is_elsewhere,
-        apart=rows.reduce & ((rows.is_read & ~is_summed_in_place) | adds_to_published),
+        apart=rows.reduce & ((rows.is_read & ~is_summed_in_place & ~is_final) | adds_to_published),
         most_published=most_published(schedule, rows),
     )
 

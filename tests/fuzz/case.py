@@ -13,7 +13,12 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from types import FrameType
 from typing import Any, Protocol
 
+from tests.budget import slowness
+
 CASE_LIMIT_S = 300.0  # a case that takes longer hangs; cases with processes have shorter limits of their own
+SLOWNESS = slowness()
+TIMEOUT_S = 20.0 * SLOWNESS  # of groups: one rank may come so much later than another
+HANGS_S = 60.0 * SLOWNESS  # of a case with processes, beyond its timeout
 LONG = 500  # bytes; longer ones are described compressed
 
 

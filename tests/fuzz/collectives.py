@@ -13,15 +13,13 @@ import torch.distributed as dist
 import collectives
 from tests.collectives.shared_groups import ONE_HOST, PAIRS, SMALL_SLOT, on_hosts, slots_of
 from tests.fuzz.calls import REDUCING, Call, Issued, issue
-from tests.fuzz.case import chance, expression
+from tests.fuzz.case import HANGS_S, TIMEOUT_S, chance, expression
 from tests.fuzz.delays import delays
 from tests.fuzz.draws import COMPLEX, FLOATS, algorithms, call, collective_of
 from tests.fuzz.views import COMPLEX_ONLY
 from tests.ranks import RankPool
 
 NUM_RANKS = 5
-TIMEOUT_S = 20.0
-HANGS_S = 60.0 + TIMEOUT_S  # a job that takes longer on a machine with nothing else to do
 MAX_JOBS = 150  # on the same ranks; then there are fresh ones
 MAX_GROUPS = 12  # that ranks keep for later jobs
 ALTERNATING = (0, 1, 0, 1, 0)  # hosts
@@ -102,7 +100,7 @@ class Job:
 
     def run(self) -> None:
         try:
-            self._judge(_POOL.run(carry_out, self, timeout_s=HANGS_S))
+            self._judge(_POOL.run(carry_out, self, timeout_s=HANGS_S + TIMEOUT_S))
         except BaseException:
             _POOL.end()
             raise
@@ -165,7 +163,9 @@ def carry_out(_: dist.ProcessGroup, job: Job) -> dict[int, Outcome]:
     own = [index for index, planned in enumerate(job.calls) if rank in job.groups[planned.group].members]
     parts = [own]
     if job.threads:
-        parts = [[index for index in own if job.calls[index].group == which] for which in range(len(groups))]
+        # Two groups of a job that are described alike are one and the same, unless they are fresh.
+        different = {id(group): group for group in groups}.values()
+        parts = [[index for index in own if groups[job.calls[index].group] is group] for group in different]
         random.Random(job.seed * NUM_RANKS + rank).shuffle(parts)
     with delays(job.delays, job.seed + rank), ThreadPoolExecutor(len(parts)) as pool:
         draws = [random.Random(job.seed * NUM_RANKS + rank + part[0]) if part else random for part in parts]

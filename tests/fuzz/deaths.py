@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 
 from tests.forked import Answer, Leaving
 from tests.fuzz.calls import Call
-from tests.fuzz.case import chance
+from tests.fuzz.case import HANGS_S, chance
 from tests.fuzz.draws import call
 from tests.fuzz.last_hours import Report, live, prepare
 from tests.ranks import Ranks
 
 TIMEOUT_S = 3.0  # of a group in which a rank is to be given up
 PATIENCE_S = 30.0  # of a group in which nobody may be: the machine may be busy
-HANGS_S = 60.0  # beyond the timeout
 PAUSE_S = 0.5
 MANNERS = ("return", "sys.exit", "destroy", *["os._exit"] * 6)  # to end an interpreter takes seconds
 TOLD = r"rank {rank}\b.*\b(step \d+|asking what|the last step)\b.*\brank \d+"  # others are asked before the first

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.fuzz.case import chance
+from tests.fuzz.case import HANGS_S, TIMEOUT_S, chance
 from tests.ranks import RankPool
 from tests.trainers.models import MODELS, inputs, two_groups
 from tests.trainers.strategies.odd_layers import ODD_MODELS
@@ -22,8 +22,6 @@ from trainers import DataParallel
 from trainers.strategies import STRATEGIES, strategy_info
 
 NUM_RANKS = 3
-TIMEOUT_S = 20.0
-HANGS_S = 60.0 + 2 * TIMEOUT_S
 MAX_CASES = 60  # on the same ranks; a refused program leaves things behind
 EXACT = tuple(name for name, info in STRATEGIES.items() if info.is_exact and not info.wire)
 # Those that average parameters now and then train otherwise; here it counts that they end, on all ranks alike.
@@ -80,7 +78,7 @@ class Training:
 
     def run(self) -> None:
         try:
-            self._judge(_POOL.run(outcomes, self, timeout_s=HANGS_S)[: self.num_ranks])
+            self._judge(_POOL.run(outcomes, self, timeout_s=HANGS_S + 2 * TIMEOUT_S)[: self.num_ranks])
         except BaseException:
             _POOL.end()
             raise

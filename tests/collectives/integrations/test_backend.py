@@ -2,6 +2,7 @@
 
 import datetime
 import re
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -185,6 +186,14 @@ def test_torch_warns_of_nothing() -> None:
         assert pool.run(without_warnings) == [[], []]
 
 
+def both_are_here(name: str) -> None:
+    """Wait until two ranks have called this: on a busy machine a thread may otherwise come half a second later."""
+    store = dist.distributed_c10d._get_default_store()
+    store.add(name, 1)
+    while store.add(name, 0) < 2:
+        time.sleep(0.001)
+
+
 def limited(group: Group, way: str, transport: str) -> list[str]:
     """Rank 1 comes to no further call; what the others are told by what has limited their patience to half a second.
 
@@ -198,6 +207,7 @@ def limited(group: Group, way: str, transport: str) -> list[str]:
         dist.distributed_c10d._set_pg_timeout(half, group)
     if group.rank() == 1:
         return []
+    both_are_here(f"{way} by {transport}")
     calls: dict[str, Callable[[], object]] = {
         "group": lambda: dist.all_reduce(tensor, group=group),
         "wait": lambda: dist.all_reduce(tensor, group=group, async_op=True).wait(half),
