@@ -22,14 +22,14 @@ _DTYPES = "bits8", "bits16", "tf32", "bits32", "bits64"
 
 
 class _Table(Record, frozen=True, rename=without_unit):
-    """A table of a GPU's file: values have units, keys are field names without units."""
+    """A table of the file: values have units, keys are field names without units."""
 
 
 class Products(_Table, frozen=True):
     """Products of matrices, whose tiles the multiprocessors compute in waves.
 
     share: of the peak rate, within a tile.
-    depth: further columns of the left matrix that a tile costs, to begin and to be written.
+    depth: further columns of the left matrix that the begin and the end of a tile cost.
     traffic: a tile of a rows and b columns is slower by traffic * (1 / a + 1 / b), as it reads more per operation.
     start_s: of a kernel.
     """
@@ -40,10 +40,7 @@ class Products(_Table, frozen=True):
     start_s: values.Time
 
     def seconds(self, product: Product, flops_per_s: float, multiprocessors: int) -> float:
-        """Return the time of the multiprocessors with the best tiles.
-
-        flops_per_s: peak rate of a multiprocessor.
-        """
+        """Return the time with the best tiles. flops_per_s: peak rate of a multiprocessor."""
         flops_per_s *= self.share
 
         def with_tiles(rows: int, columns: int) -> float:
@@ -57,11 +54,9 @@ class Products(_Table, frozen=True):
 class Attentions(_Table, frozen=True):
     """Kernels of attention, which compute blocks of queries, each with all keys that its mask leaves.
 
-    share: of the peak rate, of wide heads. backward_share: in the backward pass.
-    width: heads of this width are half as fast as wide ones.
+    share: of the peak rate, of wide heads. width: heads of this width are half as fast.
     depth: further keys that a block costs, at the rate of 16 bits.
     tail: share of the longest block for which the last ones are alone.
-    start_s: of a kernel.
     """
 
     share: _Share
@@ -74,10 +69,10 @@ class Attentions(_Table, frozen=True):
     def seconds(
         self, operator: Operator, attention: Attention, rates: tuple[float, float], multiprocessors: int
     ) -> float:
-        """Return the time of the multiprocessors.
+        """Return the time of a kernel without its start.
 
         operator: with the operations that the mask leaves.
-        rates: peak rates of a multiprocessor, FLOP/s, in the operator's dtype and in 16 bits.
+        rates: of a multiprocessor, peak FLOP/s in the operator's dtype and in 16 bits.
         """
         is_backward = "backward" in operator.name
         products = _BACKWARD_PRODUCTS if is_backward else 1.0
@@ -98,7 +93,7 @@ class KernelCosts(_Table, frozen=True):
     """Properties of all kernels.
 
     memory_share: of the memory's bandwidth, reached by large kernels. gap_s: between two kernels of a stream.
-    clock: share of the clock of a kernel alone, in a step whose products keep the GPU at its limit of power.
+    clock: in a step whose products keep the GPU at its power limit, relative to that of a kernel alone.
     """
 
     memory_share: _Share
@@ -107,10 +102,7 @@ class KernelCosts(_Table, frozen=True):
 
 
 class Cpu(_Table, frozen=True):
-    """The CPU that issues the work of the GPU.
-
-    operator_s: of an operator that the program calls. kernel_s: of a kernel of compiled code. call_s: of a collective.
-    """
+    """The time of the CPU to issue an operator of the program, a kernel of compiled code, and a collective."""
 
     operator_s: values.Time
     kernel_s: values.Time
@@ -121,13 +113,13 @@ class Gpu(_Table, frozen=True):
     """A GPU, and the CPU that issues its work.
 
     The defaults are for a GPU of which only the data sheet is known: `product` has the medians of the presets with a
-    table of kernels, the other tables those of the H100. `within` contains how far these presets differ in the rate of
-    large products and in their clocks (docs/decisions/021-kernels-of-gpus.md).
+    table of kernels, the other tables are those of the H100, and `within` contains how far these presets differ in
+    products and clocks.
 
-    peak: FLOP/s of dense arithmetic by the key of `bits_of`. memory_bytes, bandwidth_bytes_per_s: of its memory.
-    attention: of FlashAttention-2, torch's default. cudnn_attention: of cuDNN; None: no other.
-    within: measured over predicted times of published steps; 80 % of them lie between these two.
-    spread: between GPUs of this model, the standard deviation of the time of the same work, as a share of that time.
+    peak: FLOP/s of dense arithmetic by the key of `bits_of`. bandwidth_bytes_per_s: of its memory.
+    attention: of FlashAttention-2, torch's default. cudnn_attention: None: the same.
+    within: 80 % of published steps take between these two multiples of their predicted times.
+    spread: relative standard deviation of the time of the same work on GPUs of this model.
     """
 
     name: values.Name
@@ -160,7 +152,7 @@ class Gpu(_Table, frozen=True):
         return sum(operator.count * self.kernel_s(operator, share) for operator in operators_of(event, is_fused))
 
     def issue_s(self, event: TraceEvent, is_fused: bool = False) -> float:
-        """Return the time of the CPU to issue the operators of a computation, or a call."""
+        """Return the time of the CPU to issue a computation or a call."""
         if event.kind is TraceEventKind.CALL:
             return self.cpu.call_s
         operators = operators_of(event, is_fused)
@@ -170,12 +162,12 @@ class Gpu(_Table, frozen=True):
         )
 
     def slowness(self, num_gpus: int, probability: float = 0.5) -> float:
-        """Return the time of computations on the slowest of some GPUs, relative to the slowest of a host's eight.
+        """Return the time of computations on the slowest of `num_gpus`, relative to the slowest of a host's eight.
 
-        The times of the file are those of a host's steps, which wait for its slowest GPU.
+        The steps from which the times of the file come waited for the latter.
 
-        probability: that the slowest of `num_gpus`, drawn at random, is not slower. The largest of n independent values
-        is below x with the probability F(x)^n (David and Nagaraja, Order Statistics, 2003, section 2.1); F is normal.
+        probability: that the slowest of random GPUs is not slower. The largest of n independent values is below x with
+        the probability F(x)^n (David and Nagaraja, Order Statistics, 2003, section 2.1); F is normal.
         """
         normal = NormalDist()
         slowest, of_a_host = normal.inv_cdf(probability ** (1 / num_gpus)), normal.inv_cdf(0.5 ** (1 / _GPUS_OF_A_HOST))
@@ -189,7 +181,7 @@ class Gpu(_Table, frozen=True):
         return self.kernel.gap_s + start_s + max(memory_s, least_s, arithmetic_s / self.kernel.clock)
 
     def _arithmetic_s(self, operator: Operator, multiprocessors: int) -> tuple[float, float]:
-        """Return the time of the arithmetic at the full clock, and of the kernel's start."""
+        """Return the time of the arithmetic at full clock, and of the kernel's start."""
         if not operator.flops:
             return 0.0, 0.0
         peaks = self.roofline.peak(operator.dtype), self.roofline.peak("bfloat16")
@@ -213,7 +205,7 @@ def gpu_names() -> list[str]:
 def load_gpu(name: str) -> Gpu:
     """Return a preset, or the GPU of a file whose name ends in .toml.
 
-    Raises ValueError for an unknown name, and with file, place, value and rule for a wrong file.
+    Raises ValueError for an unknown name or an invalid file.
     """
     text, file = read_preset("GPU", name, _PRESETS)
     with naming_place(file):

@@ -7,7 +7,7 @@ from ringsim.traces import Operator, TraceEvent, element_bytes_of
 
 
 def bits_of(dtype: str) -> str:
-    """Return the key of a dtype's peak rate in a GPU's file: tf32, or such as bits16."""
+    """Return the key of a dtype's peak rate in a GPU's file, such as bits16 or tf32."""
     return dtype if dtype == "tf32" else f"bits{8 * element_bytes_of(dtype)}"
 
 
@@ -17,7 +17,7 @@ def share_left(multiprocessors: int, occupied: int) -> float:
 
 
 def operators_of(event: TraceEvent, is_fused: bool) -> Iterable[Operator]:
-    """Return the operators of a computation. is_fused: without the operators that a compiler may fuse."""
+    """Return a computation's operators; is_fused: without those that a compiler may fuse."""
     return (operator for operator in event.operators if not (is_fused and operator.may_be_fused))
 
 
@@ -26,8 +26,8 @@ class Roofline:
     """The peak rates of a device.
 
     flops_per_s: by the key of `bits_of`; a dtype without one has the lowest rate.
-    multiprocessors: 0: not known.
-    memory_bytes: capacity of its memory; None: not known.
+    multiprocessors: 0 if not known.
+    memory_bytes: capacity; None if not known.
     """
 
     flops_per_s: Mapping[str, float]
@@ -41,7 +41,7 @@ class Roofline:
     def seconds(self, event: TraceEvent, occupied: int = 0, is_fused: bool = False) -> float:
         """Return the time of a computation: for each operator the longer of arithmetic and memory accesses.
 
-        occupied: multiprocessors in use by calls.
+        occupied: multiprocessors used by calls.
         """
         share = share_left(self.multiprocessors, occupied)
         return sum(operator.count * self._operator_s(operator, share) for operator in operators_of(event, is_fused))

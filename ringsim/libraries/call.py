@@ -17,7 +17,6 @@ _STREAM_BYTES = 2**20  # of a message
 class Call(NamedTuple):
     """A collective (or one of MESSAGE_TESTS), its size, ranks and hosts.
 
-    settings: algorithm, protocol and channels from NCCL's environment variables.
     on_each: the ranks of each host; empty if all hosts have equally many.
     """
 
@@ -39,7 +38,7 @@ class Call(NamedTuple):
     ) -> "Call":
         """Return the call for ranks that fill the hosts of a network.
 
-        per_host: participating ranks, on every host or on each; None: all ranks of a host.
+        per_host: participating ranks, on every host or on each; None: all.
         """
         most = per_host or min(network.spec.ranks_per_host or num_ranks, num_ranks)
         return cls.on_hosts(collective.value, size_bytes, fill_hosts(num_ranks, most))
@@ -75,7 +74,7 @@ class CallColumns:
 
     @property
     def senders(self) -> Floats:
-        """Ranks of a host that send to another host at once: one for a message, else limited by the smallest host."""
+        """Ranks of a host that send to another host at once; the smallest host limits them."""
         return self.groups * np.where(self.is_message, 1, self.fewest)
 
     @classmethod
@@ -96,7 +95,7 @@ class CallColumns:
         return cls(size, ranks, nodes, *kinds, settings, groups, fewest, most)
 
     def admit(self, algorithm: str, protocol: str) -> Bools:
-        """Return for which calls NCCL may use it; except for PAT, only all_reduce has a choice of algorithms."""
+        """Return the calls for which NCCL may use it; except for PAT, only all_reduce has a choice of algorithms."""
         names = np.where((self.nodes > 1) & (algorithm == "nvls"), "nvlstree", algorithm).tolist()
         admitted = [
             settings.admits(name if reduces or name == "PAT" else "", protocol)

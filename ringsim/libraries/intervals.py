@@ -2,7 +2,7 @@
 
 Three independent errors of the logarithm are combined: the parameters are uncertain (draws of them), times scatter
 about every formula and simulation (the residuals of the fit), and other collectives or hosts differ from the calibrated
-ones. If the NICs of a host are a guess, an interval also covers the error of that guess: see `guessed_from`.
+ones. An interval also covers the error of guessed NICs, see `guessed_from`.
 """
 
 import math
@@ -49,8 +49,8 @@ def noises(residuals: Floats, byte_share: Floats, least: float = 0.0) -> tuple[f
 
     residuals, byte_share: (num_times,), logarithms of predicted over measured, and the share of the bytes in a time.
 
-    A quantile assumes no distribution, and shows contradictory logs, of which the fit follows only some. Bytes may be
-    contradicted while latencies are not.
+    A quantile assumes no distribution, and shows contradictory logs, of which the fit follows only some: of bytes,
+    perhaps, and not of latencies.
     """
     is_bytes = byte_share >= 0.5
     classes = [residuals[of_class] if of_class.sum() >= _FEW else residuals for of_class in (is_bytes, ~is_bytes)]
@@ -60,9 +60,9 @@ def noises(residuals: Floats, byte_share: Floats, least: float = 0.0) -> tuple[f
 
 
 def byte_share(rates: Rates, columns: CallColumns) -> Floats:
-    """Return the share of the bytes alone in each time, (num_calls,).
+    """Return the share of the bytes in each time, (num_calls,).
 
-    By the protocols, since the measured steps of a ring do not separate latency from bytes.
+    The measured steps of a ring are left out, since they do not separate latency from bytes.
     """
     rates = replace(rates, library=structs.replace(rates.library, ring_steps=()))
     return np.minimum(bytes_s(rates, columns) / times_s(rates, columns), 1.0)
@@ -95,7 +95,7 @@ class SimulatedDraws:
 
     @classmethod
     def from_network(cls, network: Network) -> Self | None:
-        """Return the draws of a network; None for one without uncertainty, and for one from logs.
+        """Return the draws; None for a network without uncertainty, and for one from logs.
 
         A simulation leaves out most of the effects that were fitted to logs.
         """
@@ -117,7 +117,7 @@ class SimulatedDraws:
 def _factors(calibration: Calibration, time_s: Floats, drawn_s: Floats, byte_share: Floats, is_known: Bools) -> Floats:
     """Return the factor by which each time may be longer or shorter, (num_times,).
 
-    drawn_s: (num_draws, num_times). is_known: whether the same collective on as many ranks and hosts was calibrated.
+    drawn_s: (num_draws, num_times). is_known: the same collective on as many ranks and hosts was calibrated.
     """
 
     def mixed(of_bytes: float, of_latency: float | None) -> Floats:
@@ -130,7 +130,7 @@ def _factors(calibration: Calibration, time_s: Floats, drawn_s: Floats, byte_sha
 
 
 def drawn_networks(network: Network, calibration: Calibration) -> list[Network]:
-    """Return the networks that are about as likely as one from probes."""
+    """Return networks that are about as likely as one from probes."""
     drawn = (dict(zip(calibration.parameters, draw, strict=True)) for draw in calibration.draws)
     return [replace(network, spec=scaled(network.spec, ratios)) for ratios in drawn]
 
@@ -143,9 +143,9 @@ def _drawn_rates(network: Network, calibration: Calibration) -> list[Rates]:
 
 
 def _with_other_nics_s(network: Network, rates: Rates, columns: CallColumns, time_s: Floats) -> Floats:
-    """Return the times, (num_calls,), with guessed NICs as far from the guess as the logs allow.
+    """Return the times, (num_calls,), if all senders of a host share the observed rate of its guessed NICs.
 
-    All senders of a host then share the observed rate of its NICs.
+    The logs allow no rate further from the guess.
     """
     other_s, senders = time_s.copy(), np.where(columns.nodes > 1, np.ceil(columns.senders), 0)
     for num_senders in set(senders[senders > 0].tolist()):
@@ -185,7 +185,7 @@ def _scaled(rates: Rates, ratios: Mapping[str, float]) -> Rates:
 
 
 def senders_per_host(calls: Iterable[Call]) -> set[int]:
-    """Return how many ranks of a host send to other hosts at once, for the calls over several hosts."""
+    """Return how many ranks of a host send to other hosts at once, over all calls."""
     across = [call for call in calls if call.num_nodes > 1]
     return {math.ceil(senders) for senders in CallColumns.from_calls(across).senders} if across else set()
 
@@ -193,8 +193,8 @@ def senders_per_host(calls: Iterable[Call]) -> set[int]:
 def guessed_from(cluster: Network, num_senders: int) -> int | None:
     """Return how many ranks of a host sent in the logs from which the rate of `num_senders` is guessed.
 
-    None if it is no guess: the NICs were given, the logs have as many senders, or the logs have more and collectives
-    with several numbers of senders show the number of NICs.
+    None if it is no guess: the NICs were given, or the logs have as many senders, or more and also several numbers of
+    senders, which show the number of NICs.
     """
     calibration = cluster.calibration
     if calibration is None or calibration.senders_per_host is None or cluster.spec.host.nics.count:

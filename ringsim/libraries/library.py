@@ -35,7 +35,7 @@ _IN_FORMULAS = {"ring": "ring", "nccl_ring": "ring", "nccl_tree": "tree", "nvls"
 class CallCost(NamedTuple):
     """The cost of a call besides its messages and copies; 0 if the network has no such cost.
 
-    cold_s: more after a long computation, when the caches are cold and the threads asleep; at most the computation.
+    cold_s: more after a long computation, when the caches are cold and the threads asleep.
     late_share, late_s: of the calls, and the time by which they are late.
     """
 
@@ -45,7 +45,7 @@ class CallCost(NamedTuple):
     late_s: float
 
     def after_s(self, computed_s: float) -> float:
-        """Return the seconds of a call that is not late, after a computation since the rank's previous call."""
+        """Return the seconds of a call that is not late; computed_s: of computation since the rank's previous call."""
         return self.call_s + min(self.cold_s, computed_s)
 
 
@@ -54,9 +54,9 @@ class Library:
     """A library of collectives; the names of algorithms are those of `ringsim algorithms`.
 
     title: its name in texts. runtime: how its ranks execute a schedule.
-    all_reduce, broadcast: the algorithms; if the library chooses, the algorithms assumed where its choice is unknown.
-    chooses: whether it chooses the fastest of several algorithms and protocols by size. A GPU then executes its calls,
-    and no thread waits for a core of the host.
+    all_reduce, broadcast: the algorithms; if the library chooses, for calls of which its choice is unknown.
+    chooses: whether it chooses the fastest algorithm and protocol by size. A GPU then executes its calls, and no thread
+    waits for a core of the host.
     is_torch: whether calls go through torch.distributed.
     """
 
@@ -71,18 +71,12 @@ class Library:
         return replace(self, all_reduce=all_reduce, chooses=False)
 
     def over(self, transport: str, touched_bytes: int | None = None) -> Self:
-        """Return the library over a transport, such as "shm" or "gloo".
-
-        touched_bytes: as in `Runtime`.
-        """
+        """Return the library over a transport, such as "shm" or "gloo"; touched_bytes: as in `Runtime`."""
         runtime = replace(self.runtime, shares_memory=transport == SHARED_MEMORY, touched_bytes=touched_bytes)
         return replace(self, runtime=runtime)
 
     def algorithm(self, collective: Collective) -> tuple[Collective, str]:
-        """Return the collective and the algorithm that carry out a collective.
-
-        All libraries send the data of DIRECT collectives directly from rank to rank.
-        """
+        """Return the collective and the algorithm that carry out a collective; all libraries send DIRECT ones alike."""
         if collective in DIRECT:
             return collective, "direct"
         named = {Collective.ALL_REDUCE: self.all_reduce, Collective.BROADCAST: self.broadcast}
@@ -112,7 +106,7 @@ class Library:
     ) -> Plan:
         """Return the library's choice for a call, by its own formula. runtime: as in `simulate`.
 
-        Raises ValueError if the choice is unknown (see `why_unknown`) or more than `max_transfers` would be simulated.
+        Raises ValueError if the choice is unknown or more than `max_transfers` would be simulated.
         """
         if why := self.why_unknown(network, call):
             raise ValueError(f"{given_name(network)}: {self.title}'s choice is not known: {why}")
@@ -137,10 +131,7 @@ class Library:
         per_host: RanksPerHost = None,
         runtime: Runtime = RULE,
     ) -> Plan | None:
-        """Return the schedule over its fastest protocol; None if the library has no protocols.
-
-        per_host: participating ranks, on every host or on each; None: all ranks of a host.
-        """
+        """Return the schedule over its fastest protocol; None if there are no protocols. per_host: as in `Call.on`."""
         plans = self._plans(schedule, network, size_bytes, per_host, network)
         return min(plans, key=lambda plan: plan.time_s(runtime=runtime), default=None)
 
@@ -149,8 +140,8 @@ class Library:
     ) -> float:
         """Return the seconds of a schedule as the library sends it.
 
-        measured: the network that was measured, if `network` is a better one, such as with twice the bandwidth. Its
-        pace is used, since measured values, such as the steps of a ring, do not follow from better links.
+        measured: the measured network, if `network` is an improvement of it. Its pace is used, since measured values,
+        such as the steps of a ring, do not follow from better links.
         """
         plans = self._plans(schedule, network, size_bytes, None, measured or network)
         return min(plan.time_s() for plan in plans) if plans else predict_time(schedule, network, size_bytes)
@@ -160,8 +151,8 @@ class Library:
     ) -> list[Plan]:
         """Return the schedule over its protocols, at the pace of the formula of `measured` if there is one.
 
-        In-network reduction has only the last protocol. More than CHOSEN_TRANSFERS transfers are not simulated once per
-        protocol: they get the formula's protocol or, without a formula, the last one, which is that of large tensors.
+        In-network reduction has only the last protocol. A schedule of more than CHOSEN_TRANSFERS transfers gets only
+        the formula's protocol or, without a formula, the last one, which is that of large tensors.
         """
         protocols = network.spec.protocols if self.chooses else ()
         if not protocols:
@@ -186,12 +177,12 @@ class Library:
         return {formula.protocol.name: formula for formula in formulas(network, call, _IN_FORMULAS[own])}
 
     def copies(self, collective: Collective, num_ranks: int, size_bytes: int) -> tuple[float, float]:
-        """Return the bytes that each rank copies in a call, and copies into a new tensor; see `copy_s`."""
+        """Return the bytes that each rank copies in a call, and copies to a new tensor."""
         del collective, num_ranks, size_bytes
         return 0.0, 0.0
 
     def call_cost(self, network: Network, *, is_async: bool = False) -> CallCost:
-        """Return the cost of a call on its host; is_async: whether another thread executes the call."""
+        """Return the cost of a call; is_async: whether another thread executes it."""
         rank = network.spec.processor
         if self.is_torch:
             late = (0.0, 0.0) if self.chooses else (rank.torch_late_share, rank.torch_late_s)
@@ -205,10 +196,9 @@ class Library:
     def predict_call(
         self, schedule: Schedule, network: Network, size_bytes: int, *, in_place: bool = False, beside_s: float = 0.0
     ) -> float:
-        """Return the seconds of a call, messages included, that follows another one like it.
+        """Return the seconds of a call that follows another one like it: a link sends a saved burst only once.
 
-        A link sends a saved burst at once, but from call to call it carries no more than its rate. in_place: as in
-        `Runtime`. beside_s: additional time per call.
+        in_place: as in `Runtime`. beside_s: additional time per call.
         """
         runtime, call_s = replace(self.runtime, in_place=in_place), self.call_cost(network).call_s + beside_s
         return predict_repeated(schedule, network, size_bytes, runtime, beside_s=call_s)
@@ -220,7 +210,7 @@ class _Gloo(Library):
     __slots__ = ()
 
     def algorithm(self, collective: Collective) -> tuple[Collective, str]:
-        """Use a whole all_reduce for reduce_scatter_tensor, and the other direction for all_gather."""
+        """Return a whole all_reduce for reduce_scatter_tensor, and a ring of the other direction for all_gather."""
         if collective is Collective.REDUCE_SCATTER:
             return Collective.ALL_REDUCE, self.all_reduce
         return (collective, "gloo_ring") if collective is Collective.ALL_GATHER else super().algorithm(collective)
@@ -244,7 +234,7 @@ def copy_s(network: Network, num_ranks: int, copied: float, cloned: float = 0.0)
 
 
 def given_name(network: Network) -> str:
-    """Return the name that the user gave to the network; a uniform one has none."""
+    """Return the network's name for error messages; a uniform network has none."""
     return "the default network (--latency, --bandwidth)" if network.message_costs else network.name
 
 
@@ -280,14 +270,14 @@ def library_of(network: Network) -> Library:
 
 
 def tables_of_library(network: Network) -> str:
-    """Return the parts of a network's file that only its library's times depend on; "" if there are none."""
+    """Return the parts of a network's file that only its library's times depend on; "" if none."""
     if not network.spec.protocols and network.spec.library == Tuning():
         return ""
     return f"{LIBRARY_TITLE}'s protocols and trees ([[protocol]] and [library] in the file)"
 
 
 def why_not(network: Network, algorithm: str) -> str:
-    """Return why ranks on a network do not use an algorithm of another library; "" if they may use it.
+    """Return why ranks on a network cannot use a library's algorithm; "" if they can.
 
     NVLS also needs a switch that adds (Hopper or newer).
     """

@@ -9,29 +9,29 @@ For each protocol, of bandwidth b = share x B, with W the bytes that a rank send
     on h > 1 hosts     start + 2 link_latency + 2 log2(h) switch_hop_latency + the longer one of (1 + 1/m) S /
                        (switch_share b) and, over all NICs of a host, S with two hosts and 2 S with more
 
-B is the bandwidth of the link on one host. Across hosts it is the bandwidth of the NICs that the ranks of a host use
-(one each while there are NICs; see `nic_share`), but at most that of the link. If hosts have different numbers of
-ranks, the smallest number counts (NCCL has as many channels as every host can have, src/init.cc), and the largest for
-the chain of a tree (in place of n/h).
+B is the bandwidth of the link on one host, and across hosts that of the NICs that the ranks of a host use (one each
+while there are NICs; see `nic_share`), at most that of the link. If hosts have different numbers of ranks, the smallest
+counts (NCCL has as many channels as every host can have, src/init.cc), and the largest for the chain of a tree, in
+place of n/h.
 
-The forms are those of NCCL's own model (src/graph/tuning.cc). A ring of n ranks on h hosts has (n - 1) hops, h - 1 of
+The forms are those of NCCL's own model (src/graph/tuning.cc). A ring of n ranks on h hosts has n - 1 hops, h - 1 of
 them across, for all_gather and reduce_scatter, and twice as many for all_reduce. A pipelined chain (broadcast, reduce)
-has n - 1 hops, with W = S. A single message has one hop; between hosts an NCCL message reaches `message_share` of the
-bandwidth. On trees c is NCCL's correction by size (`_TREE_CORRECTION`). Over two hosts the NICs carry the bytes of both
-trees only once, since each host is the root of one. NCCL's model then uses the bandwidth within the hosts, which its
-search raises to twice that of the NICs if the links permit (src/graph/search.cc, "increase bwIntra for trees");
-`two_host_passes` corrects this where NCCL has fewer channels. PAT is for all_gather and reduce_scatter with the last
-protocol, between hosts of one rank each.
+has n - 1 hops, with W = S. A single message has one hop, and between hosts reaches `message_share` of the bandwidth. On
+trees c is NCCL's correction by size (`_TREE_CORRECTION`). Over two hosts the NICs carry the bytes of both trees only
+once, since each host is the root of one: NCCL's model then uses the bandwidth within the hosts, which its search raises
+to twice that of the NICs if the links permit (src/graph/search.cc, "increase bwIntra for trees"); `two_host_passes`
+corrects this where NCCL has fewer channels. PAT is for all_gather and reduce_scatter with the last protocol, between
+hosts of one rank each.
 
 With in-network reduction each rank's link carries S bytes to be added and receives S/n, and the same in the other
 direction; `switch_latency`, if given, replaces start + 2 link_latency. Several hosts of m ranks have it only with
-`switch_hop_latency`: trees then connect the hosts (NCCL's NVLSTree), and a host forwards all data once and, in a tree
-of more than two, half of it twice. Times change smoothly between protocols (see `_SHARPNESS`), since chunks and
-channels change long before the protocol does.
+`switch_hop_latency`: trees connect the hosts (NCCL's NVLSTree), and a host forwards all data once and, in a tree of
+more than two, half of it twice. Times change smoothly between protocols (see `_SHARPNESS`), since chunks and channels
+change long before the protocol does.
 
-A ring across hosts runs at the pace of its slowest link; protocol and chunk follow from the bytes per rank. If the time
-of a ring step was measured by its bytes (`Tuning.ring_steps`), a ring takes the shortest start plus the measured time
-of each hop. Within a host, the bytes of `Tuning.ring_fill` additional steps take time while the ring fills and drains.
+A ring across hosts runs at the pace of its slowest link. If the time of a ring step was measured by its bytes
+(`Tuning.ring_steps`), a ring takes the shortest start plus the measured time of each hop. Within a host, the bytes of
+`Tuning.ring_fill` additional steps take time while the ring fills and drains.
 """
 
 import math
@@ -59,9 +59,9 @@ _SHARPNESS = 30  # the exponent of a smooth minimum: two equal candidates take 2
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The rates of a network in the formulas.
+    """The rates of a network in the formulas; a bandwidth is infinite if unknown.
 
-    nic_bytes_per_s: of one NIC, infinite if unknown; less on some numbers of hosts, see `nic_share`.
+    nic_bytes_per_s: of one NIC; less on some numbers of hosts, see `nic_share`.
     num_nics: infinite if each rank has its own.
     """
 
@@ -74,7 +74,7 @@ class Rates:
 
 
 def rates_of(spec: Spec) -> Rates:
-    """Return the rates of a network; one without protocols has a single one, with the costs of a message."""
+    """Return the rates of a network; without protocols it has a single one, with the costs of a message."""
     host, processor = spec.host, spec.processor
     overhead_s = processor.send_overhead_s + processor.receive_overhead_s
     plain = Protocol(
@@ -107,7 +107,7 @@ def predict(network: Network, calls: Sequence[Call]) -> list[tuple[float, str]]:
 def algorithm_times(network: Network, call: Call, algorithm: str = "") -> dict[str, float]:
     """Return the seconds of each algorithm and protocol, such as "ring LL"; the least is the time of `predict`.
 
-    algorithm: the only one allowed, such as "ring"; no times if it does not exist.
+    algorithm: the only one allowed, such as "ring".
     """
     rates, columns = rates_of(network.spec), CallColumns.from_calls([call])
     times = {
@@ -147,7 +147,7 @@ def _fastest_s(rates: Rates, calls: CallColumns, candidates: Sequence[Floats]) -
 
 
 def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
-    """Return a smooth minimum, (num_calls,): slightly below the least if several are near it."""
+    """Return (num_calls,) values, slightly below the least if several are near it."""
     table = np.array(candidates)
     least = table.min(axis=0)
     ratios = np.divide(least, table, out=np.ones_like(table), where=table > 0)
@@ -185,7 +185,7 @@ def unmet_settings(network: Network, calls: Sequence[Call]) -> list[Call]:
 
 
 def _nccl_names(candidate: str) -> tuple[str, str]:
-    """Return a candidate's names in NCCL_ALGO and NCCL_PROTO; NVLS has only Simple."""
+    """Return the names in NCCL_ALGO and NCCL_PROTO."""
     algorithm, _, protocol = candidate.partition(" ")
     return ("nvls", "simple") if algorithm == "in_switch" else (algorithm, protocol)
 
@@ -265,8 +265,8 @@ def _filling(library: Tuning, calls: CallColumns) -> Floats:
 def _ring_pace(rates: Rates, calls: CallColumns) -> Floats:
     """Return the ratio, (num_calls,), of the measured steps of the fastest ring to its formula.
 
-    For a message smaller than all measured ones, the formula of the protocols is scaled by the ratio at the smallest,
-    and a host that is not full delays no step, only bytes. Otherwise times would jump there.
+    Smaller messages than all measured ones have the ratio of the smallest, and a host that is not full delays no step,
+    only bytes. Otherwise times would jump there.
     """
     steps = rates.library.ring_steps
     if not steps:
@@ -305,7 +305,6 @@ def _tree_bytes_s(rates: Rates, calls: CallColumns) -> Floats:
 
 
 def _tree_correction(protocol: Protocol, size_bytes: Floats) -> Floats:
-    """Return the fraction of its bandwidth that a tree reaches at each size, from NCCL's table."""
     corrections = _TREE_CORRECTION.get(protocol.name, (1,))
     at = np.log2(np.maximum(size_bytes, _TREE_CORRECTION_FROM) / _TREE_CORRECTION_FROM)
     return np.interp(at, np.arange(len(corrections)), corrections)

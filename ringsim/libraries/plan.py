@@ -2,9 +2,9 @@
 
 The formula is fitted to logs and confirmed by held-out logs. A simulation has other times: in NCCL's rings the hops
 within a host run ahead while chunks queue for its NIC, and hide latencies; trees begin and end with some segments under
-way; chains of ranks use one NIC of a host. Therefore all times over the network are multiplied by the `pace`, with
-which NCCL's own schedule takes the time of the formula. The pace comes from sound hosts: slow, failing or shared parts
-of the network lengthen a time as the simulation says.
+way; chains of ranks use one NIC of a host. All times over the network are therefore multiplied by the `pace` at which
+NCCL's own schedule takes the time of the formula. The pace comes from sound hosts: slow, failing or shared parts
+lengthen a time as the simulation says.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ _IS_PORT = re.compile(r"rank\d+\.|host\d+\.nic")  # of a link whose bandwidth is
 class Formula:
     """The seconds of an algorithm, such as "ring", over one protocol, by the library's formula.
 
-    hosts: a network with nothing that the formula does not know.
+    hosts: a network of only the properties that the formula knows.
     """
 
     algorithm: str
@@ -58,7 +58,7 @@ class Formula:
     def pace(self) -> float:
         """Ratio of the formula to the simulated time; on fewer hosts if the schedule is too large to simulate.
 
-        On fewer hosts a rank sends the same bytes per step, on which the pace of a ring depends.
+        A rank then sends the same bytes per step, on which the pace of a ring depends.
         """
         simulated_s = _simulated_s(self.algorithm, self.call, self.protocol, self.hosts)
         if simulated_s is None and (fewer := self._on_fewer_hosts()):
@@ -82,14 +82,14 @@ class Formula:
         return same_chunks and same_transfers(own.steps, schedule.steps)
 
     def describes(self, network: Network) -> bool:
-        """Return whether a network, too, has nothing that the formula does not know."""
+        """Return whether a network, too, has only the properties that the formula knows."""
         spec, per_host = network.spec, self.hosts.spec.ranks_per_host
         is_whole = per_host == min(spec.ranks_per_host or self.call.num_ranks, self.call.num_ranks)
         return is_whole and replace(spec, ranks_per_host=per_host, num_hosts=None) == self.hosts.spec
 
 
 def formulas(network: Network, call: Call, algorithm: str = "") -> Iterator[Formula]:
-    """Yield the formula of each algorithm and protocol; algorithm: as in `algorithm_times`."""
+    """Yield a formula for each algorithm and protocol; algorithm: as in `algorithm_times`."""
     spec, like = network.spec, _sound(network.spec)
     hosts = Network("hosts", replace(like, **_placing(like.host, call)))
     protocols = {protocol.name: protocol for protocol in spec.protocols}
@@ -99,7 +99,7 @@ def formulas(network: Network, call: Call, algorithm: str = "") -> Iterator[Form
 
 
 def _sound(spec: Spec) -> Spec:
-    """Return the hosts, in any number, reduced to the properties that the formulas know."""
+    """Return the hosts, in any number, with only the properties that the formulas know."""
     link, nics = spec.host.link, spec.host.nics
     host = Host(
         link=Link(link.latency_s, link.bandwidth_bytes_per_s),
@@ -122,8 +122,8 @@ def _placing(host: Host, call: Call) -> dict[str, Any]:
 class Plan:
     """A schedule for a size as the library sends it over a protocol.
 
-    library: its title. described: the network of the file. formula: None if the schedule has none.
-    relative_interval: relative to the time, with probability `INSIDE`; None if unknown, see `intervals`.
+    library: its title. described: the network of the file. formula: None if there is none.
+    relative_interval: relative to the time, with probability `INSIDE`; None if unknown.
     """
 
     library: str
@@ -136,13 +136,13 @@ class Plan:
 
     @property
     def sent_bytes(self) -> int:
-        """Size to simulate: of many transfers few represent all if chunks are even, as NCCL's are."""
+        """Size to simulate: few of many transfers represent all if chunks are even, as NCCL's are."""
         is_large = self.schedule.num_transfers > CHOSEN_TRANSFERS
         return in_even_chunks(self.schedule, self.size_bytes) if is_large else self.size_bytes
 
     @cached_property
     def known_s(self) -> float | None:
-        """Seconds, start included, by a formula; None if only a simulation gives them."""
+        """Seconds by a formula that knows all, start included; None if only a simulation gives them."""
         formula = self.formula
         if formula is None:
             return self._direct_exchange_s()
@@ -150,9 +150,9 @@ class Plan:
         return formula.time_s if is_known else None
 
     def _direct_exchange_s(self) -> float | None:
-        """Return the seconds of a direct all_to_all between sound hosts that is too large to simulate.
+        """Return the seconds of a direct all_to_all between sound hosts that is too large to simulate; else None.
 
-        Exact, since a message shares only one resource: the one with the most messages serves them to the end.
+        Exact, since a message shares only one resource, and that with the most messages is never idle.
         """
         schedule, spec, num_ranks = self.schedule, self.described.spec, self.schedule.num_ranks
         is_sound = replace(spec, ranks_per_host=None, num_hosts=None) == _sound(spec)
@@ -169,7 +169,7 @@ class Plan:
         return self.start_s + float(max(within_s * (on_host.max() > 1), across_s * (len(on_host) > 1)))
 
     def channels(self, num_hosts: int) -> int:
-        """Return the channels, each of which occupies a multiprocessor of the GPU; 0 if not known."""
+        """Return the channels, each of which occupies a multiprocessor; 0 if not known."""
         library = self.described.spec.library
         is_ring_of_a_host = num_hosts == 1 and self.schedule.algorithm != "nvls"
         return (is_ring_of_a_host and library.link_channels) or library.channels
@@ -193,16 +193,16 @@ class Plan:
         return notes
 
     def formula_s(self, runtime: Runtime = RULE) -> float | None:
-        """Return the seconds by a formula that knows all, start included; None if only a simulation does.
+        """Return `known_s`, or None for another runtime than RULE, which formulas assume.
 
-        Only this function decides between the two (docs/cost-model.md); `assumed_s` is for what is too large to
-        simulate. runtime: as in `simulate`; the formula assumes RULE.
+        Only this function decides between formula and simulation (docs/cost-model.md); `assumed_s` is for what is too
+        large to simulate.
         """
         return self.known_s if runtime == RULE else None
 
     @property
     def assumed_s(self) -> float:
-        """Seconds by the formula, as if it knew all, start included. Raises ValueError if there is no formula."""
+        """Seconds by the formula, start included, as if it knew all. Raises ValueError if there is none."""
         if self.formula and self.formula.is_of(self.schedule):
             return self.formula.time_s
         raise ValueError(f"{self.schedule} has too many transfers to simulate, and no formula: give fewer ranks")
@@ -236,9 +236,9 @@ class Plan:
     def time_s(
         self, *, runtime: Runtime = RULE, on_progress: OnProgress = ignore_progress, messages_s: float | None = None
     ) -> float:
-        """Return the seconds of the collective, its start included, by `formula_s` or simulated.
+        """Return the seconds, start included, by `formula_s` or simulated.
 
-        runtime, on_progress: as in `simulate`. messages_s: of the messages, if they are already simulated.
+        runtime, on_progress: as in `simulate`. messages_s: of the messages, if already simulated.
         """
         if (known_s := self.formula_s(runtime)) is not None:
             return known_s
@@ -264,7 +264,7 @@ class Plan:
 
     @cached_property
     def network(self) -> Network:
-        """The network with the latencies and the bandwidth share of the protocol, at the pace."""
+        """The network with the protocol's latencies and share of the bandwidth, at the pace."""
         protocol, library, pace = self.protocol, self.described.spec.library, self._pace
         is_tree = base_name(self.schedule.algorithm) == "nccl_tree"
         link_s = protocol.tree_link_latency_s if is_tree else protocol.link_latency_s
@@ -283,10 +283,9 @@ class Plan:
 
 
 def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int = 1) -> int:
-    """Return the size, rounded up so that all chunks have the same number of elements.
+    """Return the size, rounded up so that all chunks (of all ranks' tensors in an all_to_all) are equally large.
 
-    In an all_to_all these are the chunks of all ranks' tensors, each of that size. NCCL also rounds up (runRing in
-    src/device/all_reduce.h); only its last chunk is shorter.
+    NCCL also rounds up (runRing in src/device/all_reduce.h); only its last chunk is shorter.
     """
     num_tensors = schedule.collective.num_tensors(schedule.num_ranks)
     unit = schedule.num_chunks // math.gcd(schedule.num_chunks, num_tensors) * element_bytes
@@ -295,7 +294,7 @@ def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int = 1) 
 
 @lru_cache(maxsize=_PACES_KEPT)
 def _simulated_s(algorithm: str, call: Call, protocol: Protocol, hosts: Network) -> float | None:
-    """Return the simulated seconds of the library's own schedule; None if it is too large."""
+    """Return the seconds of the library's own schedule; None if it is too large to simulate."""
     choice = Plan("", _own_schedule(algorithm, call), call.size_bytes, protocol, hosts)
     too_large = lists_more_than(CHOSEN_TRANSFERS, choice.schedule, hosts, choice.sent_bytes)
     return None if too_large else choice.time_s()

@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -186,7 +187,8 @@ def slowdown(fabric: Sequence[FabricPoint], num_hosts: int, quantile: float, num
     ends = ([replace(point, share=getattr(point, end) or point.share) for point in fabric] for end in ("low", "high"))
     low, high = (float(nic_share(points, np.array(float(num_hosts)))) for points in ends)
     normal = NormalDist()
-    return (high / low) ** (normal.inv_cdf(quantile ** (1 / num_draws)) / (2 * normal.inv_cdf(0.9)))
+    exponent = normal.inv_cdf(quantile ** (1 / num_draws)) / (2 * normal.inv_cdf(0.9))
+    return math.exp(exponent * math.log(high / low))
 
 
 _NICS = re.compile(r".+\.nic\d+")

@@ -1,9 +1,9 @@
 """The interval of a predicted step, and changes that would make it shorter, by further simulations.
 
 If all calls take f times their predicted time, a step takes f times the step with computations of 1/f of their time.
-The interval therefore needs no other network. Recorded times of computations are taken as exact. The file of a GPU says
-how far steps that others have published are from their predictions on one host, and `low` and `high` of a network's
-`[[fabric]]` between which rates its NICs are across hosts.
+The interval therefore needs no other network. Recorded times of computations are taken as exact. A GPU's file says how
+far published steps are from their predictions on one host, and `low` and `high` of a network's `[[fabric]]` are bounds
+of the rates of its NICs across hosts.
 """
 
 import math
@@ -31,7 +31,7 @@ _DRAWS_USED = 8
 
 
 def with_better_steps(prediction: TracePrediction) -> TracePrediction:
-    """Return the prediction with the mean step's times after single improvements, shortest first."""
+    """Return the prediction with the mean step after single improvements, shortest first."""
     simulation, mean = prediction.simulation, prediction.mean
     better = [("computations twice as fast", simulation.mean(1 / 2).step_s)]
     if mean.exposed_s > MIN_EXPOSED * mean.step_s:
@@ -70,10 +70,9 @@ def fitted_scale(simulation: StepSimulation, measured_s: float) -> float:
 def with_step_interval(prediction: TracePrediction) -> TracePrediction:
     """Return the prediction with the interval of its mean step, of probability `INSIDE`, and its `p95_s`.
 
-    With kernel times it is `gpu_interval`, unless a range of a compiled program is known instead. Otherwise
-    there is no interval if the computations were fitted to a measured step, the network has no known uncertainty, a
-    call has no bounded interval, or the network has jitter or failures; also, on a network from probes, if the calls
-    have too many transfers.
+    With kernel times it is `gpu_interval`, unless the range of a compiled program is known. Otherwise there is none if
+    the computations were fitted to a measured step, the network has jitter, failures or no known uncertainty, a call
+    has no bounded interval or, on a network from probes, the calls have too many transfers.
     """
     simulation, rates, step_s = prediction.simulation, prediction.computing.rates, prediction.mean.step_s
     if isinstance(rates, Gpu) and not prediction.computing.is_fitted:
@@ -96,7 +95,7 @@ def with_step_interval(prediction: TracePrediction) -> TracePrediction:
 def gpu_interval(within: tuple[float, float], step_s: float, fast_s: float, slow_s: float) -> Estimate:
     """Return the interval of a step from `within` of the GPU's file and the step at both ends of the NICs' rates.
 
-    Both are taken to be independent: their half-widths, of logarithms, add in quadrature around the middle of `within`.
+    Both are taken as independent: half-widths of logarithms add in quadrature around the middle of `within`.
     """
     low, high = within
     if fast_s == slow_s:
@@ -119,7 +118,7 @@ def _relative_interval(simulation: StepSimulation) -> Estimate | None:
 
 
 def _from_logs(counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) -> Estimate | None:
-    """Return the mean interval of the calls, weighted by their times."""
+    """Return the mean interval, weighted by time."""
     intervals = [groups[call.group].relative_interval(call) for call in counts]
     known = [interval for interval in intervals if interval is not None]
     if len(known) < len(intervals):
