@@ -2,6 +2,7 @@
 
 import atexit
 import faulthandler
+import gc
 import os
 import signal
 import subprocess
@@ -139,6 +140,7 @@ class Leaving:
             raise ZeroDivisionError("a program's own error")
         if self.how == "os._exit":
             os._exit(self.code)
+        gc.unfreeze()  # the end of an interpreter looks at all objects
         if self.how == "destroy":
             import torch.distributed as dist
 
@@ -241,6 +243,7 @@ def forget_signals() -> None:
 def be_a_program(program: Callable[..., object], *arguments: Any) -> NoReturn:
     """Do as a program of its own does, with signals as by default, but end at once: without an interpreter's end."""
     faulthandler.unregister(signal.SIGUSR1)
+    gc.unfreeze()
     forget_signals()
     code = 1
     try:

@@ -84,9 +84,3 @@ def test_a_wrong_option_of_the_benchmark_is_one_line(tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert result.stderr.startswith("ringsim: algorithm 'nope': all_reduce has ring, ")
     assert not output.exists()
-
-
-def test_the_benchmark_s_help_is_shown_once(capfd: pytest.CaptureFixture[str]) -> None:
-    """And not by each rank, nor is anything measured."""
-    assert main(["measure", "--", "--help"], standalone_mode=False) is None
-    assert capfd.readouterr().out.count("Usage: benchmark [OPTIONS]") == 1

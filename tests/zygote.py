@@ -6,6 +6,7 @@ interpreter ends as that of any program does: what goes wrong there is a fault a
 """
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -107,6 +108,8 @@ def main() -> None:
     from tests.forked import do_tasks
 
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # else a forked process that looks for garbage copies the pages of all objects, which takes a second
     control = Connection(int(sys.argv[1]))
     current_process().authkey = control.recv_bytes()  # without it the two could not send each other tensors
     tasks = Zygote(control).serve()

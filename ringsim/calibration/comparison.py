@@ -33,7 +33,7 @@ class ComparedCell(OpenRecord, frozen=True, kw_only=True):
     """A measured collective and its prediction, if any: a cell of compare.json.
 
     predicted_low_s, predicted_high_s: interval of the measured time. error: predicted over measured, less 1.
-    spread: 10th to 90th percentile of the measured times, over the median.
+    spread: from the 10th to the 90th percentile, over the median.
     """
 
     collective: values.Name
@@ -52,12 +52,11 @@ class ComparedCell(OpenRecord, frozen=True, kw_only=True):
 
     @property
     def busbw_bytes_per_s(self) -> float:
-        """Defined by nccl-tests."""
         return busbw_factor(self.collective, self.num_ranks) * self.size_bytes / self.measured_s
 
 
 class ComparedCells(OpenRecord, frozen=True):
-    """The contents of compare.json, which may have more keys. network: its name. summary: see `Comparison.summary`."""
+    """The contents of compare.json; summary: see `Comparison.summary`."""
 
     network: values.Text
     cells: tuple[ComparedCell, ...]
@@ -67,10 +66,9 @@ class ComparedCells(OpenRecord, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ComparedCase:
-    """A measured case and its prediction; error and spread as in `ComparedCell`.
+    """A measured case and its prediction, as in `ComparedCell`.
 
-    how: algorithm and protocol of the prediction, or the reason why there is none.
-    interval: of the measured time, see `intervals`; None if not known.
+    how: algorithm and protocol of the prediction, or why there is none.
     """
 
     case: Timing
@@ -117,7 +115,7 @@ class Comparison:
         return f"Comparison({self.network}, {plural(len(self.cases), 'case')}{median})"
 
     def logs(self) -> list[str]:
-        """Return the log of each case, or "" for all if no two logs share a case."""
+        """Return the log of each case; "" if no two logs share a case."""
         named = bool(repeated(compared.case for compared in self.cases))
         return [compared.case.file_name if named else "" for compared in self.cases]
 
@@ -139,7 +137,7 @@ class Comparison:
         return [case for case in self.cases if case.predicted_s is not None and not case.used_in_calibration]
 
     def summary(self) -> list[dict[str, Any]]:
-        """Return the number of cases, and median and p95 of |error|, by size class, held-out cases first.
+        """Return the median and p95 of |error| by size class, held-out cases first.
 
         inside: share of the measured times in their intervals; None without intervals.
         """
@@ -163,15 +161,14 @@ class Comparison:
 
 
 def compare(measurements: Measurements, cluster: Network, trusted: Collection[str] = ()) -> Comparison:
-    """Compare the collectives of `measurements` with simulations of the schedules that were executed.
+    """Compare the collectives of `measurements` with simulations of the executed schedules.
 
     trusted: algorithms of Python files that may be run, see `build_recorded`; others are not predicted.
 
     Raises ValueError for too many ranks for the network, for wrong results, and without collectives.
 
         >>> from ringsim import Measurements, compare, load_network
-        >>> comparison = compare(Measurements.load("measured.json"), load_network("mine.toml"))  # doctest: +SKIP
-        >>> [(case.case.call.size_bytes, case.error) for case in comparison.cases]  # doctest: +SKIP
+        >>> compare(Measurements.load("measured.json"), load_network("mine.toml")).summary()  # doctest: +SKIP
     """
     cases = cases_of_measurements(measurements, num_hosts(measurements), "measurements")
     return compare_measurements(cases, cluster, trusted)
@@ -198,9 +195,9 @@ def compare_measurements(
     trusted: Collection[str] = (),
     on_progress: Callable[[int], object] = lambda _: None,
 ) -> Comparison:
-    """Compare cases of a measurements file with simulations of the schedules that were executed.
+    """Compare cases of a measurements file as `compare` does.
 
-    trusted: as in `compare`. on_progress: is called with the number of cases simulated since its last call.
+    on_progress: called with the number of cases since its last call.
 
     Raises ValueError for too many ranks for the network, and without collectives.
     """
@@ -222,9 +219,9 @@ def compare_measurements(
 
 
 def _simulation(case: Timing, cluster: Network, trusted: Collection[str]) -> tuple[Callable[[Network], float], str]:
-    """Return a function from a network to the simulated seconds of the case, and the prediction's name.
+    """Return a function from a network to simulated seconds, and the prediction's name.
 
-    Raises ValueError or OSError with the reason if there is no prediction.
+    Raises ValueError or OSError if there is none.
     """
     if case.algorithm in WITHOUT_SCHEDULE:
         raise ValueError(WITHOUT_SCHEDULE[case.algorithm])
@@ -247,9 +244,9 @@ def _simulation(case: Timing, cluster: Network, trusted: Collection[str]) -> tup
 
 
 def executed_over(library: Library, network: Network, transport: str, size_bytes: int) -> Library:
-    """Return the library as it executed repeated calls of one tensor over a transport.
+    """Return the library for repeated calls of one tensor over a transport.
 
-    Raises ValueError if shared memory was used and the network, unless uniform, does not describe it.
+    Raises ValueError if it is shared memory, and the network, unless uniform, does not describe it.
     """
     if transport == SHARED_MEMORY and network.shared_memory is None and network.message_costs is None:
         raise ValueError("it used shared memory, which the network file does not describe")
@@ -275,7 +272,7 @@ RECORD_NOTE = (
 class ComparedRun:
     """A predicted and a measured run: row i of both timelines is the same transfer, in the order of the record.
 
-    In `measured`, all times of a transfer but its start are that of its application, see `RECORD_NOTE`.
+    In `measured`, all times of a transfer but its start are that of its application.
     """
 
     run: RecordedRun
@@ -295,12 +292,10 @@ class ComparedRun:
 
 
 def compare_run(run: RecordedRun, network: Network, trusted: Collection[str] = ()) -> ComparedRun:
-    """Simulate the recorded schedule over the transport of the run; all ranks begin at 0.
+    """Simulate the recorded schedule over the transport of the run; all ranks begin at 0. trusted: as in `compare`.
 
-    trusted: as in `compare`.
-
-    Raises ValueError, naming the run, if the schedule is unknown here, differs from the recorded transfers, or does not
-    end on this network.
+    Raises ValueError if the schedule is unknown here, differs from the recorded transfers, or does not end on this
+    network.
     """
     try:
         schedule = build_recorded(run.collective, run.algorithm, run.num_ranks, run.size_bytes, trusted)
@@ -330,10 +325,7 @@ def compare_run(run: RecordedRun, network: Network, trusted: Collection[str] = (
 
 
 def issued_s(schedule: Schedule, timeline: Timeline) -> Seconds:
-    """Return the seconds at which each sender can issue its transfer: (num_transfers,).
-
-    These follow from rules 1 and 2 of the execution; the transfer may then wait for its link.
-    """
+    """Return the (num_transfers,) seconds at which senders can issue transfers, by rules 1 and 2 of the execution."""
     ready = np.append(timeline.applied_s, 0.0)[dependencies(schedule, in_order=OURS.runtime.in_order).data_dependency]
     latest: dict[tuple[int, int], float] = {}
     for row, pair in enumerate(zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)):

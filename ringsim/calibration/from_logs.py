@@ -1,12 +1,11 @@
 """`calibrate_logs`: fit a `Network` with the library's protocols to the logs of a cluster.
 
-The fit finds the most likely `log_parameters` of `nccl_model`, given times and priors. Parameters that the logs cannot
-separate, such as the start and the hops, keep NCCL's ratio; therefore the log of one number of hosts gives a network
-for others.
+The fit finds the most likely `log_parameters` of `nccl_model`. Parameters that the logs cannot separate, such as the
+start and the hops, keep NCCL's ratio; therefore the log of one number of hosts gives a network for others.
 
-`with_ring_steps`: NCCL chooses protocol and chunk size of a ring across hosts by the bytes per rank, not by speed.
-Steps and bends in its times, which start, latency and bandwidth cannot express, therefore occur at the same bytes per
-rank on more hosts. This holds neither within a host nor for trees.
+`with_ring_steps`: NCCL chooses protocol and chunk size of a ring across hosts by the bytes per rank. Steps and bends in
+its times, which start, latency and bandwidth cannot express, therefore occur at the same bytes per rank on more hosts.
+This holds neither within a host nor for trees.
 """
 
 import math
@@ -36,7 +35,7 @@ _UNDECIDED = 4.0  # of a cost: an optimum less likely by a factor below e square
 
 @dataclass(frozen=True, slots=True)
 class LogFit:
-    """A network, the cases it was fitted to, and their relative errors."""
+    """A fitted network, its cases, and their relative errors."""
 
     cluster: Network
     parameters: tuple[FittedParameter, ...]
@@ -57,13 +56,11 @@ class LogFit:
 def calibrate_logs(cases: Sequence[Timing], name: str, nics: Nics | None = None) -> LogFit:
     """Fit a network to all cases that have a formula.
 
-    nics: of each host, if known. Their bandwidth is a prior: the times of several hosts show the share that is reached,
-    and latencies need not explain the rest.
+    nics: of each host, if known. Their bandwidth is a prior: the times of several hosts show the share that is reached.
     Raises ValueError if too little was measured.
 
-        >>> from pathlib import Path
         >>> from ringsim import calibrate_logs, cases_of_tables, read_logs
-        >>> fit = calibrate_logs(cases_of_tables(read_logs([Path("nccl-tests.log")])), "mine")  # doctest: +SKIP
+        >>> fit = calibrate_logs(cases_of_tables(read_logs(["nccl-tests.log"])), "mine")  # doctest: +SKIP
     """
     used = [case for case in cases if not case.call.why_unknown]
     if len({(case.call.collective, case.call.size_bytes, case.call.num_ranks) for case in used}) < 3:
@@ -84,7 +81,7 @@ def calibrate_logs(cases: Sequence[Timing], name: str, nics: Nics | None = None)
 
 
 def _each_log_alone(cases: Sequence[Timing]) -> Iterator[list[Timing]]:
-    """For each log that others repeat, yield all cases without their repetitions in other logs."""
+    """For each log that others repeat, yield all cases but its repetitions in other logs."""
     groups = repeated(cases)
     for file in sorted({case.file for some in groups for case in some}):
         others = {id(case) for some in groups if file in {case.file for case in some} for case in some}
@@ -92,9 +89,9 @@ def _each_log_alone(cases: Sequence[Timing]) -> Iterator[list[Timing]]:
 
 
 class _Fitted(NamedTuple):
-    """A posterior under an assumption.
+    """A posterior under an assumption; others: optima from other starts.
 
-    depends: (num_times, num_parameters), whether the time depends on the parameter. others: optima from other starts.
+    depends: (num_times, num_parameters), whether the time depends on the parameter.
     """
 
     layout: LogParameters
@@ -107,8 +104,8 @@ class _Fitted(NamedTuple):
 def _fit(layout: LogParameters, cases: Sequence[Timing]) -> _Fitted:
     """Fit the parameters on which a time depends, and hold the others at NCCL's values.
 
-    A time also depends on a parameter if NCCL's value of it would make another protocol the fastest: small changes then
-    have no effect, yet the time excludes that value.
+    A time may also exclude NCCL's value, which would make another protocol the fastest, though small changes have no
+    effect.
     """
     calls = CallColumns.from_calls([case.call for case in cases])
     log_times = np.log([case.calibrated_s for case in cases])
@@ -175,7 +172,7 @@ def _cluster(name: str, fitted: _Fitted, cases: Sequence[Timing]) -> Network:
 
 
 def calibrated_cells(cases: Sequence[Timing]) -> tuple[CalibratedCells, ...]:
-    """Return the cases without their times, grouped by all but the size."""
+    """Return the cases without times, grouped by all but the size."""
     alike: dict[tuple[str, str, int, int], list[Timing]] = {}
     for case in cases:
         alike.setdefault(case.group, []).append(case)
@@ -187,10 +184,7 @@ def calibrated_cells(cases: Sequence[Timing]) -> tuple[CalibratedCells, ...]:
 
 
 def _parameters(fitted: _Fitted, modes: Sequence[Floats], cases: Sequence[Timing]) -> tuple[FittedParameter, ...]:
-    """Return the parameters that the times determine or predictions use.
-
-    modes: other optima, of single logs or nearly as likely; every interval contains them.
-    """
+    """Return the parameters that the times determine or predictions use; every interval contains the `modes`."""
     posterior, parameters = fitted.posterior, []
     for index, name in enumerate(fitted.layout.names):
         mode, deviation = posterior.mode[index], posterior.deviation[index]
@@ -211,8 +205,8 @@ SHORTEST = 1.5  # times the start: shorter times tell little of steps
 def with_ring_steps(cluster: Network, cases: Sequence[Timing]) -> Network:
     """Return `cluster` with the ring steps of the shape with most hosts, then with most ranks per host.
 
-    Shapes with too few sizes are skipped; sizes outside a shape's range come from fewer hosts. Rings are collectives
-    without another algorithm, and collectives for which `cluster` chooses a ring.
+    Shapes with too few sizes are skipped; sizes outside a shape's range come from fewer hosts. Rings are the
+    collectives for which `cluster` chooses one.
     """
     across = [case for case in cases if case.call.num_nodes > 1 and _may_be_ring(case)]
     if not across:
@@ -241,7 +235,7 @@ def with_ring_steps(cluster: Network, cases: Sequence[Timing]) -> Network:
 
 
 def _nondecreasing(seconds: Mapping[int, Sequence[float]]) -> dict[int, float]:
-    """Return a non-decreasing step time for each message size, close to the measurements.
+    """Return a non-decreasing step time for each message size.
 
     Isotonic regression of the logarithms by least absolute deviations (pool adjacent violators): one disturbed time
     does not raise the others.

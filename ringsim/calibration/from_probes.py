@@ -1,7 +1,6 @@
 """`calibrate`: fit a `Network` with parameter intervals to the probes of a measurements file.
 
-The intervals come from a bootstrap over each probe's blocks: they show the scatter of repeated runs, not the error
-of the model.
+The intervals come from a bootstrap over each probe's blocks: they show the scatter of runs, not the error of the model.
 """
 
 import math
@@ -41,9 +40,9 @@ class ProbeModel(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProbeFit:
-    """A network fitted to probes, with an interval for each parameter.
+    """A network fitted to probes.
 
-    parameters: in SI units; the interval holds the share `SURE` of the bootstrap's fits.
+    parameters: in SI units; an interval holds the share `SURE` of the bootstrap's fits.
     probes: the kinds of probes behind each parameter. residuals: predicted over measured, less 1, of each shift with
     one message in flight. draws: the networks of the bootstrap.
     """
@@ -97,8 +96,7 @@ def calibrate(
 ) -> ProbeFit:
     """Fit a network to the probes of `measurements`; its collectives are not used.
 
-    model: None: chosen by the recorded hosts of the ranks.
-    file: name of the source in the network file.
+    model: None: `fitting_model`. file: name of the source in the network file.
 
     Raises ValueError for too few probes.
 
@@ -127,7 +125,7 @@ def calibrate(
 
 
 def num_hosts(measurements: Measurements) -> int:
-    """Return the recorded number of hosts, else --nnodes of the recorded command, else 1."""
+    """Return the recorded number of hosts, else --nnodes of the command, else 1."""
     if rank_hosts := RankHosts.from_measurements(measurements):
         return rank_hosts.num_hosts
     match = re.search(r"--nnodes[ =]([1-9][0-9]{0,5})\b", str(measurements.provenance.get("command", "")))
@@ -172,16 +170,13 @@ def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> 
 
 
 def _values(cluster: Network, model: ProbeModel) -> dict[str, float]:
-    """Return the model's parameters; rates of shared memory are for messages that fill a slot."""
+    """Return the parameters; rates of shared memory are for messages that fill a slot."""
     numbers = quantities(cluster.spec)
     return {name: numbers[name] for name in (*_PROBES[model], *_SHARED_MEMORY_PROBES) if name in numbers}
 
 
 def probe_calibration(file: str, cluster: Network, draws: Sequence[Network], measurements: Measurements) -> Calibration:
-    """Return the calibration to write to the network file.
-
-    draws: bootstrap fits; the first `NUM_DRAWS` are kept.
-    """
+    """Return the calibration for the network file, with the first `NUM_DRAWS` of the draws."""
     fitted = quantities(cluster.spec)
     drawn = [quantities(draw.spec) for draw in draws[:NUM_DRAWS]]
     names = list(fitted)
@@ -199,7 +194,7 @@ def probe_calibration(file: str, cluster: Network, draws: Sequence[Network], mea
 
 
 def _log_ratio(drawn: float | None, fitted: float) -> float:
-    """Return 0 if a value means no cost or no limit: other parameters then compensate for it."""
+    """Return 0 if a value means no cost or no limit, since other parameters compensate for it."""
     return math.log(drawn / fitted) if drawn and fitted and math.isfinite(drawn) and math.isfinite(fitted) else 0.0
 
 
@@ -215,10 +210,7 @@ def _noises(cluster: Network, measurements: Measurements) -> tuple[float, float]
 
 
 def _message_probes(measurements: Measurements, is_shared: bool) -> Iterator[tuple[Probe, Callable[[Network], float]]]:
-    """Yield the probes of rounds of messages, and functions from a network to simulated seconds.
-
-    is_shared: whether the network describes shared memory.
-    """
+    """Yield the probes of rounds of messages, and functions from a network to simulated seconds."""
     num_ranks = measurements.num_ranks
     for probe in measurements.probes_of("shift", in_flight=1):
         yield probe, partial(shift_s, num_ranks=num_ranks, size_bytes=probe.size_bytes)
@@ -235,9 +227,9 @@ TOO_WIDE = MISFIT
 
 
 def with_interval(fit: ProbeFit, predict: Callable[[Network], float], num_draws: int | None = None) -> Estimate:
-    """Return a prediction for the fitted network, with its interval, see `SURE`, over the bootstrap's networks.
+    """Return a prediction for the fitted network, with its interval (see `SURE`) over the bootstrap's networks.
 
-    num_draws: limit of the networks used, for slow predictions.
+    num_draws: limit of these networks, for slow predictions.
     """
     times = [predict(draw) for draw in fit.draws[:num_draws]]
     time_s = predict(fit.cluster)
@@ -247,10 +239,7 @@ def with_interval(fit: ProbeFit, predict: Callable[[Network], float], num_draws:
 
 @dataclass(frozen=True, slots=True)
 class ProbeNoise:
-    """The effect of the probes' noise on a predicted round of a ring.
-
-    probe: the one whose round varies most. predicted: that round.
-    """
+    """The effect of a probe's noise on its predicted round of a ring."""
 
     probe: Probe
     predicted: Estimate
@@ -269,7 +258,7 @@ class ProbeNoise:
 
 
 def probe_noise(measurements: Measurements, fit: ProbeFit) -> ProbeNoise | None:
-    """Return the larger noise of the shortest (latency) and longest (bandwidth) message; None without messages."""
+    """Return the larger noise of the shortest and the longest message; None without messages."""
     probes = measurements.probes_of("shift", in_flight=1)
     if not probes or measurements.num_ranks == 1:
         return None

@@ -22,9 +22,8 @@ _NEAR, _MOST_ROUNDS = 1e-4, 50  # of a time to be met, and how often the latency
 def calibrate_uniform(measurements: Measurements) -> Network:
     """Return the uniform network that reproduces the probes.
 
-    One message in a shift takes alpha + m/B, with alpha = latency + overhead, and one addition m/R: lines through the
-    medians over the sizes by least squares of relative errors. Each further message in flight at the smallest size
-    costs one overhead more.
+    A message in a shift takes latency + overhead + m/B, and an addition m/R; both are fitted to the medians by least
+    squares of relative errors. Each further message in flight costs one overhead more.
 
     With one rank the network is free. Raises ValueError for missing probes.
     """
@@ -62,9 +61,8 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Network:
     """Return the host that reproduces the elapsed times and the CPU times of the probes.
 
     A message occupies cores for `a + b m`, half at each end: a is overhead, b copying. An addition takes m/R. These are
-    fitted to CPU times, which hardly depend on other load; if ranks outnumber cores, a is at least the time of a
-    further message in flight (`_core_s`). The remaining elapsed time of the smallest message is latency, that of the
-    largest is due to memory.
+    fitted to CPU times, which hardly depend on other load; a is at least `_core_s`. The remaining elapsed time of the
+    smallest message is latency, that of the largest is due to memory.
 
     Raises ValueError for missing probes.
     """
@@ -81,7 +79,7 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Network:
 
 
 def processor_of(measurements: Measurements, num_cores: int) -> Processor:
-    """Return the CPU costs of messages, additions and calls. num_cores: shared by all ranks.
+    """Return the CPU costs of messages, additions and calls, of ranks that share `num_cores`.
 
     Raises ValueError for missing probes.
     """
@@ -113,10 +111,9 @@ def processor_of(measurements: Measurements, num_cores: int) -> Processor:
 
 
 def _core_s(measurements: Measurements, num_cores: int) -> float:
-    """Return the time for which a message keeps a core from others if ranks outnumber cores; else 0.
+    """Return the time for which a further message in flight keeps a core from others; 0 unless ranks outnumber cores.
 
-    A further message in flight takes more than the CPU time of its threads, since a core idles until a thread woken by
-    another core runs. It takes at most the time of a message alone.
+    It is more than the CPU time of its threads, since a core idles until a thread woken by another core runs.
     """
     one, *_ = measurements.probes_of("shift", in_flight=1)
     several = [p for p in measurements.probes_of("shift") if p.in_flight > 1 and p.size_bytes == one.size_bytes]
@@ -126,7 +123,7 @@ def _core_s(measurements: Measurements, num_cores: int) -> float:
 
 
 def _with_memory_bandwidth(cluster: Network, num_ranks: int, elapsed: list[Probe]) -> Network:
-    """Return `cluster`, if it is too fast, with the memory bandwidth that explains the longest message."""
+    """Return `cluster` with the memory bandwidth that explains the longest message, if it is too fast."""
     smallest, largest, host = elapsed[0], elapsed[-1], cluster.spec.host
     if shift_s(cluster, num_ranks, largest.size_bytes) >= EXPLAINED * largest.median_s:
         return cluster
@@ -144,11 +141,10 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
 
     links_alike: assume equal links between hosts and free links within them, for measurements without pings.
 
-    The costs on the cores are those of `calibrate_host`. Bandwidth is the rate of long messages in a shift, which uses
-    both directions at once; if pings show different rates, it is that of the slowest link, and other links are faster
-    in proportion. The remaining time of the smallest message is latency. Burst sizes follow from shifts after a pause.
-    Namespaces or containers of one machine share its cores if they have one rank each; otherwise they get equal parts,
-    if possible.
+    Latency and the costs on the cores are as in `calibrate_host`. Bandwidth is the rate of long messages in a shift,
+    which uses both directions at once; if pings show different rates, it is that of the slowest link, and other links
+    are faster in proportion. Namespaces or containers of one machine share its cores if they have one rank each;
+    otherwise they get equal parts, if possible.
 
     Raises ValueError for missing probes, and for hosts with different numbers of ranks.
     """
@@ -216,7 +212,7 @@ def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
 
 
 def _slope(probes: Sequence[Probe], least: int = 0) -> float:
-    """Return the bytes per second of messages of at least `least` bytes; of all if none is that long."""
+    """Return the bytes per second of messages of at least `least` bytes; of all without such messages."""
     probes = [probe for probe in probes if probe.size_bytes >= least] or probes
     if len({probe.size_bytes for probe in probes}) < 2:
         raise ValueError("the measurements have too few sizes of messages: at least two; measure larger ones")
@@ -227,7 +223,7 @@ def _slope(probes: Sequence[Probe], least: int = 0) -> float:
 def _with_latency(cluster: Network, num_ranks: int, smallest: Probe) -> Network:
     """Return `cluster` with the latency that explains the smallest shift.
 
-    If ranks share cores, part of the latency overlaps with other work; it then exceeds the missing time.
+    If ranks share cores, it exceeds the missing time, since part of it overlaps with other work.
     """
     latency_s = 0.0
     for _ in range(_MOST_ROUNDS):
@@ -244,8 +240,7 @@ def _with_burst(cluster: Network, measurements: Measurements) -> Network:
     """Return `cluster` with the burst size that explains shifts after a pause, if a pause has an effect.
 
     The burst is the link's bytes in the time that the pause saves, less that of the smallest shift, since pausing ranks
-    also fall asleep. The fit uses the shortest message of more than twice its burst: a shorter one may fit into the
-    burst, and a longer one tells little of it.
+    also fall asleep. The fit uses the shortest message of more than twice its burst: a longer one tells little of it.
     """
     probes = measurements.probes_of("shift", warmth="rested")
     busy_s = {probe.size_bytes: probe.median_s for probe in measurements.probes_of("shift", in_flight=1)}
@@ -275,7 +270,7 @@ LATE = 2.0  # times the median
 
 
 def with_late_calls(cluster: Network, measurements: Measurements) -> Network:
-    """Return `cluster` with the late calls among the probed calls after a computation."""
+    """Return `cluster` with the share and the delay of late calls among those after a computation."""
     over_gloo, num_ranks = OURS.over("gloo"), measurements.num_ranks
     through_memory = measurements.probes_of("call", warmth="async", transport="shm")
     in_thread = through_memory or measurements.probes_of("call", warmth="async")
@@ -297,9 +292,7 @@ def with_late_calls(cluster: Network, measurements: Measurements) -> Network:
 def _late(
     num_ranks: int, calls: Sequence[Probe], network: Network, library: Library, prefix: str = ""
 ) -> dict[str, Any]:
-    """Return the share of the first probe's calls above twice their median, and their mean excess.
-
-    prefix: of both fields; async_: of calls in another thread.
+    """Return the share of the first probe's calls above LATE times their median, and their mean excess.
 
     The excess is limited so that simulated calls do not exceed the mean: if ranks outnumber cores, the probes of
     messages already contain waits.
@@ -326,10 +319,10 @@ _NO_COST = 1e12  # bytes a second, where the probes show no cost
 def shared_memory_of(measurements: Measurements, cluster: Network) -> SharedMemory | None:
     """Return the costs of shared memory; None without its probes.
 
-    "shm/copy" and "shm/add": ranks send chunks that are not forwarded, so no rank waits. The smallest chunks give the
-    overheads; larger ones take two copies, or a copy and an addition. "shm/shift": ranks forward sums; a message takes
-    an addition into another place, and the first a copy. Its smallest message also takes the latency, and in "shm/call"
-    the cost of a call. Ranks that outnumber cores take turns.
+    In "shm/copy" and "shm/add" no rank waits: the smallest chunks give the overheads, and larger ones take two copies,
+    or a copy and an addition. In "shm/shift" a message takes an addition into another place, and the first a copy; its
+    smallest message also takes the latency, and in "shm/call" the cost of a call. Ranks that outnumber cores take
+    turns.
     """
     copies, shifts, calls = (measurements.probes_of(kind, transport="shm") for kind in ("copy", "shift", "call"))
     if not (copies and shifts):
@@ -362,7 +355,7 @@ def _memory_rates(measurements: Measurements, waiting: float) -> tuple[MemoryRat
 
 
 def _bytes_per_s(measurements: Measurements, warmth: str, waiting: float) -> list[tuple[float, ...]]:
-    """Return for each size the bytes per second that a core copies, adds, and adds into another place.
+    """Return the bytes per second that a core copies, adds, and adds into another place, by size.
 
     Raises ValueError if probes of a size are missing.
     """

@@ -1,7 +1,7 @@
 """`LogParameters`: the parameters of a fit to logs, and their priors; `fit` finds their posterior.
 
-Priors are NCCL's own model (version 2.30, src/graph/tuning.cc): its latencies and shares of the bandwidth, each within
-a factor. Bandwidths of links and NICs come from the times alone.
+Priors are the latencies and shares of the bandwidth in NCCL's own model (version 2.30, src/graph/tuning.cc), each
+within a factor. Bandwidths of links and NICs come from the times alone.
 """
 
 import math
@@ -40,7 +40,7 @@ _LATENCIES, _BANDWIDTHS = 1.0, math.log(2)  # offsets of further starting points
 
 
 class Assumption(NamedTuple):
-    """Facts about a cluster that are not fitted; the likeliest combination is chosen.
+    """Facts that are not fitted; the likeliest combination is chosen.
 
     num_nics: of a host; 0: one per rank. two_host_passes: as in `Tuning`. adds: whether switches reduce.
     """
@@ -51,7 +51,7 @@ class Assumption(NamedTuple):
 
 
 def assumptions(cases: Sequence[Timing], nics: Nics | None) -> list[Assumption]:
-    """Return all assumptions that the cases can tell apart, the default first: a NIC per rank.
+    """Return all assumptions that the cases can tell apart, the default first.
 
     Only a ring in addition to an all_reduce separates fast algorithms from fast links.
     """
@@ -105,7 +105,7 @@ class LogParameters:
         return float((calls.size / used / np.exp(log_times))[where].max()) if where.any() else 1e9
 
     def rates(self, logarithms: Floats) -> Rates:
-        """Return the rates for these parameters; shares of a bandwidth are at most 1."""
+        """Return the rates; shares of a bandwidth are at most 1."""
         values = np.exp(logarithms).tolist()
         link, nic = values[:2]
         last = dict(zip(OF_THE_LIBRARY, values[-len(OF_THE_LIBRARY) :], strict=True))
@@ -172,7 +172,7 @@ def fit(
     """Return the mode of the posterior near `start` (Levenberg-Marquardt), and its width there (Laplace).
 
     noise: standard deviation of the logarithm of a time; larger residuals widen the posterior.
-    held: (num_parameters,), parameters that stay at the prior and keep their deviations.
+    held: (num_parameters,), those that keep prior and deviation.
     """
     mode, belief = np.where(held, prior, start), 1 / prior_deviation**2
     weight = np.where(held, _HELD, belief)
@@ -215,7 +215,7 @@ def _around(model: Model, at: Floats, log_times: Floats, noise: float) -> tuple[
 def _descend(
     cost: Callable[[Floats], float], at: Floats, gradient: Floats, curvature: Floats, damping: float, least: float
 ) -> tuple[Floats | None, float, float]:
-    """Return a step that lowers the cost, its cost, and the next damping; None without such a step."""
+    """Return a step that lowers the cost, or None, the cost after it, and the next damping."""
     while damping < _GIVE_UP:
         step: Floats = np.asarray(
             np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient), np.float64

@@ -18,7 +18,7 @@ def shift_s(
 ) -> float:
     """Return the simulated seconds of a round in which every rank sends `size_bytes` to its right neighbour.
 
-    runtime: as in `simulate`. rested: after a pause instead of another round.
+    rested: after a pause instead of another round.
     """
     step = ring_all_gather(num_ranks).steps[0]
     predict = predict_time if rested else predict_repeated
@@ -39,9 +39,9 @@ def _round(num_ranks: int, src: Ints, dst: Ints) -> Schedule:
 
 
 def longer_s(measurements: Measurements, warmth: str, than: str, **kind: Any) -> float | None:
-    """Return the additional time of a call of one warmth, such as cold, compared with another; None without probes.
+    """Return the additional time of a call of one warmth compared with another; None without probes.
 
-    A computation evicts the call's code and data from the caches, and its threads sleep. kind: as in `ProbeKind`.
+    kind: as in `ProbeKind`.
     """
     long, short = (measurements.probes_of("call", warmth=one, **kind) for one in (warmth, than))
     return max(long[0].median_s - short[0].median_s, 0.0) if long and short else None

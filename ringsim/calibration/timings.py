@@ -27,13 +27,11 @@ _Rows = list[tuple[LogTable, LogRow]]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """All times of one collective of one size on the same ranks.
+    """All times of one collective of one size on the same ranks; "" or () if not known.
 
-    algorithm: one of `ringsim algorithms`, "dist" and the like; "ring" if nothing else is possible (`_has_ring_alone`);
-    otherwise the benchmark's name.
-    times_s: of each run or iteration, out of place and in place. in_place_s: in place only; empty if not known.
+    algorithm: as in `CollectiveTimes`; of a log "ring" if nothing else is possible, otherwise the benchmark's name.
+    times_s: of each run or iteration, out of place and in place. in_place_s: in place only.
     spread_s: 10th and 90th percentile of times_s, or the benchmark's own figures.
-    device: of each rank; empty if not known.
     transport: "shm" if chunks went through shared memory.
     rows: digests of a log's rows, by which a network file recognises its calibration.
     """
@@ -62,21 +60,20 @@ class Timing:
 
     @property
     def calibrated_s(self) -> float:
-        """The time to fit: in place for all_gather and reduce_scatter, which spares a copy."""
+        """The time to fit: all_gather and reduce_scatter spare a copy in place."""
         spared = self.in_place_s if self.call.collective in RING_TESTS[1:] else ()
         return statistics.median(spared or self.times_s)
 
     @property
     def may_use_switch(self) -> bool:
-        """Whether NCCL may have used switches that reduce, by the GPU's name and NCCL's settings."""
+        """Whether NCCL may have used switches that reduce."""
         return bool(self.call.settings.uses_switch) and _may_hang_on_switch(self.device)
 
 
 @dataclass(frozen=True, slots=True)
 class FittedParameter(Estimate):
-    """A fitted parameter of the network, in SI units.
+    """A fitted parameter in SI units, with its interval, see `SURE`.
 
-    Its interval, see `SURE`, contains the fits to single logs if logs repeat each other.
     seen_in: the cases whose times depend on it; empty: it keeps its prior.
     """
 
@@ -93,10 +90,9 @@ def repeated(cases: Iterable[Timing]) -> list[list[Timing]]:
 
 
 def cases_of_tables(tables: Iterable[LogTable], known: NcclSettings = NOT_KNOWN) -> list[Timing]:
-    """Return a case for each collective, algorithm, size, number of ranks and hosts, and file.
+    """Return a case for each collective, algorithm, size, number of ranks and hosts, and file (settings may differ).
 
     known: settings of NCCL for logs without them.
-    Files stay apart because their settings may differ, see `contradiction_warning`.
     """
     rows_by_case: dict[tuple[Call, str, str], _Rows] = {}
     for table in tables:
@@ -122,7 +118,7 @@ def _may_hang_on_switch(device: str) -> bool:
 
 
 def _has_ring_alone(table: LogTable, settings: NcclSettings) -> bool:
-    """Return whether NCCL can only have used a ring, as far as is known.
+    """Return whether NCCL can only have used a ring.
 
     all_gather and reduce_scatter also have PAT from version 2.23 on between hosts of one GPU, and NVLS within a host
     whose switches reduce. (CollNet needs a plug-in and its own switches.)
@@ -147,15 +143,15 @@ def _case(call: Call, algorithm: str, file: str, rows: _Rows) -> Timing:
 
 
 def _digest(call: Call, row: LogRow) -> str:
-    """Return a short digest of a row, different for another run of the test."""
+    """Return a digest of a row, different for another run of the test."""
     times = [f"{time_s:.9e}" for time_s in row.times_s]
     return hashlib.sha256(" ".join([*map(str, call[:4]), *times]).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def cases_of_measurements(measurements: Measurements, num_nodes: int, file: str) -> list[Timing]:
-    """Return a case for each competitor's times, without the arrival skew if all ranks have one clock.
+    """Return a case for each competitor, without arrival skew if all ranks have one clock.
 
-    Raises ValueError for times of wrong results.
+    Raises ValueError for wrong results.
     """
     rank_hosts = RankHosts.from_measurements(measurements)
     one_clock = rank_hosts is not None and rank_hosts.one_clock

@@ -1,7 +1,6 @@
 """Warnings about a calibration and its predictions: one line each, "" for none. The sentences are in warnings.j2.
 
-Warnings refuse nothing: two runs on a busy cluster may differ as much as TCP and RDMA; both are true then, and the
-intervals are wide.
+Warnings refuse nothing: two runs on a busy cluster may differ as much as TCP and RDMA, and the intervals are then wide.
 """
 
 import math
@@ -25,14 +24,14 @@ _DISTURBED = 0.1
 
 
 def warning_line(name: str, /, **facts: Any) -> str:
-    """Return the line of the macro `name` of warnings.j2 with these facts."""
+    """Return the line of the macro `name` of warnings.j2."""
     filters = {"plural": plural, "rate": format_rate, "size": format_size, "time": format_time}
     template = load_template(Path(__file__).with_name("warnings.j2"), filters, trim_blocks=True)
     return str(getattr(template.module, name)(**facts)).strip().replace("\n", " ")
 
 
 class _Pair(NamedTuple):
-    """Times of the same collective from two logs, or from two runs of one log."""
+    """Times of the same collective from two logs or two runs."""
 
     fast_s: float
     fast: Timing
@@ -59,7 +58,7 @@ def _pairs(cases: Sequence[Timing]) -> Iterator[_Pair]:
 
 
 def contradiction_warning(cases: Iterable[Timing]) -> str:
-    """Warn of the two logs, or one log's runs, whose common timings differ most; a few timings may differ."""
+    """Warn of the two logs, or one log's runs, whose common timings differ most; a few may differ."""
     by_files: dict[tuple[str, ...], list[_Pair]] = {}
     for pair in _pairs(list(cases)):
         by_files.setdefault(pair.files, []).append(pair)
@@ -81,7 +80,7 @@ def contradiction_warning(cases: Iterable[Timing]) -> str:
 
 
 def settings_warning(cluster: Network, calls: Sequence[Call]) -> str:
-    """Warn of NCCL settings that are not followed because the network does not describe what they need."""
+    """Warn of NCCL settings that the network does not describe."""
     unmet = unmet_settings(cluster, calls)
     if not unmet:
         return ""
@@ -150,7 +149,7 @@ def nic_warning(cluster: Network, num_senders: int) -> str:
 
 
 def fabric_warning(cluster: Network, num_hosts: Iterable[int]) -> str:
-    """Warn of numbers of hosts outside those for which the rate of NICs was measured, if it depends on them."""
+    """Warn of numbers of hosts outside the range of the measured `fabric`."""
     known = [point.hosts for point in cluster.spec.fabric]
     others = sorted(number for number in set(num_hosts) - {1} if known and not known[0] <= number <= known[-1])
     return warning_line("other_hosts", name=cluster.name, known=known, others=others) if others else ""

@@ -32,7 +32,7 @@ _SHAPED = re.compile(r"(.+):((?:nodes|ranks-per-node)=.*)")
 
 
 def parse_nics(text: str) -> Nics:
-    """Parse NICs such as 4x200Gbit/s, or 25GB/s for one. Raises ValueError for other text."""
+    """Parse NICs such as 4x200Gbit/s, or 25GB/s for one. Raises ValueError otherwise."""
     count, times, rate = text.rpartition("x")
     num_nics = whole_number(count.strip()) if times else 1
     if not num_nics:
@@ -47,7 +47,7 @@ NICS = Quantity("nics", parse_nics)
 
 
 def _setting(names: Sequence[str]) -> Callable[[str], str]:
-    """Return the parser of an NCCL setting: some of these names, or excluded names after ^."""
+    """Return the parser of an NCCL setting: names, or excluded names after ^."""
 
     def parse(text: str) -> str:
         unknown = [name for name in text.removeprefix("^").split(",") if name.lower() not in names]
@@ -60,7 +60,7 @@ def _setting(names: Sequence[str]) -> Callable[[str], str]:
 
 
 class GivenFile(NamedTuple):
-    """A file, and its hosts and ranks as given by the user."""
+    """A file, and its hosts and ranks by the user."""
 
     path: Path
     shape: LogShape
@@ -84,9 +84,9 @@ class GivenFileType(click.ParamType[GivenFile]):
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """The cases of the files, and the measurements if there are any.
+    """The cases of the files, and the measurements if any.
 
-    read: a line per table of a log with its collective, ranks and hosts. left_out: a line per skipped row.
+    read: a line per table of a log. left_out: a line per skipped row.
     """
 
     cases: tuple[Timing, ...]
@@ -97,7 +97,7 @@ class Timings:
 
     @property
     def readings(self) -> dict[str, list[str]]:
-        """The lines on logs, for JSON; empty for measurements."""
+        """The lines on logs, for JSON."""
         return {"read": list(self.read), "left_out": list(self.left_out)} if self.read else {}
 
     def under_readings(self, text: str) -> str:
@@ -144,8 +144,7 @@ timings_options = together(
 def read_timings(files: Sequence[GivenFile], of_all: LogShape, settings: NcclSettings) -> Timings:
     """Return the timings of measurements or logs, distinguished by their first bytes.
 
-    of_all, settings: defaults for logs without hosts and ranks, or NCCL's settings.
-    Raises ValueError for other or mixed files, OSError if one cannot be read.
+    of_all, settings: for logs without them. Raises ValueError for other or mixed files, OSError for unreadable ones.
     """
     paths, shapes = tuple(given.path for given in files), set(files)
     if len(shapes) > len(set(paths)):

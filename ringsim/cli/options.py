@@ -30,9 +30,9 @@ Decorator = Callable[[Command], Command]
 
 
 def together(name: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
-    """Return the decorator that adds options, and passes the command the object `name` in place of their values.
+    """Return the decorator that adds options, and passes the command `name` in place of their values.
 
-    make: builds the object from the values of its parameters, also of other options.
+    make: builds it from the options that its parameters name, also others.
     """
     wanted = tuple(inspect.signature(make).parameters)
 
@@ -51,25 +51,25 @@ def together(name: str, make: Callable[..., Any], *options: Decorator) -> Decora
 
 
 def is_given(name: str) -> bool:
-    """Return whether the user has given this option to the running command."""
+    """Return whether the user has given this option."""
     return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def refuse_without(name: str, needed: object, needed_name: str) -> None:
-    """Raise click.UsageError if option `name` was given without its required option, whose value is `needed`."""
+    """Raise click.UsageError if `name` was given without the option whose value is `needed`."""
     if needed is None and is_given(name):
         raise click.UsageError(f"--{name} has no effect without --{needed_name}", click.get_current_context())
 
 
 def refuse_together(first: str, *others: str) -> None:
-    """Raise click.UsageError for the first other option given together with `first`."""
+    """Raise click.UsageError for another option given with `first`."""
     for name in filter(is_given, others):
         text = f"--{first} and --{name.replace('_', '-')} exclude each other"
         raise click.UsageError(text, click.get_current_context())
 
 
 class _NumberOfRanks(IntRange):
-    """One number of ranks; the error for several names the commands that accept them."""
+    """A number of ranks; the error for several names the commands that accept them."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and ("," in value or ":" in value):
@@ -100,7 +100,7 @@ def _parse_style(name: str) -> str:
 
 
 def known_algorithms(context: click.Context) -> list[str]:
-    """Return the algorithms of --collective for shell completion."""
+    """Return the algorithms for shell completion."""
     chosen = context.params.get("collective")
     names = [name for collective, name in ALGORITHMS if chosen in (None, collective)]
     return list(dict.fromkeys([*names, LIBRARY]))
@@ -128,20 +128,20 @@ trust_option = option(
 
 
 def collective_option(known: Iterable[Collective] = COLLECTIVES) -> Decorator:
-    """Return the option --collective of a command that accepts these."""
+    """Return the option --collective."""
     help_text = f"Collective that the algorithm performs, one of {', '.join(collective.value for collective in known)}."
     return option("--collective", type=Choice(known), metavar="NAME", default="all_reduce", help=help_text)
 
 
 @dataclass(frozen=True, slots=True)
 class PictureFile:
-    """The file of a picture, or None, and the style."""
+    """The file of a picture, if requested, and its style."""
 
     path: Path | None
     style: str | None = None
 
     def save(self, result: object) -> None:
-        """Draw a result, see `ringsim.plot`, if a picture is requested."""
+        """Draw a result, if requested."""
         if self.path is not None:
             from ringsim.report.plots import save_plot  # noqa: PLC0415  takes most of a second to import
 
@@ -159,7 +159,7 @@ style_option = option(
 def picture_options(
     help_text: str, name: str = "--output", file: click.ParamType[Any] = PICTURE, kind: type[PictureFile] = PictureFile
 ) -> Decorator:
-    """Return the option `name`, also -o if it is --output, and --style; the command gets `picture`."""
+    """Return the option `name` (--output is also -o) and --style; the command gets `picture`."""
 
     def picture(path: Path | None, style: str | None) -> PictureFile:
         refuse_without("style", path, name.strip("-"))
@@ -253,7 +253,7 @@ def _most_ranks() -> int:
 
 
 def say_left_out(network: Network) -> None:
-    """Report parts of a network that a prediction does not include."""
+    """Report parts of the network that a prediction leaves out."""
     if tables := tables_of_library(network):
         name = network.name if network.name in preset_names() else network.place
         say(
@@ -263,7 +263,7 @@ def say_left_out(network: Network) -> None:
 
 
 def say_guesses(network: Network, num_ranks: int) -> None:
-    """Report that a host has, or sends from, more ranks than were measured, or that there are more hosts."""
+    """Report ranks per host, or hosts, beyond the measured ones."""
     per_host = network.spec.ranks_per_host
     nics = nic_warning(network, per_host) if per_host and num_ranks > per_host else ""
     num_hosts = len(network.spec.placed_hosts) or -(-num_ranks // (per_host or num_ranks))

@@ -23,7 +23,7 @@ from ringsim.units import format_time
 class PlannedRun(NamedTuple):
     """A schedule and its network, both from the library's plan if there is one.
 
-    too_large: why the run is not explained, else None; the network is then without the plan's protocol.
+    too_large: why the run is not explained, else None; the network is then not the plan's.
     """
 
     schedule: Schedule
@@ -34,9 +34,9 @@ class PlannedRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A schedule with its ranks in the places of --order, for a tensor of `size` bytes (0: no --size).
+    """A schedule with its ranks in the places of --order; size: 0: no --size.
 
-    algorithm: --algorithm; if it is None or LIBRARY, `plan` returns the choice of the network's library.
+    algorithm: None or LIBRARY: `plan` returns the choice of the network's library.
     """
 
     schedule: Schedule
@@ -55,7 +55,7 @@ class Selection:
         *,
         library: bool = False,
     ) -> "Selection":
-        """Return the selection of the options. A file determines the collective, unless --collective is given.
+        """Return the selection of the options; a file determines the collective without --collective.
 
         library: whether LIBRARY may be selected; until `plan`, the schedule is the default of other networks.
         """
@@ -75,9 +75,9 @@ class Selection:
         return replace(self, schedule=schedule, algorithm=algorithm)
 
     def plan(self, network: Network, runtime: Runtime = RULE) -> Plan | None:
-        """Return the library's plan for the schedule; None for one rank, or without a library.
+        """Return the library's plan; None for one rank, or without a library.
 
-        Raises ValueError if the library's choice is unknown, and for a network on which messages take no time.
+        Raises ValueError for an unknown choice, and for a network on which messages take no time.
         """
         num_ranks, collective = self.schedule.num_ranks, self.schedule.collective
         network.require_priced(num_ranks)
@@ -92,17 +92,14 @@ class Selection:
         return chosen
 
     def planned(self, network: Network, runtime: Runtime = RULE) -> PlannedRun:
-        """Return the run to simulate, by the library's plan if there is one. Raises the ValueErrors of `plan`."""
+        """Return the run to simulate. Raises ValueError as `plan` does."""
         plan = self.plan(network, runtime)
         schedule = plan.schedule if plan else self.schedule
         too_large = why_not_explained(schedule) or (plan.why_by_formula(runtime) if plan else None)
         return PlannedRun(schedule, plan.network if plan and not too_large else network, plan, too_large)
 
     def drawn(self, network: Network) -> tuple[Schedule, Network]:
-        """Return the schedule of a picture, and the network with its library's protocol, if any.
-
-        A line on stderr names the protocol, and the omitted start.
-        """
+        """Return schedule and network of a picture; a line on stderr names the protocol and the omitted start."""
         plan = self.plan(network)
         if plan is None:
             return self.schedule, network

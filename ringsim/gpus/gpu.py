@@ -31,7 +31,6 @@ class Products(_Table, frozen=True):
     share: of the peak rate, within a tile.
     depth: further columns of the left matrix that the begin and the end of a tile cost.
     traffic: a tile of a rows and b columns is slower by traffic * (1 / a + 1 / b), as it reads more per operation.
-    start_s: of a kernel.
     """
 
     share: _Share
@@ -92,7 +91,7 @@ class Attentions(_Table, frozen=True):
 class KernelCosts(_Table, frozen=True):
     """Properties of all kernels.
 
-    memory_share: of the memory's bandwidth, reached by large kernels. gap_s: between two kernels of a stream.
+    memory_share: of the bandwidth. gap_s: between two kernels of a stream.
     clock: in a step whose products keep the GPU at its power limit, relative to that of a kernel alone.
     """
 

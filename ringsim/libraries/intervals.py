@@ -49,8 +49,7 @@ def noises(residuals: Floats, byte_share: Floats, least: float = 0.0) -> tuple[f
 
     residuals, byte_share: (num_times,), logarithms of predicted over measured, and the share of the bytes in a time.
 
-    A quantile assumes no distribution, and shows contradictory logs, of which the fit follows only some: of bytes,
-    perhaps, and not of latencies.
+    A quantile assumes no distribution, and shows contradictory logs, of which the fit follows only some.
     """
     is_bytes = byte_share >= 0.5
     classes = [residuals[of_class] if of_class.sum() >= _FEW else residuals for of_class in (is_bytes, ~is_bytes)]

@@ -1,7 +1,7 @@
 """`Library`: the algorithms of a collective library, and their costs on a host; `LIBRARIES`: all libraries by name.
 
-NCCL estimates the time of each algorithm with each protocol by a formula, and chooses the fastest (ncclTopoGetAlgoTime
-in src/graph/tuning.cc). `nccl_model` has the formula; its choice is simulated here.
+NCCL chooses the fastest algorithm and protocol by a formula (ncclTopoGetAlgoTime in src/graph/tuning.cc), which
+`nccl_model` has; its choice is simulated here.
 
 Sources for Gloo: torch 2.13, ProcessGroupGloo.hpp (two threads, `threads = 2`), ProcessGroupGloo.cpp, and Gloo's
 allreduce.cc, allgather.cc and broadcast.cc.
@@ -243,7 +243,7 @@ def _fastest(known: Iterable[Formula]) -> Formula:
 
 
 def _on_its_hosts(schedule: Schedule, network: Network, size_bytes: int) -> Schedule:
-    """Return NCCL's own algorithm on the network's hosts, if its name did not give their ranks."""
+    """Return NCCL's algorithm on the network's hosts, if its name did not give their ranks."""
     name, per_host = schedule.algorithm, network.spec.ranks_per_host
     if name not in NCCL_ALGORITHMS or per_host in (None, RANKS_PER_HOST):
         return schedule

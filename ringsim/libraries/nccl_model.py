@@ -18,7 +18,7 @@ The forms are those of NCCL's own model (src/graph/tuning.cc). A ring of n ranks
 them across, for all_gather and reduce_scatter, and twice as many for all_reduce. A pipelined chain (broadcast, reduce)
 has n - 1 hops, with W = S. A single message has one hop, and between hosts reaches `message_share` of the bandwidth. On
 trees c is NCCL's correction by size (`_TREE_CORRECTION`). Over two hosts the NICs carry the bytes of both trees only
-once, since each host is the root of one: NCCL's model then uses the bandwidth within the hosts, which its search raises
+once, since each host is the root of one. NCCL's model then uses the bandwidth within the hosts, which its search raises
 to twice that of the NICs if the links permit (src/graph/search.cc, "increase bwIntra for trees"); `two_host_passes`
 corrects this where NCCL has fewer channels. PAT is for all_gather and reduce_scatter with the last protocol, between
 hosts of one rank each.
@@ -107,7 +107,7 @@ def predict(network: Network, calls: Sequence[Call]) -> list[tuple[float, str]]:
 def algorithm_times(network: Network, call: Call, algorithm: str = "") -> dict[str, float]:
     """Return the seconds of each algorithm and protocol, such as "ring LL"; the least is the time of `predict`.
 
-    algorithm: the only one allowed, such as "ring".
+    algorithm: the only one allowed, such as "ring"; no times if it does not exist.
     """
     rates, columns = rates_of(network.spec), CallColumns.from_calls([call])
     times = {
@@ -155,7 +155,7 @@ def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
 
 
 def _candidates(rates: Rates, calls: CallColumns) -> list[tuple[str, Floats]]:
-    """Return each algorithm and protocol with its times; infinite if it does not exist or is not allowed."""
+    """Return each algorithm and protocol with its times; infinite if impossible or not allowed."""
     candidates = list(_existing(rates, calls))
     if not any(settings.algorithms or settings.protocols for settings in calls.settings):
         return candidates
@@ -176,7 +176,7 @@ def _none_admitted(admitted: Sequence[Floats]) -> Bools:
 
 
 def unmet_settings(network: Network, calls: Sequence[Call]) -> list[Call]:
-    """Return the calls with NCCL settings that the network does not describe and that are ignored."""
+    """Return the calls with NCCL settings that are ignored, since the network does not describe them."""
     if not calls:
         return []
     columns = CallColumns.from_calls(calls)
@@ -185,7 +185,6 @@ def unmet_settings(network: Network, calls: Sequence[Call]) -> list[Call]:
 
 
 def _nccl_names(candidate: str) -> tuple[str, str]:
-    """Return the names in NCCL_ALGO and NCCL_PROTO."""
     algorithm, _, protocol = candidate.partition(" ")
     return ("nvls", "simple") if algorithm == "in_switch" else (algorithm, protocol)
 
@@ -208,7 +207,7 @@ def _bandwidth(rates: Rates, calls: CallColumns) -> Floats:
 
 
 def _nics_bytes_per_s(rates: Rates, calls: CallColumns) -> Floats:
-    """Return a group's bandwidth over a host's NICs in each direction; a rank uses one NIC, as in `ClusterTopology`."""
+    """Return a group's bandwidth over a host's NICs in each direction; a rank uses one NIC."""
     nic_bytes_per_s = rates.nic_bytes_per_s * nic_share(rates.fabric, calls.nodes)
     return np.minimum(calls.senders, rates.num_nics) * nic_bytes_per_s / calls.groups
 

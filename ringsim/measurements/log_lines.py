@@ -1,8 +1,7 @@
 """The lines and tables of logs, and the ranks and hosts of each run.
 
-Ranks and hosts come from the user, nccl-tests' list of ranks, or the command. Options have their launcher's meaning: -N
-is the number of hosts for srun, and the ranks per host for mpirun. Options after the program belong to it: -n is then a
-number of iterations.
+Ranks and hosts come from the user, nccl-tests' list of ranks, or the command. -N is the number of hosts for srun, and
+the ranks per host for mpirun; options after the program belong to it: -n is then a number of iterations.
 """
 
 import math
@@ -40,7 +39,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def whole(text: str) -> int:
-    """Return the number of these digits. Raises ValueError for too many digits."""
+    """Return the number of these digits. Raises ValueError for too many."""
     number = whole_number(text)
     if number is None:
         raise ValueError(f"{quoted(text)}: must be a whole number of at most {MAX_DIGITS} digits")
@@ -48,12 +47,12 @@ def whole(text: str) -> int:
 
 
 def clean(line: str) -> str:
-    """Return the line without colours and time."""
+    """Return the line without colours and timestamp."""
     return _TIME.sub("", _COLOUR.sub("", line)).strip()
 
 
 class LogShape(NamedTuple):
-    """The hosts of a log, and the ranks of each, as given by the user; None: not given."""
+    """The hosts of a log and the ranks of each, by the user; None: not given."""
 
     num_nodes: int | None = None
     ranks_per_node: int | None = None
@@ -68,12 +67,11 @@ UNKNOWN_SHAPE = LogShape()
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """One size in a benchmark's table.
+    """One size in a benchmark's table; line: from 1.
 
     size_bytes: of the whole tensor (all_gather's output, reduce_scatter's input), or of a message.
     times_s: out of place, then in place, as far as timed.
-    low_s, high_s: range of the repetitions, if printed; not the minimum over ranks.
-    line: from 1.
+    low_s, high_s: range of the repetitions, not over ranks, if printed.
     """
 
     size_bytes: int
@@ -87,8 +85,7 @@ class LogRow:
 class LogTable:
     """The rows of one run of a benchmark.
 
-    test: one of `TESTS`, or the benchmark's own name.
-    num_ranks, num_nodes: of all hosts; None if not known.
+    test: one of `TESTS`, or the benchmark's own name. num_ranks, num_nodes: None if not known.
     read_from: sources of test, ranks and hosts, such as "line 1" or `GIVEN`.
     environment: versions, commands and settings of the log.
     left_out: place and reason of each row that is left out, or of the whole table.
@@ -107,7 +104,7 @@ class LogTable:
 
     @property
     def reading(self) -> str:
-        """A line with collective, ranks and hosts, and their sources."""
+        """A line with test, ranks and hosts, and their sources."""
         test_from, ranks_from, hosts_from = self.read_from
         place = f"{self.file}: line {self.rows[0].line}: {self.test} ({test_from})"
         if self.test not in TESTS:
@@ -160,8 +157,8 @@ class StatedShape(NamedTuple):
 class RunShape:
     """The ranks and hosts of one run, by source.
 
-    own, of_all: given by the user for this log, and for logs that do not tell. listed: by the list of ranks, which only
-    `own` overrides. started: by the command.
+    own, of_all: by the user for this log, and for logs that do not tell. listed: by the list of ranks, which only `own`
+    overrides. started: by the command.
     groups: communicators that share the NICs of a host; 0 if no list of ranks names several.
     doubt: why the run cannot have these ranks; or "".
     """
@@ -177,7 +174,7 @@ class RunShape:
     def place(self, by_law: int | None = None, pairs: int = 0) -> tuple[int | None, int | None, str, str]:
         """Return the ranks and the hosts, None if unknown, and the source of each.
 
-        by_law: the ranks by the rates or counts of the table. pairs: of a test between pairs of ranks.
+        by_law: ranks by the rates or counts of the table. pairs: in a test between pairs of ranks.
         """
         own, listed, started = self.own, self.listed, self.started
         given = LogShape(own.num_nodes or self.of_all.num_nodes, own.ranks_per_node or self.of_all.ranks_per_node)
@@ -286,9 +283,9 @@ class Shape:
             self._commands.append((program, _within_job(self._job, counts, launcher)))
 
     def run(self, programs: str, *, has_list: bool = False) -> RunShape:
-        """Return the shape of the run that ends here.
+        """Return the shape of the run that ends here, of a program that matches a pattern.
 
-        programs: pattern of the benchmark's programs. has_list: whether the benchmark lists its ranks.
+        has_list: whether the benchmark lists its ranks.
         """
         self.is_used, self.has_rows = True, False
         self._used, self._commands = self._commands or self._used, []
@@ -319,7 +316,7 @@ class Shape:
         return {} if any(last[kind] != some[kind] for some in others for kind in last.keys() & some) else last
 
     def _listed(self, processes: int, per_process: int) -> tuple[StatedShape, int, str]:
-        """Return the ranks and hosts of one listed group, the number of groups per host, and a doubt."""
+        """Return ranks and hosts of one listed group, the groups per host, and a doubt."""
         ranks, groups = {rank for _, rank in self._ranks}, [group for group, _ in self._ranks]
         num_listed = len(ranks) if self._doubt else -(-len(ranks) // per_process) * per_process  # of whole processes
         if missing := set(range(num_listed)) - ranks:
@@ -375,7 +372,7 @@ def _value(options: str, words: str) -> re.Match[str] | None:
 
 
 def _within_job(job: Mapping[str, int], own: dict[str, int], launcher: str) -> dict[str, int]:
-    """Return the counts of a command, with the counts of its Slurm job that certainly hold for it."""
+    """Return the counts of a command, with those of its Slurm job that certainly hold for it."""
     if not own.keys() & {"nodes", "ranks", "per_node"}:
         return {**job, **own} if launcher else own
     tasks = job.get("nodes", 0) * job.get("per_node", 0)

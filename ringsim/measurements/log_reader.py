@@ -24,8 +24,8 @@ def read_logs(
 
     num_nodes, ranks_per_node: of logs without a list of ranks. shapes: of single logs; they override the log.
 
-    Raises ValueError, naming file and line, for other files, wrong results, contradictory rows, and unknown ranks or
-    hosts; OSError for an unreadable file.
+    Raises ValueError for other files, wrong results, contradictory rows, and unknown ranks or hosts; OSError for an
+    unreadable file.
     """
     of_all = LogShape(num_nodes, ranks_per_node)
     tables = tuple(
@@ -79,10 +79,7 @@ def _at(file: str, place: str, error: ValueError) -> ValueError:
 
 
 def _checked(table: LogTable) -> LogTable:
-    """Return the table, without rows if they are meaningless.
-
-    Raises ValueError if ranks or hosts are unknown, contradict the log, or are impossible.
-    """
+    """Return the table, without rows if they are meaningless. Raises ValueError for unknown or wrong ranks or hosts."""
     if not table.rows or (table.test not in TESTS and not (table.num_ranks and table.num_nodes)):
         return table
     place, ranks, nodes = f"{table.file}: line {table.rows[0].line}", table.num_ranks, table.num_nodes
@@ -109,7 +106,6 @@ def _checked(table: LogTable) -> LogTable:
 
 
 def _refuse_other_machines(tables: Iterable[LogTable]) -> None:
-    """Refuse logs without a common device: one network cannot be two machines."""
     known: dict[str, str] = {}
     for table in tables:
         if known and table.devices and not known.keys() & set(table.devices):
@@ -150,11 +146,11 @@ _HEADERS = (NCCL_HEADER, OSU_TITLE, GLOO_HEADER)
 
 
 def _label(text: str) -> str:
-    """Return the text with 0 for all numbers; "" for numbers alone, which may belong to the table."""
+    """Return the text with 0 for all numbers; "" for numbers alone."""
     return re.sub(r"\d+", "0", " ".join(text.split())) if re.search(r"[^\d\s.#]", text) else ""
 
 
 def _pattern(label: str) -> str:
-    """Return a pattern of the label with any numbers and blanks, not ending inside a word."""
+    """Return a pattern of the label with any numbers and blanks, up to the end of a word."""
     words = [re.sub(r"\d+", r"\\d+", re.escape(word)) for word in label.split()]
     return r"\s+".join(words) + (r"(?!\w)" if label[-1].isalnum() else "")

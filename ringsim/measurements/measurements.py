@@ -45,8 +45,8 @@ class CollectiveTimes(Record, frozen=True):
     wrong: wrong elements over all ranks; None if unchecked.
     calls: successive calls per iteration.
     times_s: per call, of each iteration: the slowest rank's time from its start to its end.
-    arrival_skew_s: per call, of each iteration: time of the slowest rank before the last rank began; only valid with
-    one clock, as on one host. Its key in files is "late_s".
+    arrival_skew_s: likewise, its time before the last rank began; only valid with one clock, as on one host. Its key in
+    files is "late_s".
     positions: of each iteration, number of competitors before this one.
     rank_medians_s: of each rank.
     """
@@ -90,15 +90,12 @@ class CollectiveTimes(Record, frozen=True):
 
     @property
     def cell(self) -> tuple[Collective, int, str, str, int, bool]:
-        """The key of the task: times of one cell can be compared."""
+        """The task: times of one cell can be compared."""
         return self.collective, self.size_bytes, self.dtype, self.op, self.num_ranks, self.in_place
 
 
 def p10_p90(times_s: Sequence[float]) -> tuple[float, float]:
-    """Return the 10th and the 90th percentile, interpolated as by np.percentile.
-
-    Raises ValueError without times.
-    """
+    """Return the 10th and the 90th percentile, interpolated. Raises ValueError without times."""
     if not len(times_s):
         raise ValueError("no times: at least one is needed")
     low, high = np.percentile(times_s, (10, 90)).tolist()
@@ -106,9 +103,9 @@ def p10_p90(times_s: Sequence[float]) -> tuple[float, float]:
 
 
 def p95(errors: Sequence[float]) -> float:
-    """Return the 95th percentile: the smallest error that at least 95 % of the errors do not exceed.
+    """Return the smallest error that at least 95 % of the errors do not exceed. Raises ValueError without errors.
 
-    Not interpolated, since fewer than 95 % might be below. Raises ValueError without errors.
+    It is not interpolated, since fewer than 95 % might be below.
     """
     if not len(errors):
         raise ValueError("no errors: at least one is needed")
@@ -172,8 +169,8 @@ class Probe(Record, frozen=True):
     """The times of one small experiment.
 
     kind: text of a `ProbeKind`. size_bytes: of a message, a copy or an addition.
-    times_s: seconds per round, each the mean over the participating ranks and a block of rounds without a pause. Cold,
-    warm and asynchronous calls are timed one by one, which shows calls that wait for a core.
+    times_s: per round, each the mean over the participating ranks and a block of rounds without a pause. Cold, warm and
+    asynchronous calls are timed one by one, which shows calls that wait for a core.
     """
 
     kind: values.Name
@@ -190,9 +187,7 @@ TRANSFER = ("step", "src", "dst", "chunk", "issued_s", "applied_s")  # a value e
 
 
 class RecordedRun(Record, frozen=True):
-    """The times at which each transfer of one run was issued by its sender and applied by its receiver.
-
-    All times are seconds on one clock, 0 when the last rank began; earlier ranks may have sent before 0.
+    """The times of each transfer of one run, on one clock, 0 when the last rank began; others may have sent before 0.
 
     algorithm: one of `ringsim algorithms` or a user's own.
     size_bytes, element_bytes: of the whole tensor and of an element, as sent.
@@ -250,7 +245,7 @@ class RecordedRun(Record, frozen=True):
 
     @property
     def time_s(self) -> float:
-        """The time at which the last transfer has been applied, as in `Timeline`."""
+        """The time at which the last transfer has been applied."""
         return max(self.applied_s, default=0.0)
 
     @property
@@ -263,7 +258,7 @@ class RecordedRun(Record, frozen=True):
 
 
 class Measurements(JsonFile, frozen=True):
-    """The timings of one process group of `num_ranks` ranks, with machine, versions and command.
+    """The timings of one process group, with machine, versions and command.
 
     >>> from ringsim import Measurements
     >>> Measurements(2, provenance={}).as_dict()["format"]
@@ -294,17 +289,14 @@ class Measurements(JsonFile, frozen=True):
         return f"Measurements({', '.join([f'{self.num_ranks} ranks', *parts])}{f', {machine}' if machine else ''})"
 
     def probes_of(self, pattern: str, in_flight: int | None = None, **fields: str) -> list[Probe]:
-        """Return the probes of a kind, sorted by size.
-
-        in_flight: number of messages in flight; None: any. fields: of `ProbeKind`; others are empty.
-        """
+        """Return the probes of a kind by size; in_flight: None: any; fields: of `ProbeKind`, others are empty."""
         kind = ProbeKind(pattern, **fields)
         wanted = [p for p in self.probes if ProbeKind.read(p.kind) == kind and in_flight in (None, p.in_flight)]
         return sorted(wanted, key=lambda probe: probe.size_bytes)
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """Read the result of `as_dict`, also of older versions. Raises ValueError for anything else."""
+        """Read the result of `as_dict`, also of older versions. Raises ValueError otherwise."""
         body, version = cls.FORMAT.read(data)
         if version < cls.FORMAT.version and isinstance(body.get("collectives"), list):
             body["collectives"] = [_current_keys(times) for times in body["collectives"]]
@@ -315,10 +307,7 @@ class Measurements(JsonFile, frozen=True):
 
 
 def pooled(turns: Sequence[Measurements]) -> Measurements:
-    """Return the probes of several turns as one, with the first's provenance.
-
-    Raises ValueError if the turns have different probes.
-    """
+    """Return the probes of several turns as one, with the first's provenance. Raises ValueError if they differ."""
     probes = []
     for same in zip(*(turn.probes for turn in turns), strict=True):
         if len({(probe.kind, probe.size_bytes, probe.in_flight) for probe in same}) > 1:
@@ -328,7 +317,6 @@ def pooled(turns: Sequence[Measurements]) -> Measurements:
 
 
 def _current_keys(times: Any) -> Any:
-    """Convert times from an older version of the file."""
     if not isinstance(times, dict) or not isinstance(times.get("times_s"), list):
         return times
     return {**times, "calls": 1, "late_s": [0.0] * len(times["times_s"])}

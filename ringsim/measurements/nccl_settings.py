@@ -32,7 +32,7 @@ class NcclSettings(NamedTuple):
     """The version and the settings of the NCCL that made a log; empty or None if unknown.
 
     version: the first two numbers. algorithms, protocols: NCCL_ALGO and NCCL_PROTO, such as "ring,tree" or "^tree".
-    uses_switch: whether the switches of a host reduce (NVLS). uses_pat: whether PAT is available.
+    uses_switch, uses_pat: whether NVLS and PAT are available.
     groups: communicators that run the same collective at once and share the NICs of a host.
     """
 
@@ -57,7 +57,6 @@ class NcclSettings(NamedTuple):
         )
 
     def or_else(self, known: "NcclSettings") -> "NcclSettings":
-        """Return these settings, with `known` in place of unknown ones."""
         said = {name: value for name, value in self._asdict().items() if value not in (None, "")}
         return known._replace(**said)
 
@@ -74,7 +73,7 @@ NOT_KNOWN = NcclSettings()
 
 
 def path_settings(environment: Mapping[str, str]) -> str:
-    """Return the settings that affect the path of bytes or the calls, such as "NCCL_P2P_DISABLE=1"."""
+    """Return the settings of the path of bytes or of the calls, such as "NCCL_P2P_DISABLE=1"."""
     given = {name.upper(): value for name, value in sorted(environment.items()) if name not in _OTHERWISE_MODELLED}
     changes = {name: value for name, value in given.items() if not (name.endswith("_DISABLE") and value == "0")}
     text = " ".join(f"{name}={value}" for name, value in changes.items() if _SETTING.match(f"{name}={value}"))
@@ -90,7 +89,7 @@ def _may(
 
 
 def _names(setting: str, known: Sequence[str]) -> str:
-    """Return a setting such as "ring,tree" or "^tree"; "" for prose, or settings of single collectives."""
+    """Return the setting; "" for prose, or settings of single collectives."""
     lower = setting.lower()
     return lower if set(lower.removeprefix("^").split(",")) <= set(known) else ""
 
@@ -106,8 +105,8 @@ def _lists(setting: str, name: str) -> bool:
 class LogEnvironment:
     """The versions and settings in the lines of a log, for the process that runs at a line.
 
-    A setting belongs to the process that prints it, or between two processes, as in a command, to the next one; exports
-    hold for all later processes. Processes without a version have the first one of the log.
+    A setting between two processes, as in a command, belongs to the next one; exports hold for all later ones.
+    Processes without a version have the first one of the log.
     """
 
     _versions: dict[str, str] = field(default_factory=dict)
@@ -117,7 +116,6 @@ class LogEnvironment:
     _has_rows: bool = False
 
     def look_at(self, line: str) -> None:
-        """Note versions and settings, such as `# NCCL version: 2.18` or from NCCL's own log."""
         settings, noted = _settings(line), self._next if self._has_rows else self._own
         self._versions = {_NCCL: settings[_NCCL]} | self._versions if _NCCL in settings else self._versions
         if _EXPORT.search(line):

@@ -1,8 +1,8 @@
 """nccl-tests' tables, of all versions; its doc/PERFORMANCE.md defines the bandwidths.
 
 Most versions do not name the test. It follows from the program's name in the log, or from the columns and from busbw
-over algbw, which each collective determines (`busbw_factor`). The same law gives the number of ranks. If the bandwidths
-of one run have too few digits, the file's other runs tell.
+over algbw (`busbw_factor`), which also gives the number of ranks. If the bandwidths of one run have too few digits, the
+file's other runs tell.
 """
 
 import math
@@ -33,7 +33,7 @@ _NONE = ("N/A", "NA")
 def busbw_factor(test: str, num_ranks: int) -> float:
     """Return busbw over algbw: the least share of the tensor that the busiest rank sends.
 
-    It makes busbw comparable with a link's bandwidth for any number of ranks (doc/PERFORMANCE.md of nccl-tests).
+    busbw is therefore comparable with a link's bandwidth (doc/PERFORMANCE.md of nccl-tests).
 
     >>> busbw_factor("all_reduce", 4)
     1.5
@@ -45,12 +45,11 @@ def busbw_factor(test: str, num_ranks: int) -> float:
 class PrintedRow:
     """A row as printed.
 
-    op: the operation; "" if blank, as for hypercube.
+    op: "" if blank, as for hypercube.
     sides: time (us; in version 1 ms), algbw and busbw (GB/s), out of place and in place.
     rounding: half a last digit of each time, as a share of it, and of each algbw (GB/s).
     wrong: number of wrong elements; "" if none, or unchecked.
-    checks_in_place: whether in-place results are checked, which is impossible for alltoall and sendrecv; None if
-    unknown.
+    checks_in_place: impossible for alltoall and sendrecv; None if unknown.
     """
 
     line: int
@@ -66,7 +65,7 @@ class PrintedRow:
 
     @classmethod
     def read(cls, line: int, named: dict[str, str], sides: list[list[str]], wrong_column: str) -> "PrintedRow":
-        """Read a row. Raises ValueError for a value that is no number."""
+        """Read a row. Raises ValueError for other values than numbers."""
         checks = [side[3] for side in sides if len(side) > 3]
         counted = checks if "wrong" in wrong_column else []
         wrong = next((text for text in counted if text not in _NONE and not decimal_number(text) <= 0), "")  # or NaN
@@ -91,7 +90,7 @@ class PrintedRow:
     def as_row(self, file: str, test: str, num_ranks: int | None) -> LogRow:
         """Return its size and times. Raises ValueError if they contradict its rates.
 
-        Before June 2020 algbw of all_gather and reduce_scatter was its busbw.
+        Before June 2020 algbw of all_gather and reduce_scatter was busbw.
         """
         size = self.size
         is_part = test in PER_RANK and num_ranks and self.count * self.element == size
@@ -129,9 +128,9 @@ def _last_digit(text: str) -> float:
 
 
 def ratio_range(rows: Iterable[PrintedRow]) -> tuple[float, float]:
-    """Return the range of busbw over algbw that the two digits of all rows allow.
+    """Return the range of busbw over algbw that the digits of all rows allow; low > high: they contradict each other.
 
-    Low is above high if rows contradict each other; 0 and infinity if all rates are too small.
+    If all rates are too small, it is 0 to infinity.
     """
     low, high = 0.0, math.inf
     for _, algbw, busbw in (side for row in rows for side in row.sides):
@@ -142,17 +141,14 @@ def ratio_range(rows: Iterable[PrintedRow]) -> tuple[float, float]:
 
 
 def ranks_by_counts(rows: Iterable[PrintedRow]) -> int | None:
-    """Return the size over one rank's count; None if equal, or rows contradict each other.
-
-    Since version 2.1 the size is exactly that of all ranks if the count is one rank's.
-    """
+    """Return the size, of all ranks since version 2.1, over the count, of one; None if equal, or rows differ."""
     ratios = {divmod(row.size, row.count * row.element) if row.count else (1, 0) for row in rows}
     ratio, rest = ratios.pop()
     return ratio if not ratios and not rest and ratio > 1 else None
 
 
 def ranks_by_rates(test: str, rows: Iterable[PrintedRow]) -> int | None:
-    """Return the ranks by busbw over algbw; None if several are possible, or the test has no such law."""
+    """Return the ranks by busbw over algbw; None unless exactly one number is possible."""
     low, high = ratio_range(rows)
     limit = _BUSBW_LIMITS.get(test, 0.0)
     if not low <= high < limit:
@@ -191,7 +187,7 @@ _NEVER_CHECKED_IN_PLACE = ("alltoall", SENDRECV)
 
 @dataclass(frozen=True, slots=True)
 class _PrintedRun:
-    """The rows under one header, and the facts of the log up to their end. program: the test by the program's name."""
+    """The rows under one header, and the facts of the log up to their end; program: the test by its name."""
 
     program: str
     program_line: int
@@ -212,7 +208,7 @@ class _PrintedRun:
         return ("reduce_scatter",) if "reduce_scatter" in tests and ranks_by_counts(self.rows) else tests
 
     def test(self) -> str:
-        """Return the test by the program's name, the columns or the law of the bandwidths; "" if unknown."""
+        """Return the test by the program, the columns or the bandwidths; "" if unknown."""
         num_ranks, *_ = self.shape.place()
         if self.program or len(self.candidates) == 1 or num_ranks == 1:
             return self.program or self.candidates[0]
@@ -331,9 +327,9 @@ class NcclTests:
 
     @property
     def tables(self) -> list[LogTable]:
-        """The tables of all runs, after one without rows for the lines left out of runs without rows.
+        """The tables of all runs, after one with the lines left out of runs without rows.
 
-        Raises ValueError for a table whose test is unknown, or that contradicts itself.
+        Raises ValueError for an unknown test or a contradiction.
         """
         tests: dict[tuple[str, ...], set[str]] = {}
         for run in self._runs:
@@ -356,7 +352,7 @@ class NcclTests:
         return PrintedRow.read(number, named, [side for side in sides if len(side) >= 3], wrong_column)
 
     def _table(self, run: _PrintedRun, tests: Collection[str]) -> LogTable:
-        """Return the table of a run. tests: of the runs with the same columns."""
+        """Return the table of a run; tests: of runs with the same columns."""
         test = run.test() or self._only(tests, run)
         counted = ranks_by_counts(run.rows) if test in RING_TESTS[1:] else None
         num_ranks, num_nodes, ranks_from, hosts_from = run.shape.place(counted or ranks_by_rates(test, run.rows))

@@ -44,7 +44,7 @@ _HALF = re.compile(r"--halfprecision|\bfp16\b|\bfloat16\b")
 
 @dataclass(slots=True)
 class _TableReader:
-    """Reader of the tables of one benchmark in one file."""
+    """Reader of one benchmark's tables in one file."""
 
     file: str
     shape: Shape
@@ -73,7 +73,7 @@ class _TableReader:
                                     environment, tuple(self._left_out)))  # fmt: skip
 
     def _is_left_out(self, number: int, line: str) -> bool:
-        """Leave out a line that begins like a row; return whether it does."""
+        """Leave out a line that begins like a row, and return whether it does."""
         begins_like_row = bool(re.match(r"\d+\s+[\d.]+", line))
         if begins_like_row:
             self._left_out.append(

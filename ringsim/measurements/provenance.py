@@ -32,7 +32,7 @@ def provenance() -> dict[str, Any]:
 
 
 def _command() -> str:
-    """Return the command line of this process, from the script's name or `-m package`; FROM_PYTHON without a script."""
+    """Return the command line, from the script's name or `-m package`; FROM_PYTHON without a script."""
     program = Path(sys.argv[0]).name if sys.argv else ""
     if program in ("", "-", "-c") or program.startswith("ipykernel"):
         return FROM_PYTHON
@@ -55,8 +55,8 @@ def _processor() -> str:
 class RankHosts:
     """The hosts of the ranks, (num_ranks,) each, numbered from 0 in order of appearance.
 
-    hosts: a computer, or a network namespace or container with its own interfaces.
-    physical_hosts: the computer whose cores and clock the rank shares; the key in files is "machines".
+    hosts: computers, network namespaces or containers with their own interfaces.
+    physical_hosts: computers whose cores and clock ranks share; the key in files is "machines".
     """
 
     physical_hosts: tuple[int, ...]
@@ -64,7 +64,7 @@ class RankHosts:
 
     @classmethod
     def from_measurements(cls, measurements: Measurements) -> Self | None:
-        """Return the recorded hosts; None without them. Raises ValueError for impossible ones."""
+        """Return the recorded hosts; None without them. Raises ValueError for invalid ones."""
         noted = {name: measurements.provenance.get(name) for name in ("machines", "hosts")}
         if None in noted.values():
             return None
@@ -83,10 +83,7 @@ class RankHosts:
 
     @property
     def ranks_per_host(self) -> int:
-        """The number of ranks of every host; the last may have fewer.
-
-        Raises ValueError unless the others have equally many, in order.
-        """
+        """The ranks of each host except perhaps the last. Raises ValueError unless hosts are filled in order."""
         num_ranks = self.hosts.count(0)
         if list(self.hosts) != [rank // num_ranks for rank in range(len(self.hosts))]:
             raise ValueError(f"hosts of the ranks: {list(self.hosts)}: only hosts with as many ranks each, in order")
@@ -97,7 +94,6 @@ class RankHosts:
 
 
 def _numbers(name: str, value: object, num_ranks: int) -> tuple[int, ...]:
-    """Return a number per rank, counted from 0 in order of appearance."""
     if not isinstance(value, list | tuple) or len(value) != num_ranks:
         raise refusal(name, value, f"must be a list of {num_ranks} numbers, one for each rank")
     known = 0

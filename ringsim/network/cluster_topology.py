@@ -1,7 +1,7 @@
 """`ClusterTopology`: hosts, NICs, cores and switches as the engines see them; `SharedMemoryTopology`: one host.
 
 Through shared memory the sender copies a chunk to it, unless it is there already, and the receiver adds or copies it
-from there (see `MemoryPasses`). Tensors larger than a slot go in portions.
+from there (see `MemoryPasses`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ Use = tuple[Ints, Floats | float]  # a column of paths: the resource, and how mu
 
 
 class ClusterTopology(Topology):
-    """The resources of each rank, host and NIC, as arrays; a path combines the resources at its two ends.
+    """The resources of each rank, host and NIC; a path combines those at its two ends.
 
     Raises ValueError if the spec has no room for `num_ranks` ranks, or names an unknown resource.
     """
@@ -66,7 +66,7 @@ class ClusterTopology(Topology):
 
         NVLink SHARP: the switch reads the shares of all ranks and sends the owner their sum, or it gets the sum once
         and sends it to all, the owner included. Therefore k messages load k + 1 ports, and the owner's other direction
-        once. No port exceeds `library.switch_share` of its bandwidth.
+        once, each up to `library.switch_share` of its bandwidth.
         """
         merged = np.maximum(added, copied)
         many, one = (merged + 1) / merged / self._switch_share, 1 / merged / self._switch_share
@@ -74,7 +74,7 @@ class ClusterTopology(Topology):
         return out, np.where(added > 1, one, np.where(copied > 1, many, 1.0))
 
     def _paths(self, src: Ints, dst: Ints, out: Floats | float, into: Floats | float) -> Paths:
-        """out, into: use per byte of both ranks' ports within a host."""
+        """out, into: use per byte of both ports within a host."""
         src_host, dst_host = self._layout.host_of_rank[src], self._layout.host_of_rank[dst]
         is_local = src_host == dst_host
         host_path = self._fabric.host_path(src_host, dst_host)
@@ -94,7 +94,7 @@ class ClusterTopology(Topology):
     def _ends(
         self, src: Ints, dst: Ints, is_local: np.ndarray, out: Floats | float, into: Floats | float
     ) -> Iterator[Use]:
-        """Yield the resources at the two ends; within one host the uses of both ranks share a column."""
+        """Yield the resources at the two ends; within a host both ranks share the columns of memory and cores."""
         nic_of_rank = self._layout.nic_of_rank
         yield np.where(is_local, self._rank_out[src], self._nic_out[nic_of_rank[src]]), out
         yield np.where(is_local, self._rank_in[dst], self._nic_in[nic_of_rank[dst]]), into
@@ -124,7 +124,7 @@ def _table(uses: Iterable[Use], num_pairs: int) -> tuple[Ints, Floats]:
 
 
 def _failing_ranks(spec: Spec, num_ranks: int, catalogue: Catalogue) -> Ints:
-    """Return for each rank the resource that fails with it, or NONE: (num_ranks,)."""
+    """Return the resource that fails with each rank, or NONE: (num_ranks,)."""
     for place, failure in enumerate(spec.failures):
         if failure.rank is not None:
             _check_rank(failure.rank, f"failure[{place}].rank", num_ranks)
@@ -134,10 +134,7 @@ def _failing_ranks(spec: Spec, num_ranks: int, catalogue: Catalogue) -> Ints:
 
 
 def processors_of(spec: Spec, num_ranks: int, cores: Ints, **instead: float) -> Processors:
-    """Return the costs of all ranks, with slow ranks slower.
-
-    cores: see `Processors`. instead: of the spec's costs.
-    """
+    """Return the costs of all ranks, with slow ranks slower; instead: of the spec's costs."""
     slowdown = _slowdowns(spec, num_ranks)
     costs = {field: getattr(spec.processor, field) for field in _COSTS} | instead
     slowed = {field: cost / slowdown if field.endswith("_per_s") else cost * slowdown for field, cost in costs.items()}
@@ -164,10 +161,9 @@ def _check_rank(rank: int, place: str, num_ranks: int) -> None:
 
 
 def rate_at(costs: SharedMemory, published_bytes: int, touched_bytes: int) -> MemoryRate:
-    """Return the rates for the bytes that a rank publishes at a time and the bytes that it touches.
+    """Return the rates, whose inverse is interpolated in the logarithm of bytes.
 
-    Seconds per byte are interpolated in the logarithm of bytes. If a rank touches at most twice the bytes that it
-    publishes (sent and received), they are in the caches.
+    If a rank touches at most twice the bytes that it publishes (sent and received), they are in the caches.
     """
     at = np.log([rate.published_bytes for rate in costs.rates])
     published = max(published_bytes, 1)
@@ -185,10 +181,7 @@ def rate_at(costs: SharedMemory, published_bytes: int, touched_bytes: int) -> Me
 
 
 class SharedMemoryTopology(Topology):
-    """One core per rank, or the cores of the host if it has fewer than ranks.
-
-    rate: of one core.
-    """
+    """One core per rank, or the cores of the host if it has fewer than ranks; `rate`: of one core."""
 
     def __init__(self, spec: Spec, num_ranks: int, published_bytes: int | None, touched_bytes: int | None) -> None:
         """published_bytes: by each rank at a time; None: a full slot.
@@ -212,7 +205,7 @@ class SharedMemoryTopology(Topology):
         self._latency_s = costs.latency_s
 
     def paths(self, src: Ints, dst: Ints) -> Paths:  # noqa: ARG002  whose copies are the receiver's own work
-        """Return the paths of sends: copies by the sender's core."""
+        """Return the paths of sends, which are copies by the sender's core."""
         copies: Floats = self.processors.copy_bytes_per_s[src]
         return Paths(
             latency_s=np.full(len(src), self._latency_s),

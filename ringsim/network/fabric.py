@@ -1,6 +1,6 @@
 """`RankLayout`: the host and NIC of each rank; `Leaves`, `Cables`: the switches or cables between hosts.
 
-`nic_share` is the rate of NICs by the number of hosts, where nothing is known of switches and cables.
+`nic_share`: the rate of NICs by the number of hosts, where switches and cables are not known.
 """
 
 import json
@@ -23,7 +23,7 @@ from ringsim.network.topology import NONE, Floats, Ints, Resources
 class Catalogue:
     """The numbered resources of a topology during its construction.
 
-    A resource without a limit gets no number, unless the network file says that it is slow or fails.
+    A resource without a limit gets no number, unless the file says that it is slow or fails.
     """
 
     def __init__(self, slow_links: Sequence[SlowLink], failures: Sequence[Failure]) -> None:
@@ -36,7 +36,7 @@ class Catalogue:
         self._burst: list[Floats] = []
 
     def add(self, names: Sequence[str], capacity: Floats, burst_bytes: Floats | None = None) -> Ints:
-        """Return the numbers of these resources, shaped as `capacity`; NONE for a resource that is not kept."""
+        """Return the number of each resource, or NONE."""
         keep = np.isfinite(capacity)
         if self._special:
             self._offered.update(dict.fromkeys(names))
@@ -50,7 +50,7 @@ class Catalogue:
         return numbers
 
     def add_ports(self, names: Sequence[str], links: Sequence[Link], half_duplex_suffix: str = "") -> tuple[Ints, Ints]:
-        """Return the outgoing and the incoming resource of each link; half duplex: the same."""
+        """Return the outgoing and the incoming resource of each link; they are the same in half duplex."""
         half = np.array([link.half_duplex for link in links], dtype=bool)
         capacity = np.array([link.bandwidth_bytes_per_s for link in links])
         burst = np.array([float(link.burst_bytes) for link in links])
@@ -61,9 +61,9 @@ class Catalogue:
         return out, into
 
     def resources(self) -> tuple[Resources, Floats]:
-        """Return all numbered resources, and the additional latency of each, (num_resources,).
+        """Return the resources and their additional latencies.
 
-        Raises ValueError if a slow or failing resource does not exist.
+        Raises ValueError for an unknown slow or failing one.
         """
         number_of = {name: number for number, name in enumerate(self._names)}
         capacity = np.concatenate([*self._capacity, np.empty(0)])
@@ -87,7 +87,7 @@ class Catalogue:
 
 
 def failure_name(failure: Failure) -> str:
-    """Return the name of the resource that fails."""
+    """Return the name of the failing resource."""
     return f"rank{failure.rank}" if failure.link is None else failure.link
 
 
@@ -105,9 +105,9 @@ def _slowed(capacity: float, slow: SlowLink, place: str) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankLayout:
-    """The hosts and their names, and the host and NIC of each rank.
+    """The hosts, and the host and NIC of each rank, (num_ranks,).
 
-    host_of_rank, nic_of_rank: (num_ranks,). host_of_nic: (num_nics,); the NICs of a host are consecutive.
+    host_of_nic: (num_nics,); the NICs of a host are consecutive.
     """
 
     names: tuple[str, ...]
@@ -124,7 +124,7 @@ class RankLayout:
 
 
 def lay_out(spec: Spec, num_ranks: int) -> RankLayout:
-    """Place the ranks on the hosts. Raises ValueError if there is no room for them."""
+    """Place the ranks on the hosts. Raises ValueError if there is no room."""
     if num_ranks < 1:
         raise ValueError(f"num_ranks {num_ranks}: must be at least 1")
     if spec.max_ranks is not None and num_ranks > spec.max_ranks:
@@ -157,7 +157,7 @@ def _as_listed(spec: Spec, num_ranks: int) -> RankLayout:
 def _with_nics(
     names: tuple[str, ...], hosts: tuple[Host, ...], host_of_rank: Ints, place: Ints, sizes: Ints
 ) -> RankLayout:
-    """`place`: (num_ranks,), index of a rank on its host; `sizes`: (num_hosts,), ranks that share a host's NICs."""
+    """place: (num_ranks,), index on the host; sizes: (num_hosts,), ranks that share the NICs."""
     counts = np.array([host.nics.count or size for host, size in zip(hosts, sizes.tolist(), strict=True)])
     first = np.cumsum(counts) - counts
     nic_of_rank = first[host_of_rank] + place * counts[host_of_rank] // sizes[host_of_rank]
@@ -167,7 +167,7 @@ def _with_nics(
 def nic_share(fabric: Sequence[FabricPoint], num_hosts: Floats) -> Floats:
     """Return the fraction of a NIC's bandwidth for collectives among these numbers of hosts, in their shape.
 
-    Linear in the logarithm of the hosts between the points, and constant beyond them.
+    It is linear in the logarithm of the hosts between the points, and constant beyond them.
     """
     if not fabric:
         return np.ones_like(num_hosts)
@@ -195,7 +195,7 @@ _NICS = re.compile(r".+\.nic\d+")
 
 
 def on_hosts(spec: Spec, num_hosts: int) -> Spec:
-    """Return the spec with the bandwidth of NICs for collectives among this many hosts, and without `fabric`."""
+    """Return the spec for collectives among this many hosts: without `fabric`, and with its share of each NIC."""
     share = float(nic_share(spec.fabric, np.array(float(num_hosts))))
 
     def slower(host: Host) -> Host:
@@ -206,10 +206,7 @@ def on_hosts(spec: Spec, num_hosts: int) -> Spec:
 
 
 def with_ports(spec: Spec, change: Callable[[Host], Host], names: re.Pattern[str], share: float) -> Spec:
-    """Return the spec with changed ports and NICs of hosts.
-
-    Slow links with matching names keep `share` of the rate that the file gives them.
-    """
+    """Return the spec with changed hosts, and with `share` of the bandwidths of slow links with matching names."""
     slow_links = tuple(
         replace(slow, bandwidth_bytes_per_s=share * slow.bandwidth_bytes_per_s)
         if slow.bandwidth_bytes_per_s is not None and names.match(slow.link)
@@ -221,7 +218,7 @@ def with_ports(spec: Spec, change: Callable[[Host], Host], names: re.Pattern[str
 
 
 class HostPath(NamedTuple):
-    """Paths from host to host: latency_s (num_pairs,), and columns of resources, (num_pairs,) each."""
+    """Paths from host to host: latency and columns of resources, (num_pairs,) each."""
 
     latency_s: Floats
     resources: Sequence[Ints]
@@ -239,7 +236,7 @@ class Leaves:
         self._down = catalogue.add([f"leaf{leaf}.down" for leaf in range(num_leaves)], uplink)
 
     def _uplinks(self, layout: RankLayout, num_leaves: int) -> Floats:
-        """Return the bandwidths, (num_leaves,); a partly filled leaf counts as full."""
+        """Return (num_leaves,) bandwidths; a partly filled leaf counts as full."""
         if self._switch.oversubscription is None:
             return np.full(num_leaves, self._switch.uplink_bytes_per_s)
         rates = np.array([host.nics.bandwidth_bytes_per_s for host in layout.hosts])
@@ -248,7 +245,7 @@ class Leaves:
         return mean * (self._switch.hosts_per_leaf or 1) / self._switch.oversubscription
 
     def host_path(self, src_host: Ints, dst_host: Ints) -> HostPath:
-        """Return the paths of these pairs of hosts; arbitrary for a host to itself."""
+        """Return the path of each pair; arbitrary from a host to itself."""
         src_leaf, dst_leaf = self._leaf_of_host[src_host], self._leaf_of_host[dst_host]
         across = src_leaf != dst_leaf
         longer = self._switch.latency_s + self._switch.uplink_latency_s
@@ -278,7 +275,7 @@ class Cables:
         return HostPath(latency[which], list(table[:, which]))
 
     def _route(self, src: int, dst: int) -> list[tuple[int, bool]]:
-        """Return the cables of the path, and whether each is passed from its first to its second end."""
+        """Return the cables of the path, and whether each is passed from its first end."""
         if src not in self._reached:
             self._reached[src] = reach(self._hosts[src], self._ways)
         route, at = [], self._hosts[dst]
@@ -292,7 +289,7 @@ Ways = Mapping[str, Sequence[tuple[str, int, bool]]]
 
 
 def neighbours(cables: Sequence[Cable]) -> Ways:
-    """Return for each host and switch its cables: other end, index, and whether it is the first end."""
+    """Return the cables of each host and switch: other end, index, and whether it is the first end."""
     ways: dict[str, list[tuple[str, int, bool]]] = {}
     for number, cable in enumerate(cables):
         first, second = cable.between
@@ -302,7 +299,7 @@ def neighbours(cables: Sequence[Cable]) -> Ways:
 
 
 def reach(start: str, ways: Ways) -> dict[str, tuple[str, int, bool]]:
-    """Return for each reachable end its predecessor, cable and direction (breadth-first search)."""
+    """Return the predecessor, cable and direction of each reachable end (breadth-first search)."""
     came_from: dict[str, tuple[str, int, bool]] = {}
     queue = deque([start])
     while queue:

@@ -1,7 +1,4 @@
-"""`read_network` reads a `Network` from text, `load_network` from a file or a preset; `network_text` writes one.
-
-docs/reference/files.md describes each table.
-"""
+"""`read_network` reads a `Network` from text, `load_network` from a file or a preset; `network_text` writes one."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -111,10 +108,7 @@ _Raw = dict[str, Any]  # a table as TOML has it
 
 
 def read_network(text: str, file: str) -> Network:
-    """Return the network that the TOML text describes; error messages call it `file`.
-
-    Raises ValueError with file, place, value and rule.
-    """
+    """Return the network of the TOML text; `file` names it in the ValueError for an invalid one."""
     with naming_place(file):
         data = parse_toml(text)
         if "calibration" in data and "protocol" in data:  # older versions left out 2, with which they had fitted
@@ -131,7 +125,7 @@ def read_network(text: str, file: str) -> Network:
 
 
 def _merged(template: Any, given: Any) -> Any:
-    """Return the table with the template's values for missing keys; other types stay, to be refused."""
+    """Return the table with the template's values for missing keys; other types stay, and are refused later."""
     return {**template, **given} if isinstance(template, dict) and isinstance(given, dict) else given
 
 
@@ -307,7 +301,7 @@ _FOLDER = Path(__file__).parent / "presets"
 
 
 def preset_names() -> list[str]:
-    """Return the names of the presets in alphabetical order."""
+    """Return the names of the presets."""
     return names_in(_FOLDER)
 
 

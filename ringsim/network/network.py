@@ -17,10 +17,7 @@ from ringsim.network.topology import Topology
 
 
 class CalibratedCells(Record, frozen=True):
-    """The sizes at which one collective was timed on a number of ranks and hosts.
-
-    rows: digests of the timings, as in `Timing.rows`; empty in files of older versions.
-    """
+    """The sizes at which a collective was timed; rows: as in `Timing.rows`, empty in files of older versions."""
 
     collective: values.Name
     algorithm: values.Name
@@ -33,13 +30,12 @@ class CalibratedCells(Record, frozen=True):
 class Calibration(Record, frozen=True):
     """The timings that a network was fitted to.
 
-    files: names of the logs or measurements, without folders.
     senders_per_host: most ranks of a host that sent to other hosts at once, if `host.nic` is all NICs of a host
     together; else None.
-    num_ranks: of the probes, if all ranks were on one host.
+    num_ranks: of the probes, if all were on one host.
     noise, latency_noise: standard deviation of the logarithm of fitted over measured times, where bytes and where
-    latencies dominate; latency_noise None: equal to noise.
-    parameters, draws: fitted parameters, and equally likely networks as ratios to their values; empty if not known.
+    latencies dominate; None: the same.
+    parameters, draws: equally likely networks, as ratios to the values of the parameters; empty if not known.
     """
 
     files: tuple[values.Text, ...] = msgspec.field(default=(), name="from")
@@ -63,10 +59,9 @@ class Calibration(Record, frozen=True):
     def used(
         self, collective: str, algorithm: str, num_ranks: int, num_hosts: int, size_bytes: int, rows: Collection[str]
     ) -> bool:
-        """Return whether the calibration used one of these timings of the collective.
+        """Return whether the calibration used one of these timings.
 
-        rows: their digests. Without digests, a timing of the same collective, algorithm, size, ranks and hosts counts
-        as the same.
+        rows: their digests; without digests, a timing with the other arguments counts as the same.
         """
         shape = collective, num_ranks, num_hosts
         alike = [
@@ -86,19 +81,16 @@ OF_THE_LIBRARY = ("tree_share", "tree_latency", "message_start", "message_share"
 
 
 def parameter_names(protocols: Iterable[str]) -> list[str]:
-    """Return the names of all parameters of a fit to logs with these protocols, in order."""
+    """Return the names of the parameters of a fit to logs, in order."""
     of_protocols = [f"{protocol} {key}" for protocol in protocols for key in _OF_A_PROTOCOL]
     return [*BANDWIDTHS, *of_protocols, *OF_THE_LIBRARY]
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Hosts with ranks, cores, memory and NICs, and what connects them.
-
-    `load_network` reads a network from a file; `Network.uniform` makes one whose pairs of ranks are all alike.
+    """Hosts with ranks, cores, memory and NICs, and their connections; see `load_network` and `Network.uniform`.
 
     source: a label (vendor figure, NCCL's own model, measured) and a reference.
-    file: its name in error messages.
 
     Raises ValueError for a negative or infinite time and for a rate not above 0, TypeError for costs in place of a
     spec.
@@ -130,12 +122,10 @@ class Network:
 
         A message of m bytes takes `gap_s + m / rate` and arrives `latency_s` later. Applying it takes the receiving
         rank `receive_overhead_s`, and a reduction `m / reduce_bytes_per_s` more. Concurrent messages of one sender or
-        one receiver share `bandwidth_bytes_per_s`: the single-port model of Hockney 1994 and LogGP (Alexandrov et al.
-        1995).
+        one receiver share `bandwidth_bytes_per_s`, that of a port in each direction: the single-port model of Hockney
+        1994 and LogGP (Alexandrov et al. 1995).
 
-        latency_s: from the last byte's leaving to its arrival; latencies of several messages overlap.
-        bandwidth_bytes_per_s: of a port, in each direction.
-        reduce_bytes_per_s: received bytes that a rank adds per second; infinite: reductions are free.
+        latency_s: latencies of several messages overlap.
         gap_s: per message of a channel; gaps do not overlap (LogGP's g).
         receive_overhead_s: per message of a connection; likewise (LogGP's o, at the receiver).
 
@@ -153,7 +143,7 @@ class Network:
 
     @classmethod
     def name_in(cls, described: Mapping[str, Any] | None) -> str:
-        """Return the name of the network of which `as_dict` gave this."""
+        """Return the name in the result of `as_dict`."""
         return str((described or {}).get("name", cls.UNIFORM))
 
     def __repr__(self) -> str:
@@ -179,7 +169,7 @@ class Network:
 
     @property
     def message_costs(self) -> MessageCosts | None:
-        """The costs of a message, for closed forms; None unless `Network.uniform` made the network."""
+        """The costs of a message; None unless `Network.uniform` made the network."""
         if self.name != self.UNIFORM or self.file:
             return None
         costs = MessageCosts.from_spec(self.spec)
@@ -187,7 +177,7 @@ class Network:
 
     @property
     def shared_memory(self) -> SharedMemory | None:
-        """The costs of messages through memory that all ranks share on one host; None without it."""
+        """The costs of messages through memory that all ranks share; None without it."""
         spec = self.spec
         one_host = not spec.placed_hosts and (spec.ranks_per_host is None or spec.num_hosts == 1)
         return spec.host.shared_memory if one_host else None
@@ -196,18 +186,17 @@ class Network:
         return replace(self, spec=msgspec.structs.replace(self.spec, **changes))
 
     def with_numbers(self, change: Callable[[str, str, float], Any]) -> Self:
-        """Return the network with `change(place, field, number)` for each number of its spec."""
         return replace(self, spec=with_numbers(self.spec, change))
 
     def on_hosts(self, num_hosts: int) -> Self:
         """Return the network as a collective among this many hosts sees it: its NICs have the rate of `fabric`.
 
-        The only place where that rate is decided for simulations; formulas take it from `nic_share` as well.
+        Simulations take that rate only from here; formulas take it from `nic_share` as well.
         """
         return replace(self, spec=on_hosts(self.spec, num_hosts)) if self.spec.fabric else self
 
     def topology(self, num_ranks: int) -> Topology:
-        """Return the topology for the engines, for collectives among all its ranks; see `on_hosts` for others.
+        """Return the topology for collectives among all its ranks; see `on_hosts` for others.
 
         Raises ValueError if there is no room for `num_ranks` ranks, or a slow or failing resource is unknown.
         """
@@ -220,17 +209,14 @@ class Network:
     def memory_topology(
         self, num_ranks: int, published_bytes: int | None = None, touched_bytes: int | None = None
     ) -> SharedMemoryTopology:
-        """Return the topology of the network's shared memory; see `SharedMemoryTopology`.
-
-        Raises ValueError as `topology` does.
-        """
+        """Return the topology of the network's shared memory. Raises ValueError as `topology` does."""
         self.topology(num_ranks)  # refuses too many ranks
         return SharedMemoryTopology(self.spec, num_ranks, published_bytes, touched_bytes)
 
     def require_priced(self, num_ranks: int) -> None:
-        """Raise ValueError if a message between neighbouring ranks takes no time, except on a uniform network.
+        """Raise ValueError if a message between neighbours takes no time, as the file gives no costs of links or NICs.
 
-        Simulations would take no time either: the file gives no costs of links or NICs.
+        A uniform network may have such messages.
         """
         if self.message_costs or num_ranks < 2:
             return

@@ -18,7 +18,7 @@ def _half_duplex(value: Any) -> bool:
 
 
 def _name(value: Any) -> str:
-    """Return the name; resources are named after it, so dots, arrows and blanks are refused."""
+    """Refuse dots, arrows and blanks, since resources are named after it."""
     if not isinstance(value, str) or not value.replace("_", "").replace("-", "").isalnum():
         raise ValueError("a name must be text of letters, digits, _ and - only")
     return value
@@ -44,10 +44,7 @@ class Table(Record, frozen=True, rename=_key):
 
 
 class Link(Table, frozen=True):
-    """A kind of link. half_duplex: both directions share its bandwidth.
-
-    burst_bytes: size of its token bucket in each direction, which fills while the link is idle.
-    """
+    """A kind of link. burst_bytes: size of its token bucket in each direction, see `Resources`."""
 
     latency_s: values.Time = 0.0
     bandwidth_bytes_per_s: values.Rate = math.inf
@@ -56,21 +53,16 @@ class Link(Table, frozen=True):
 
 
 class Nics(Link, frozen=True):
-    """The network interfaces of a host, all alike; consecutive ranks share one, equally many each.
-
-    count: 0: one per rank of the host.
-    """
+    """The network interfaces of a host, all alike; consecutive ranks share one. count: 0: one per rank."""
 
     count: Annotated[int, values.whole(0, values.MAX_COUNT)] = 1
 
 
 class MemoryRate(Table, frozen=True):
-    """The rates of one core, in bytes per second, for one number of published bytes.
+    """The rates of one core while each rank publishes `published_bytes`: the more, the fewer are in the caches.
 
-    published_bytes: by each rank; the more bytes, the fewer are in the caches.
-    copy_bytes_per_s: to or from shared memory. reduce_bytes_per_s: additions from there to a tensor.
-    reduce_into_bytes_per_s: additions of both with the sum elsewhere. All are for tensors spread over
-    `SharedMemory.touched_bytes`; cached_...: for the same tensors each time.
+    They are for tensors spread over `SharedMemory.touched_bytes`; cached_...: for the same tensors each time.
+    reduce_into_bytes_per_s: of additions of two inputs into a third memory.
     """
 
     published_bytes: values.Size
@@ -86,10 +78,8 @@ class SharedMemory(Table, frozen=True):
     """The costs of messages between ranks of a host that read from each other's memory.
 
     slot_bytes: that a rank can publish at a time; larger tensors go in portions.
-    latency_s: from publishing to the receiver's noticing. call_s: of a call, besides messages and copies.
-    cold_call_s: additional time after a computation. late_share, late_s: as in `Processor`.
     touched_bytes: memory that a rank walked through in the measurement of the rates.
-    rates: by increasing `published_bytes`; at least one.
+    call_s to late_s: as in `Processor`. rates: by increasing `published_bytes`; at least one.
     """
 
     slot_bytes: values.Size
@@ -107,10 +97,9 @@ class SharedMemory(Table, frozen=True):
 class Host(Table, frozen=True):
     """The cores, the memory and the links of a host.
 
-    cores: None: always enough.
+    cores: None: always enough. link: a rank's port to the other ranks of the host.
     memory_bytes_per_s: a message within the host uses it `copies` times per byte.
-    link: a rank's port to the other ranks of the host.
-    shared_memory: for our collectives within the host, see `SharedMemoryTopology`; None: unused.
+    shared_memory: only for our collectives.
     """
 
     cores: values.Count | None = None
@@ -122,7 +111,7 @@ class Host(Table, frozen=True):
 
 
 class PlacedHost(Record, frozen=True):
-    """A host with a name and its ranks."""
+    """A host of `Spec.placed_hosts`."""
 
     name: str
     ranks: tuple[int, ...]
@@ -134,7 +123,7 @@ class Switch(Table, frozen=True):
 
     hosts_per_leaf: None: one switch for all hosts.
     uplink_bytes_per_s: of all uplinks of a leaf together, in each direction.
-    oversubscription: in place of `uplink_bytes_per_s`, bandwidth of a leaf's NICs over that of its uplinks.
+    oversubscription: instead, bandwidth of a leaf's NICs over that of its uplinks.
     """
 
     latency_s: values.Time = 0.0
@@ -151,10 +140,9 @@ class Cable(Link, frozen=True, kw_only=True):
 
 
 class FabricPoint(Table, frozen=True):
-    """The fraction of a NIC's bandwidth that a collective among the ranks of `hosts` hosts reaches.
+    """The fraction of a NIC's bandwidth that a collective among `hosts` hosts reaches.
 
-    low, high: its 10th and 90th percentile, where the fabric is not the same at all times; None: as `share`. They may
-    rise with the hosts.
+    low, high: its 10th and 90th percentile at different times; None: as `share`. They may rise with the hosts.
     """
 
     hosts: Annotated[int, values.whole(2, values.MAX_COUNT)]
@@ -164,14 +152,12 @@ class FabricPoint(Table, frozen=True):
 
 
 class Processor(Table, frozen=True):
-    """The costs of a rank at the two ends of a message.
+    """The costs of a rank at the two ends of a message, and of calls, besides messages and copies.
 
     first_touch_bytes_per_s: of copies into new memory, which no message does.
-    call_s, torch_call_s: of our call and of torch.distributed's, besides messages and copies.
-    cold_call_s, cold_torch_call_s: additional time of each after a computation.
-    async_call_s: additional time of our asynchronous call, which a thread of its group executes.
-    late_share, torch_late_share, async_late_share: of these calls, that take late_s, torch_late_s, async_late_s longer
-    because a thread waits for a core.
+    cold_call_s, async_call_s: in addition to `call_s`, after a computation and for an asynchronous call.
+    late_share: of the calls, that take `late_s` longer because a thread waits for a core.
+    torch_...: of calls of torch.distributed.
     """
 
     send_overhead_s: values.Time = 0.0
@@ -195,8 +181,7 @@ class Processor(Table, frozen=True):
 class Protocol(Table, frozen=True):
     """A protocol of a library, which chooses the fastest for each collective.
 
-    start_s: per collective. link_latency_s, hop_latency_s: of a hop within a host, and between hosts; tree_...: on a
-    tree. share: of the bandwidths of links and NICs.
+    link_latency_s, hop_latency_s: of a hop within a host, and between hosts. share: of the bandwidths.
     """
 
     name: ResourceName
@@ -216,23 +201,16 @@ class RingStep(Table, frozen=True):
 
 
 class Tuning(Table, frozen=True):
-    """The algorithms of a collective library, in addition to its protocols.
+    """The algorithms of a collective library, in addition to its protocols; `nccl_model` has the formulas.
 
-    tree_share: of the bandwidth, for an all_reduce on trees across hosts; None: no trees.
-    switch_share: likewise for in-network reduction within a host; None: unavailable.
-    message_start: a single message's start, as a multiple of `start_s`.
-    message_share: of a NIC's bandwidth, for single messages between hosts.
-    two_host_passes: how many times all bytes of an all_reduce on trees leave each of two hosts; 1 in NCCL's model, and
-    2 with more hosts.
-    pat_share: of the bandwidth, for all_gather and reduce_scatter by PAT, between hosts of one rank; None: no PAT.
-    switch_latency_s: of in-network reduction, without its bytes; None: the start and two hops of the last protocol.
-    switch_hop_latency_s: from host to host, where trees join the switches of several hosts; None: no such trees.
-    channels: of a large call, each on its own multiprocessor of the GPU; 0: not known.
-    link_channels: likewise of a ring within a host; 0: the same as channels.
-    ring_steps: of a ring across hosts, by message size; empty: its time follows from the protocols.
-    ring_ranks: ranks per host in the measurement of the ring steps.
-    ring_fill: of a ring within a host: additional steps for the bytes while the links fill.
-    ring_overhead_s: the least time of a step of a ring across hosts; in each step the NICs send a message.
+    tree_share, switch_share, pat_share: of the bandwidth; None: the library has no trees, in-network reduction or PAT.
+    switch_latency_s: None: the start and two hops of the last protocol.
+    switch_hop_latency_s: where trees join the switches of several hosts; None: no such trees.
+    message_start: factor of `start_s` for a single message.
+    two_host_passes: how many times all bytes of an all_reduce on trees leave each of two hosts.
+    channels: of a large call; 0: not known. link_channels: of a ring within a host; 0: the same.
+    ring_steps: by message size; empty: times follow from the protocols. ring_ranks: per host in their measurement.
+    ring_overhead_s: the least time of a step of a ring across hosts.
     """
 
     tree_share: values.Ratio | None = None
@@ -259,7 +237,7 @@ class SlowRank(Table, frozen=True):
 
 
 class SlowLink(Table, frozen=True):
-    """A resource with another bandwidth, a bandwidth divided by `slowdown`, or additional latency."""
+    """A resource with another bandwidth, with it divided by `slowdown`, or with additional latency."""
 
     link: str
     bandwidth_bytes_per_s: values.Rate | None = None
@@ -278,11 +256,10 @@ class Failure(Table, frozen=True):
 class Spec(Table, frozen=True):
     """The hosts of a network, their connections and their faults.
 
-    host, ranks_per_host, num_hosts: if all hosts are alike; None: any number.
-    protocols, library: of a collective library; the engines use `switch_share` only.
-    placed_hosts: hosts by name; they replace the first three fields.
+    host, ranks_per_host, num_hosts: if all hosts are alike; None: any number. `placed_hosts` replace them.
     cables: between the hosts; they replace `switch`.
     fabric: by increasing hosts, with shares that do not increase; see `Network.on_hosts`.
+    protocols, library: of a collective library; the engines use `switch_share` only.
     """
 
     host: Host = Host()
@@ -332,9 +309,9 @@ class MessageCosts(NamedTuple):
 
 
 def with_numbers(part: Any, change: Callable[[str, str, float], Any], place: str = "") -> Any:
-    """Return a spec, or part of one, with `change(place, field, number)` for each number, at any depth.
+    """Return a spec, or part of one, with `change(place, field, number)` in place of each number.
 
-    place: by the keys of the file, such as "host.nic.latency"; the same for all tables of a list.
+    place: keys of the file, such as "host.nic.latency"; the same for all tables of a list.
     """
     if isinstance(part, tuple):
         return tuple(with_numbers(inner, change, place) for inner in part)
@@ -348,7 +325,7 @@ def with_numbers(part: Any, change: Callable[[str, str, float], Any], place: str
 
 
 def quantities(spec: Spec) -> dict[str, float]:
-    """Return each number of the tables by its place, as in `with_numbers`; of a list of tables, the last one's."""
+    """Return the numbers of the tables by place, as in `with_numbers`; of a list of tables, the last one's."""
     numbers: dict[str, float] = {}
 
     def noted(place: str, _field: str, number: float) -> float:
@@ -360,9 +337,9 @@ def quantities(spec: Spec) -> dict[str, float]:
 
 
 def scaled(spec: Spec, ratios: Mapping[str, float]) -> Spec:
-    """Return the spec with the quantities multiplied by `ratios`, whose keys are places as in `with_numbers`.
+    """Return the spec with numbers multiplied by `ratios`, by places as in `with_numbers`; unknown ones are ignored.
 
-    Shares are limited to 1. Places that the spec lacks are ignored.
+    Shares are limited to 1.
     """
 
     def times(place: str, field: str, number: float) -> float:
@@ -379,7 +356,7 @@ FREE_BYTES_PER_S = 1e300  # bytes take no time, yet it is a rate: a network on w
 
 
 def with_free_bytes(spec: Spec) -> Spec:
-    """Return the spec with bytes that take no time; latencies and overheads remain, also of slow links and cores."""
+    """Return the spec with bytes that take no time; latencies and overheads remain, and slow cores."""
 
     def free(_place: str, field: str, number: float) -> float:
         return FREE_BYTES_PER_S if field.endswith("_per_s") else 0 if field == "burst_bytes" else number
@@ -392,7 +369,7 @@ def with_free_bytes(spec: Spec) -> Spec:
 
 
 def require_quantities(value: object, place: str = "") -> None:
-    """Raise ValueError for the first invalid number of a spec; files are checked earlier."""
+    """Raise ValueError for the first invalid number of a spec."""
     if values.is_number(value):
         require_number(value, place)
     elif isinstance(value, tuple):

@@ -1,7 +1,7 @@
 """`Topology`: a network as the engines see it, for one number of ranks.
 
-A *resource* is anything that messages or ranks can share (a port, a NIC, an uplink, a host's memory or cores), with a
-name and a capacity. Each byte of a message uses the resources on its path, and its ends use cores.
+A *resource* is anything with a capacity that messages or ranks share: a port, a NIC, an uplink, a host's memory or
+cores. Each byte of a message uses the resources on its path, and its ends use cores.
 """
 
 from abc import ABC, abstractmethod
@@ -21,12 +21,12 @@ NONE = -1  # where a resource is named: there is none
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Resources:
-    """All resources of a topology; a column per field, each of shape (num_resources,).
+    """All resources of a topology, as columns of shape (num_resources,).
 
-    capacity: bytes per second, or cores (core-seconds per second).
+    capacity: bytes per second, or cores.
     fails_at_s: time from which its capacity is 0; infinite if it does not fail.
-    burst_bytes: size of its token bucket; 0 for none. The bucket is full at time 0 and fills at the unused capacity.
-    Until it is empty, the resource does not limit its users.
+    burst_bytes: size of its token bucket, which is full at time 0 and fills at the unused capacity. Until it is empty,
+    the resource does not limit its users.
     """
 
     names: tuple[str, ...]
@@ -41,12 +41,12 @@ class Resources:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Processors:
-    """The costs of the ranks at the two ends of a message; a column per field, each of shape (num_ranks,).
+    """The costs of the ranks at the two ends of a message, as columns of shape (num_ranks,).
 
     send_overhead_s, receive_overhead_s: per message, before its bytes leave and when it is applied.
-    reduce_bytes_per_s: of a received chunk, on one core.
-    cores: the resource for the rank's overheads and reductions, each on at most one core; NONE: always enough cores.
-    copy_bytes_per_s: of a message on one core. If cores are scarce, a message and a reduction share them equally.
+    reduce_bytes_per_s, copy_bytes_per_s: of a received chunk and of a message, on one core.
+    cores: the resource for the rank's overheads, reductions and copies, each on at most one core; NONE: always enough
+    cores. If they are scarce, a message and a reduction share them equally.
     """
 
     send_overhead_s: Floats
@@ -58,11 +58,11 @@ class Processors:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Paths:
-    """The paths of messages from `src` to `dst`; a row per pair of ranks.
+    """The paths of messages, a row per pair of ranks.
 
     latency_s: (num_pairs,), from the last byte's leaving to its arrival.
     bytes_per_s: (num_pairs,), limit of a message without contention; infinite if only resources limit it.
-    resource: (num_pairs, width), used by the path, each once per row; NONE pads shorter rows.
+    resource: (num_pairs, width), each once per row; NONE pads shorter rows.
     use_per_byte: (num_pairs, width), of the resource's capacity: 1 for a link, 2 for a memory that copies every byte
     twice, core-seconds for cores; 0 for NONE.
     """
@@ -73,7 +73,7 @@ class Paths:
     use_per_byte: Floats
 
     def alone_bytes_per_s(self, resources: Resources) -> Floats:
-        """Return the rate of a message without contention: (num_pairs,)."""
+        """Return the rates of messages without contention, (num_pairs,)."""
         if not self.resource.shape[1]:
             return self.bytes_per_s
         used = self.resource != NONE
@@ -89,8 +89,8 @@ class Paths:
 class Jitter(Record, frozen=True):
     """Random delays, reproducible by their seed.
 
-    latency, compute: mean fraction by which the latency of a message, and its overheads and reduction, grow
-    (exponentially distributed).
+    latency, compute: mean of the exponentially distributed fraction by which a message's latency, and its overheads
+    and reduction, grow.
     """
 
     seed: values.Whole = 0
@@ -98,18 +98,18 @@ class Jitter(Record, frozen=True):
     compute: values.Fraction = 0.0
 
     def factors(self, step: int, num_transfers: int) -> tuple[Floats, Floats]:
-        """Return the factors of latency and compute for the transfers of a step."""
+        """Return the factors of latency and compute, (num_transfers,) each."""
         drawn = np.random.default_rng([self.seed, step]).exponential(size=(2, num_transfers))
         return 1 + self.latency * drawn[0], 1 + self.compute * drawn[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InSwitch:
-    """Connections whose messages the switch of a host adds up or copies; a row each, in the order of `key`.
+    """Connections whose messages the switch of a host adds up or copies, as columns of shape (num_connections,).
 
-    key: (num_connections,), see `connection_keys`.
-    added: (num_connections,), messages of a step that the switch adds up to one for their destination; 1: no addition.
-    copied: (num_connections,), destinations of one message of the source; 1: no copies.
+    key: in ascending order, see `connection_keys`.
+    added: messages of a step that the switch adds up to one for their destination; 1: no addition.
+    copied: destinations of one message of the source; 1: no copies.
     """
 
     key: Ints
@@ -117,7 +117,7 @@ class InSwitch:
     copied: Ints
 
     def of(self, key: Ints) -> tuple[Ints, Ints]:
-        """Return `added` and `copied` of these connections, each (num_keys,); 1 for unknown connections."""
+        """Return `added` and `copied`, each (num_keys,); 1 for unknown connections."""
         if not len(self.key):
             return np.ones_like(key), np.ones_like(key)
         row = np.minimum(np.searchsorted(self.key, key), len(self.key) - 1)
@@ -126,12 +126,12 @@ class InSwitch:
 
 
 def connection_keys(src: Ranks, dst: Ranks, channel: Ranks, num_ranks: int) -> Ints:
-    """Return for each transfer a number that identifies its connection: src, dst and channel."""
+    """Return a number for each connection, from its src, dst and channel."""
     return (channel.astype(np.int64) * num_ranks + src) * num_ranks + dst
 
 
 def connection_ends(keys: Ints, num_ranks: int) -> tuple[Ints, Ints, Ints]:
-    """Return the src, dst and channel of these `connection_keys`."""
+    """Return src, dst and channel of `connection_keys`."""
     sender, dst = np.divmod(keys, num_ranks)
     channel, src = np.divmod(sender, num_ranks)
     return src, dst, channel
@@ -140,8 +140,8 @@ def connection_ends(keys: Ints, num_ranks: int) -> tuple[Ints, Ints, Ints]:
 class Topology(ABC):
     """A network of a known number of ranks.
 
-    switch_of_rank: (num_ranks,), the switch of each rank, if switches add up and copy messages; else None.
-    in_switch: the connections for which they do; None: none.
+    switch_of_rank: (num_ranks,), if switches add up and copy messages; else None.
+    in_switch: the connections for which they do.
     """
 
     num_ranks: int
@@ -153,8 +153,8 @@ class Topology(ABC):
 
     @abstractmethod
     def paths(self, src: Ints, dst: Ints) -> Paths:
-        """Return the paths of these pairs in their order; `src` and `dst` differ in every row."""
+        """Return the path of each pair; `src` and `dst` must differ."""
 
     def connection_paths(self, src: Ints, dst: Ints, channel: Ints) -> Paths:  # noqa: ARG002  of no switch that adds
-        """Return the paths of messages on these channels, which switches may add up or copy."""
+        """Return the paths of messages that switches may add up or copy."""
         return self.paths(src, dst)

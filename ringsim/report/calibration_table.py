@@ -17,10 +17,7 @@ _INTERVAL, _INSIDE = f"{100 * SURE:.0f} % interval", f"{100 * INSIDE:.0f} %"
 
 
 def format_fit(fit: calibration.LogFit, wide: bool = False) -> str:
-    """Return the parameters of a fit to logs, and its residuals.
-
-    wide: list the collectives, ranks and sizes behind each parameter.
-    """
+    """Return parameters and residuals; wide: with the collectives, ranks and sizes behind each parameter."""
     width = None if wide else WIDTH
     rows = [("parameter", "value", _INTERVAL, "seen in")]
     for fitted in fit.parameters:
@@ -78,7 +75,7 @@ def _case(case: calibration.Timing) -> str:
 
 
 def format_probe_fit(fit: calibration.ProbeFit, wide: bool = False) -> str:
-    """Return the parameters of a fit to probes, and its residuals. wide: list the probes of each parameter."""
+    """Return parameters and residuals; wide: with the probes of each parameter."""
     width = None if wide else WIDTH
     rows: list[tuple[str, ...]] = [("parameter", "value", _INTERVAL, *(["probes"] if wide else []))]
     for name, estimate in fit.parameters.items():
@@ -93,7 +90,7 @@ def format_probe_fit(fit: calibration.ProbeFit, wide: bool = False) -> str:
 
 
 def fit_dict(fit: calibration.LogFit) -> dict[str, Any]:
-    """Return a fit to logs for JSON."""
+    """Return a fit for JSON."""
     return {
         "undecided": calibration.undetermined_warning(fit.parameters, fit.cases) or None,
         "parameters": [
@@ -110,7 +107,7 @@ def fit_dict(fit: calibration.LogFit) -> dict[str, Any]:
 
 
 def probe_fit_dict(fit: calibration.ProbeFit) -> dict[str, Any]:
-    """Return a fit to probes for JSON; None: an infinite rate."""
+    """Return a fit for JSON; None: an infinite rate."""
     return {
         "parameters": [
             finite_or_none({"name": name, **asdict(estimate), "probes": fit.probes[name]})
@@ -124,7 +121,7 @@ def probe_fit_dict(fit: calibration.ProbeFit) -> dict[str, Any]:
 
 
 def format_value(name: str, value: float) -> str:
-    """Return a parameter of a fit to probes with its unit."""
+    """Return a parameter with its unit."""
     if math.isinf(value):
         return "no limit"
     if name.endswith("share"):
@@ -138,7 +135,7 @@ _ALIKE = 0.2  # wider intervals show both ends, as N % longer is then not N % sh
 
 
 def format_comparison(comparison: calibration.Comparison, wide: bool = False) -> str:
-    """Return the cases by algorithm, and the summary by size class. wide: put the algorithm into every row."""
+    """Return the cases and the summary by size class; wide: with the algorithm in every row."""
     width = None if wide else WIDTH
     lines = comparison_table(comparison).lines() if wide else _rows_by_algorithm(comparison)
     notes = [wrap_text(note, width, "  ") for note in _notes(comparison)]
@@ -146,7 +143,7 @@ def format_comparison(comparison: calibration.Comparison, wide: bool = False) ->
 
 
 def comparison_table(comparison: calibration.Comparison, most_rows: int | None = None) -> cells.DataTable:
-    """Return one row per case, with its algorithm."""
+    """Return one row per case."""
     rows = [(*_name(compared), *_row(comparison, compared)) for compared in comparison.cases[:most_rows]]
     return cells.DataTable(("collective", "algorithm", *_columns(comparison)), rows)
 

@@ -1,7 +1,7 @@
 """All colours: palettes, the style of each algorithm, and the colour of each rank.
 
 The hues are Okabe and Ito's, safe for colour-blind readers. Styles with the same stroke and hatch differ by a CIELAB
-distance of at least 20, see tests/ringsim/report/test_style.py.
+distance of at least 20.
 """
 
 from collections.abc import Sequence
@@ -17,24 +17,24 @@ def _rgb(colour: str) -> tuple[int, int, int]:
 
 
 def mixed(first: str, second: str, share: float) -> str:
-    """Mix this share of the second colour into the first; return #RRGGBB."""
+    """Return the first colour with a share of the second, as #RRGGBB."""
     parts = zip(_rgb(first), _rgb(second), strict=True)
     return "#" + "".join(f"{round(low + share * (high - low)):02X}" for low, high in parts)
 
 
 def lightness(colour: str) -> float:
-    """Return the luma of a colour, 0 to 1 (ITU-R BT.601)."""
+    """Return the luma, 0 to 1 (ITU-R BT.601)."""
     red, green, blue = _rgb(colour)
     return (0.299 * red + 0.587 * green + 0.114 * blue) / 255
 
 
 def ink_on(colour: str) -> str:
-    """Return black or white, whichever is readable on the colour."""
+    """Return black or white, which is readable on the colour."""
     return BLACK if lightness(colour) > _MIDDLE else WHITE
 
 
 class Texture(Enum):
-    """The dashes of a line and the hatch of an area."""
+    """The dashes of lines and the hatch of areas."""
 
     SOLID = ("-", "")
     DASHED = ((0, (5, 1.5)), "//")
@@ -43,7 +43,7 @@ class Texture(Enum):
 
 
 class Style(NamedTuple):
-    """The colour and texture of an algorithm's lines and areas."""
+    """The style of an algorithm's lines and areas."""
 
     colour: str
     texture: Texture
@@ -101,7 +101,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 class Palette(NamedTuple):
-    """Paper, ink, greys and hues, as #RRGGBB; sky and peach are lighter variants of blue and vermillion."""
+    """Colours as #RRGGBB; sky and peach are lighter variants of blue and vermillion."""
 
     paper: str
     ink: str
@@ -130,7 +130,7 @@ class Palette(NamedTuple):
         return {name: self._style(look) for name, look in looks.items()}
 
     def series_style(self, number: int) -> tuple[Style, str]:
-        """Return style and marker of a curve without an algorithm; the first 147 differ."""
+        """Return style and marker of a curve; the first 147 differ."""
         rounds, place = divmod(number, len(_SERIES))
         return self._style(_SERIES[place]), MARKERS[(number + rounds) % len(MARKERS)]
 
@@ -147,7 +147,7 @@ _DARK_PAGE = ("#14171A", "#E8E8E8")
 
 
 def svg_colours() -> str:
-    """Return CSS that adapts the pictures of `inline_svg` to the browser's light or dark mode."""
+    """Return CSS that adapts pictures of `inline_svg` to light or dark mode."""
     light, dark = Palette.of(*OWN_STYLES["page"]), Palette.of(*_DARK_PAGE)
     pairs = {look.on_light: look.on_dark for look in _SERIES} | dict(zip(light, dark, strict=True))
     variables = "".join(f" --x{one[1:]}: {other};".lower() for one, other in pairs.items())
@@ -161,7 +161,7 @@ _SCALE = ("#56308C", "#3E5A96", "#2A7D8E", "#24A087", "#5AC364", "#AAD73C", "#F5
 
 
 def contributor_colours(num_ranks: int) -> list[str]:
-    """Return the colour of each rank's contribution, as #RRGGBB.
+    """Return a colour per rank, as #RRGGBB.
 
     >>> contributor_colours(2)
     ['#3B82C4', '#E69F00']

@@ -19,7 +19,7 @@ ONE_PORT = "each rank has one full-duplex port"  # on a uniform network
 
 
 def network_summary(cluster: Network) -> dict[str, Any]:
-    """Return a row of the list of networks for JSON; None: no limit."""
+    """Return a row of the list for JSON; None: no limit."""
     spec = cluster.spec
     return {
         "name": cluster.name,
@@ -31,7 +31,7 @@ def network_summary(cluster: Network) -> dict[str, Any]:
 
 
 def format_networks(clusters: Iterable[Network], wide: bool = False) -> str:
-    """Return one row per network; wide: unwrapped, with sources."""
+    """Return one row per network; wide: with sources."""
     rows = [("network", "hosts", "ranks", "description")]
     for summary in map(network_summary, clusters):
         hosts, ranks = summary["num_hosts"] or "any", summary["max_ranks"] or "any"
@@ -41,7 +41,7 @@ def format_networks(clusters: Iterable[Network], wide: bool = False) -> str:
 
 
 def network_details(cluster: Network, num_ranks: int) -> dict[str, Any]:
-    """Return a network, its resources and its paths from rank 0, for JSON."""
+    """Return a network, its resources and the paths from rank 0, for JSON."""
     topology = cluster.topology(num_ranks)
     resources = topology.resources
     limits = resources.capacity.tolist(), resources.burst_bytes.tolist(), resources.fails_at_s.tolist()
@@ -117,7 +117,7 @@ def _capacity(resource: dict[str, Any]) -> str:
 
 
 def network_facts(network: Mapping[str, Any]) -> list[str]:
-    """Return a network's description, or a uniform network's costs and ports."""
+    """Return the description, or a uniform network's costs and ports."""
     if not _is_uniform(network):
         return [network["description"]] if network.get("description") else []
     formats = {"_bytes_per_s": format_rate, "_s": format_time}
@@ -130,12 +130,12 @@ def network_facts(network: Mapping[str, Any]) -> list[str]:
 
 
 def named_network(network: Mapping[str, Any]) -> list[str]:
-    """Return the name of a network, if any, and its `network_facts`."""
+    """Return the name, if any, and the `network_facts`."""
     return [*([f"network {network['name']}"] if "name" in network else []), *network_facts(network)]
 
 
 def uniform_note(network: Mapping[str, Any]) -> str:
-    """Return the costs of a uniform network's `as_dict`; empty for a network of hosts."""
+    """Return the costs of a uniform network's `as_dict`; "" for another."""
     return ", ".join(network_facts(network)) if _is_uniform(network) else ""
 
 
@@ -149,7 +149,7 @@ _MARGIN = 15  # characters before the order
 def placement_dict(
     schedule: Schedule, network: Network, size_bytes: int, placement: RankPlacement, seed: int = 0
 ) -> dict[str, Any]:
-    """Return a rank placement with its gain for JSON; None: an infinite time."""
+    """Return a placement with its gain for JSON; None: an infinite time."""
     return {
         "collective": schedule.collective.value,
         "algorithm": schedule.algorithm,
@@ -162,7 +162,7 @@ def placement_dict(
 
 
 def format_placement(report: Mapping[str, Any], wide: bool = False) -> str:
-    """Return the text of a `placement_dict`; wide: with the full order."""
+    """Return a `placement_dict` as text; wide: with the full order."""
     order = ",".join(map(str, report["order"]))
     if not wide and len(order) > WIDTH - _MARGIN:
         order = f"{order[: order.rfind(',', 0, 24) + 1]}... (--wide shows it, -o saves it)"
@@ -187,7 +187,7 @@ def format_placement(report: Mapping[str, Any], wide: bool = False) -> str:
 def parse_placement(text: str) -> tuple[int, ...]:
     """Return the ranks in the order of their places, from numbers or the name of a file.
 
-    A file holds numbers, a JSON list, or JSON with a list as "order". Raises ValueError for anything else.
+    A file holds numbers, a JSON list, or a JSON object with an "order". Raises ValueError otherwise.
     """
     if numbers := _numbers(text):
         return numbers

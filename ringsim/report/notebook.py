@@ -26,7 +26,7 @@ def html_of(result: Any) -> str | None:  # noqa: ARG001  what has no form of its
 
 
 def register() -> None:
-    """Make notebooks show results as HTML; without IPython, do nothing."""
+    """Make notebooks show results as HTML, if there is IPython."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is not None:

@@ -1,7 +1,7 @@
 """`write_trace`: timelines as a trace file for Perfetto (https://ui.perfetto.dev) or chrome://tracing.
 
-Each rank is a process. A thread holds its applications; overlapping sends have separate threads, since slices of a
-thread must not overlap. An arrow leads from a send to its application. A rank that hangs has one more thread.
+Each rank is a process, with a thread for applications, one or more for sends, since slices of a thread must not
+overlap, and one for a hang. An arrow leads from a send to its application.
 """
 
 import json
@@ -34,9 +34,9 @@ def write_trace(
 ) -> None:
     """Write runs under their names, one below the other, without transfers that never happen.
 
-    blocked_runs: one entry per run, None if it finishes; empty if all finish. Times count from 0, or from the first
-    activity if that is earlier, rounded to nanoseconds for the viewers. The file appears complete or not at all.
-    Raises OSError if it cannot be written, ValueError for more than MAX_TRANSFERS transfers.
+    blocked_runs: one entry per run, None if it finishes; empty if all finish. Times count from 0, or from an earlier
+    first activity, in whole nanoseconds. The file appears complete or not at all. Raises OSError if it cannot be
+    written, ValueError for more than MAX_TRANSFERS transfers.
 
         >>> from ringsim import Network, ring_all_reduce, simulate, write_trace
         >>> timeline = simulate(ring_all_reduce(4), Network.uniform(1e-5, 1e9), 2**20)
@@ -49,7 +49,7 @@ def write_trace(
 def trace_lines(
     runs: Sequence[tuple[str, Timeline]], name: str, blocked_runs: Sequence[BlockedRun | None] = ()
 ) -> Iterator[str]:
-    """Yield the lines of `write_trace`; `name` is the file's, for messages."""
+    """Yield the lines of `write_trace`; name: the file's, for errors."""
     zero_s = min((float(timeline.start_s.min(initial=0.0)) for _, timeline in runs), default=0.0)
     events: list[Iterator[Event]] = []
     first_pid, first_arrow = 1, 0  # processes and arrows are numbered through all runs
@@ -63,7 +63,7 @@ def trace_lines(
 def step_trace_lines(timeline: StepTimeline, trace: ProgramTrace, name: str) -> Iterator[str]:
     """Yield the lines of a file with the computations of a step, its waits, and the calls of each group.
 
-    Overlapping calls of a group overlap in its thread. name: the file's. Raises ValueError for an endless step.
+    Overlapping calls overlap in their group's thread. Raises ValueError for an endless step.
     """
     timeline.require_end()
     num_events = len(timeline.computations) + len(timeline.waits) + len(timeline.calls)

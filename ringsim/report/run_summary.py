@@ -27,7 +27,7 @@ def describe(
     width: int | None = WIDTH,
     further: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """Return the text of a run, the explanation and further rows. width: in characters; None: unlimited."""
+    """Return the text of a run, its explanation and further rows; width: None: unlimited."""
     rows = [("timed", how_timed(run))] if run.library else []
     rows += [("transfers", f"{run.num_transfers} in {plural(run.num_steps, 'step')}"), *_times(run)]
     rows += lines(explanation) if explanation else ()
@@ -42,7 +42,7 @@ def describe(
 
 
 def expected_rows(expected: Estimate | None) -> list[tuple[str, str]]:
-    """Return a row with the interval of a prediction, if known."""
+    """Return a row with the interval, if known."""
     if expected is None:
         return []
     between = f"{format_time(expected.low)} .. {format_time(expected.high)}" if expected.is_bounded else NOT_BOUNDED
@@ -96,7 +96,7 @@ def _which(rank: int, values: Floats) -> str:
 
 
 def ranks_table(explanation: analysis.Explanation) -> str:
-    """Return a table with one row per rank."""
+    """Return one row per rank."""
     number = TableColumn("rank", cell=lambda rank: TableCell(str(rank), rank))
     return DataTable.of(analysis.times_of_ranks(explanation), [number, *analysis.RANK_TIMES]).text()
 
@@ -122,7 +122,7 @@ def format_walkthrough(
 ) -> str:
     """Return the steps, the costs, the bounds, and the best improvements, each under its heading.
 
-    walkthrough: from `walk_through`. bound: for any algorithm. wide: name alternatives without a gain.
+    bound: for any algorithm. wide: with alternatives without a gain.
     """
     rows = [("time", format_time(advice.time_s) if math.isfinite(advice.time_s) else "never finishes")]
     if bound and bound.time_s > 0 and advice.time_s < math.inf:
@@ -152,7 +152,7 @@ def format_walkthrough(
 
 
 def search_hint(advice: analysis.Advice, bound: analysis.NetworkBound | None) -> str:
-    """Hint at a search if bandwidth is the bound and all algorithms are far above it; else ""."""
+    """Return a hint if bandwidth is the bound and all algorithms are far above it; else ""."""
     fastest_s = min([advice.time_s, *(other.sorting_s for other in advice.alternatives if other.is_algorithm)])
     if not bound or bound.latency_s >= bound.throughput_s or not _FAR < bound.excess(fastest_s) < math.inf:
         return ""
@@ -161,7 +161,7 @@ def search_hint(advice: analysis.Advice, bound: analysis.NetworkBound | None) ->
 
 
 def bound_line(bound: analysis.NetworkBound, time_s: float) -> str:
-    """Return a time's excess over the bound, and the bound's reason."""
+    """Return the excess over the bound, and its reason."""
     excess = bound.excess(time_s)
     above = f"{100 * excess:.{1 if excess < 1 else 0}f} % above" if excess >= AS_FAST else "as fast as"
     return f"{above} what this network allows ({format_time(bound.time_s)}: {bound_reason(bound)})"
@@ -181,7 +181,7 @@ def bound_reason(bound: analysis.NetworkBound) -> str:
 
 
 def synthesis_dict(synthesis: Synthesis, run: SimulatedCollective, seed: int) -> dict[str, Any]:
-    """Return the fastest schedule, the bound and the named algorithms, for JSON."""
+    """Return a synthesis for JSON."""
     return run.as_dict() | {
         "seed": seed,
         "is_named": synthesis.is_named,
@@ -196,7 +196,7 @@ def synthesis_dict(synthesis: Synthesis, run: SimulatedCollective, seed: int) ->
 def format_synthesis(
     synthesis: Synthesis, run: SimulatedCollective, explanation: analysis.Explanation | None, *, wide: bool = False
 ) -> str:
-    """Return the run, its bound, and the named algorithms. run: of its schedule; wide: unwrapped."""
+    """Return the run of its schedule, the bound, and the named algorithms; wide: unwrapped."""
     width = None if wide else WIDTH
     bound = [("bound", bound_line(synthesis.bound, synthesis.time_s))] if synthesis.bound else []
     blocks = [describe(run, explanation, width, bound)]

@@ -24,7 +24,7 @@ _ROUNDING_S = 1e-9  # a smaller slowdown is rounding
 
 
 def format_trace_prediction(prediction: TracePrediction, facts: Sequence[tuple[str, str]] = ()) -> str:
-    """Return a step, its calls by kind, and improvements. facts: more rows."""
+    """Return a step, further facts, its calls by kind, and improvements."""
     lines = [step_title(prediction)]
     lines += [f"  {line}" for line in align_columns([*step_facts(prediction), *facts])]
     lines += [wrap_text(f"  {note}", indent="  ") for note in notes_on_step(prediction)]
@@ -63,7 +63,7 @@ def scaling_table(scaling: TraceScaling) -> DataTable:
 
 
 def step_title(prediction: TracePrediction) -> str:
-    """Return ranks, device, time and certainty of a step."""
+    """Return ranks, device and time of a step."""
     device = "a GPU" if prediction.computing.on_gpu else "a CPU"
     ranks = plural(prediction.trace.num_ranks, "rank")
     return f"a step of {ranks}, each on {device}: {step_time(prediction)}"
@@ -79,7 +79,7 @@ def step_time(prediction: TracePrediction) -> str:
 
 
 def notes_on_step(prediction: TracePrediction) -> list[str]:
-    """Return uncounted operators, unawaited calls, and algorithms that the library would not choose."""
+    """Return the omissions and assumptions of the prediction."""
     not_counted = f"not counted: {'; '.join(prediction.not_counted)}" if prediction.not_counted else ""
     not_chosen = f"not {LIBRARY_TITLE}'s choice: {prediction.not_chosen}" if prediction.not_chosen else ""
     return [note for note in (not_counted, prediction.unawaited, not_chosen, prediction.by_formula) if note]
@@ -121,7 +121,7 @@ def step_facts(prediction: TracePrediction) -> list[tuple[str, str]]:
 
 
 def token_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[str, str]]:
-    """Return the row of tokens per second. tokens: per rank and step, or None."""
+    """Return the row of tokens per second, if any; tokens: per rank and step."""
     least_s = prediction.mean.step_s if prediction.fused_s is None else prediction.fused_s
     if not tokens or not least_s:
         return []
@@ -131,7 +131,7 @@ def token_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[s
 
 
 def ddp_facts(step: DdpStep, profile: StepProfile) -> list[tuple[str, str]]:
-    """Return the rows of a DDP step: buckets, source, and efficiency."""
+    """Return a DDP step's buckets, source, and efficiency."""
     count, buckets = plural(len(profile.parameters), "parameter"), plural(step.num_buckets, "bucket")
     source = in_one_line(shortened(str(profile.provenance.get("source") or "")))
     return [
@@ -142,7 +142,7 @@ def ddp_facts(step: DdpStep, profile: StepProfile) -> list[tuple[str, str]]:
 
 
 def caps_table(steps: Sequence[DdpStep], best: BucketCaps) -> DataTable:
-    """Return one row per bucket size, the last with torch's default caps. best: of the shortest step."""
+    """Return one row per bucket size, the last with torch's default caps."""
     marks = {id(steps[-1]): "default"} | {id(step): "best" for step in steps if step.config.caps == best}
     columns: list[TableColumn | str] = [
         TableColumn("config.caps", "bucket_cap_mb", lambda caps: TableCell(str(caps), caps.rest_bytes)),
@@ -207,7 +207,7 @@ def calls_table(prediction: TracePrediction) -> DataTable:
 
 
 def better_steps(prediction: TracePrediction) -> list[str]:
-    """Return the changes that shorten the step, the best first, unless it is compiled."""
+    """Return the changes that shorten the step, the best first; none if it is compiled."""
     step_s, better = prediction.mean.step_s, () if prediction.trace.is_compiled else prediction.better
     return [f"{_time(time_s)} with {name}" for name, time_s in better if time_s < step_s][:MAX_BETTER]
 

@@ -12,10 +12,7 @@ _GAP = "   "
 
 
 def format_sweep(sweep: Sweep, width: int = WIDTH) -> str:
-    """Return a table per network, by size and number of ranks, and the skipped algorithms.
-
-    Columns that do not fit into `width` characters follow below.
-    """
+    """Return a table per network, by size and number of ranks, and notes; columns beyond the width follow below."""
     blocks = [_format_network(sweep, name, width) for name in sweep.networks]
     notes = [wrap_text(note, width, "  ") for note in sweep_notes(sweep)]
     return "\n\n".join([*blocks, "\n".join(notes)] if notes else blocks)
@@ -27,7 +24,7 @@ def sweep_notes(sweep: Sweep) -> list[str]:
 
 
 def library_notes(sweep: Sweep) -> list[str]:
-    """Return a note on times without the correction to a library's formula."""
+    """Return a note on times that are not corrected to a library's formula."""
     others = sweep.not_of_the_library()
     own = f"{LIBRARY_TITLE}'s"
     reason = f"not {own}, and simulated without the factor that brings {own} algorithms to the time of its formula"
@@ -35,10 +32,7 @@ def library_notes(sweep: Sweep) -> list[str]:
 
 
 def format_gain(sweep: Sweep, winner: Winner) -> str:
-    """Return the speed-up over the baseline (or the second fastest), such as 3.1x.
-
-    Empty for the baseline, and if no time passes.
-    """
+    """Return the speed-up over the `runner_up`, such as 3.1x; "" for the baseline, and if no time passes."""
     baseline = sweep.baseline(winner.cell.network)
     has_baseline = baseline in sweep.algorithms
     gain = winner.over_ring if has_baseline else winner.over_second
@@ -48,7 +42,7 @@ def format_gain(sweep: Sweep, winner: Winner) -> str:
 
 
 def runner_up(sweep: Sweep, network: str) -> str:
-    """Return the reference of the gains: the ring, or the second."""
+    """Return the reference of gains: the baseline, or the second fastest."""
     baseline = sweep.baseline(network)
     if baseline not in sweep.algorithms:
         return "the second"
@@ -71,7 +65,7 @@ def _format_network(sweep: Sweep, network: str, width: int) -> str:
 
 
 def fastest_column(sweep: Sweep, network: str, num_ranks: int) -> list[str]:
-    """Return a heading, and the fastest algorithm for each size, aligned."""
+    """Return a heading, and the fastest algorithm by size."""
     winners = sweep.winners()
     rows = [_texts(sweep, winners.get((network, num_ranks, size))) for size in sweep.sizes_bytes]
     return [plural(num_ranks, "rank"), *align_columns(rows, "lr")]

@@ -17,7 +17,7 @@ from ringsim.units import format_rate, format_size, format_time
 
 
 class TableCell(NamedTuple):
-    """The text of a cell, and its number for sorting, if any."""
+    """The text of a cell, and its number for sorting."""
 
     text: str
     number: float | None = None
@@ -37,7 +37,7 @@ Row = Sequence[TableCell | str]
 class TableColumn(NamedTuple):
     """A column: an attribute of records, such as run.batch_s, or a key of dicts; "" for the record itself.
 
-    heading, cell: derived from the attribute's name by default.
+    heading, cell: None: by the attribute's name.
     """
 
     attribute: str
@@ -71,7 +71,7 @@ class DataTable:
 
     @classmethod
     def of(cls, records: Iterable[Any], columns: Iterable[TableColumn | str]) -> "DataTable":
-        """Return one row per record; a string stands for the column of that attribute.
+        """Return one row per record; a string stands for its column.
 
         >>> DataTable.of([TableColumn("step_s", "time")], ["attribute", "heading"]).lines()
         ['attribute  heading', 'step_s     time']
@@ -88,7 +88,7 @@ class DataTable:
         return "\n".join(self.lines(width=width))
 
     def html(self, name: str = "") -> str:
-        """Return a table element. name: by which report.js sorts it, also from the page's address."""
+        """Return a table element; name: by which report.js and the page's address sort it."""
         template = html_template(Path(__file__).with_name("table.j2"))
         return template.render(name=name, columns=self.columns, rows=self.rows, is_right=self._is_right)
 
@@ -125,7 +125,7 @@ def share_cell(share: float | None, digits: int = 0) -> TableCell:
 
 
 def error_cell(error: float | None, digits: int = 0) -> TableCell:
-    """Return a signed error as per cent, sorted by magnitude."""
+    """Return a signed error as per cent."""
     return EMPTY_CELL if error is None else TableCell(f"{error:+.{digits}%}", abs(error))
 
 

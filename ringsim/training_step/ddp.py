@@ -7,7 +7,7 @@ later gradients.
 4. After the backward pass the computing thread waits for the buckets in order, and copies each back.
 5. The optimizer's step follows.
 
-All ranks are assumed to be alike, and communication to take nothing from computing.
+All ranks are assumed to be alike, and communication not to slow computing.
 
 Source of the buckets: torch 2.13, `_BucketCapacityConfig` and `_build_reducer` in torch/nn/parallel/distributed.py,
 `compute_bucket_assignment_by_size` and `Reducer::rebuild_buckets` in torch/csrc/distributed/c10d/reducer.cpp.
@@ -34,7 +34,7 @@ DEFAULT_FIRST_CAP_BYTES = MIB  # a small first bucket, so that sending can begin
 
 @dataclass(frozen=True, slots=True)
 class BucketCaps:
-    """The sizes at which a bucket is closed: the first of each dtype and device, and every other.
+    """The sizes at which the first bucket of each dtype and device, and every other, is closed.
 
     Raises ValueError for a cap below 1 byte.
     """
@@ -48,7 +48,7 @@ class BucketCaps:
 
     @classmethod
     def from_mb(cls, bucket_cap_mb: float | None) -> "BucketCaps":
-        """Return DDP's caps for its `bucket_cap_mb`, in MiB; if given, all caps are equal."""
+        """Return DDP's caps for `bucket_cap_mb`, in MiB; if given, all are equal."""
         if bucket_cap_mb is None:
             return cls()
         if not 0 < bucket_cap_mb <= MAX_VALUE / MIB:
@@ -65,8 +65,8 @@ class Phase(Enum):
     """The kind of training step, which determines DDP's buckets.
 
     FIRST: the first step that synchronises: one bucket for each dtype and device.
-    REBUILT: every later step: in the order in which gradients became ready in the first.
-    UNUSED: every step with `find_unused_parameters`: in reverse order of registration, never rebuilt.
+    REBUILT: later steps: in the order in which gradients became ready in the first.
+    UNUSED: all steps with `find_unused_parameters`: in reverse order of registration.
     """
 
     FIRST = "first"
@@ -75,7 +75,7 @@ class Phase(Enum):
 
 
 def assign_buckets(profile: StepProfile, caps: BucketCaps, phase: Phase = Phase.REBUILT) -> list[list[int]]:
-    """Return the indices of the parameters in each bucket; buckets are in DDP's launch order."""
+    """Return the indices of the parameters in each bucket, in DDP's launch order."""
     parameters = profile.parameters
     if phase is Phase.REBUILT:
         return fill_buckets(profile.order_of_readiness(), parameters, caps)
@@ -85,10 +85,10 @@ def assign_buckets(profile: StepProfile, caps: BucketCaps, phase: Phase = Phase.
 
 
 def fill_buckets(order: Iterable[int], parameters: Sequence[Parameter], caps: BucketCaps | None) -> list[list[int]]:
-    """Append each parameter to the bucket of its dtype and device, and close the bucket at its cap.
+    """Append each parameter, whole, to the bucket of its dtype and device, and close a bucket that reaches its cap.
 
-    Buckets therefore exceed their caps, and no parameter is split. Buckets still open at the end follow in reverse
-    order of appearance: the reducer iterates over a hash table, whose order is the C++ library's. caps: None: no limit.
+    Buckets still open at the end follow in reverse order of appearance: the reducer iterates over a hash table, whose
+    order is the C++ library's. caps: None: no limit.
     """
     closed: list[list[int]] = []
     open_buckets: dict[Hashable, list[int]] = {}
@@ -117,7 +117,7 @@ class DdpConfig:
     workers: collectives that run at once; None: the library's number.
     wire_dtype: of the gradients that a comm hook sends; None: their own.
     bucket_view: `gradient_as_bucket_view=True`: nothing is copied back.
-    overlap: False if communication needs the core that computes, and begins after the backward pass.
+    overlap: False if communication needs the core that computes: it begins after the backward pass.
     copy_bytes_per_s: of gradients; None: the network's rate of additions, as memory bounds both.
     """
 
@@ -140,7 +140,7 @@ class DdpConfig:
 
 
 class PredictedDdpStep(OpenRecord, frozen=True, kw_only=True):
-    """A step of DDP in the output of `ringsim ddp --json`; times are None if it never ends, see `MeanStep`."""
+    """A step in the output of `ringsim ddp --json`; times are None if it never ends."""
 
     num_ranks: values.NumRanks
     first_cap_bytes: values.Positive = DEFAULT_FIRST_CAP_BYTES
@@ -167,7 +167,7 @@ class DdpStep(NamedTuple):
 
     @property
     def step_s(self) -> float:
-        """Infinite if something fails and a bucket is never reduced."""
+        """Infinite if a bucket is never reduced."""
         return self.prediction.mean.step_s
 
     @property
@@ -176,12 +176,11 @@ class DdpStep(NamedTuple):
 
     @property
     def efficiency(self) -> float:
-        """The time of one process alone over this step's; 1 if no time passes."""
         return efficiency(self.single_s, self.step_s)
 
     @property
     def num_buckets(self) -> int:
-        """All all_reduces, including that of the map of used parameters with `find_unused_parameters`."""
+        """Number of all_reduces, including that of the map of used parameters with `find_unused_parameters`."""
         return sum(call.collective == "all_reduce" for call in self.prediction.timeline.step.calls)
 
     @property
@@ -271,10 +270,7 @@ def sweep_caps(
     caps: Sequence[BucketCaps],
     on_step: Callable[[int], object] = lambda _: None,
 ) -> list[DdpStep]:
-    """Return the step for each of these caps; equal buckets are predicted once.
-
-    on_step: is called with 1 after each step.
-    """
+    """Return the step for each of these caps; equal buckets are predicted once. on_step: called with 1 after each."""
     predictions: dict[tuple[tuple[int, ...], ...], DdpStep] = {}
     steps = []
     for caps_of_step in caps:

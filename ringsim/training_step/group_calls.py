@@ -1,7 +1,7 @@
 """`GroupCalls`: the collectives of a process group on a network.
 
-Groups of the same shape, such as groups across hosts with one rank of each host, communicate at the same time, since
-all ranks run the same program. They are simulated together, and therefore share NICs and links.
+Groups of the same shape, such as those of one rank of each host, communicate at the same time, since all ranks run the
+same program. They are simulated together, and therefore share NICs and links.
 """
 
 import math
@@ -26,9 +26,8 @@ from ringsim.traces import SENDRECV, TraceCall, element_bytes_of
 class PlannedCall(NamedTuple):
     """A call, and the protocol that the library chooses; None if not known.
 
-    formula_s: seconds by the library's own formula, start included, if a simulation would show nothing else or is too
-    large.
-    channels: each occupies a multiprocessor of the GPU; 0 if not known.
+    formula_s: seconds by the library's formula, start included, if a simulation shows nothing else or is too large.
+    channels: as in `Plan`.
     """
 
     protocol: str | None
@@ -40,7 +39,7 @@ class PlannedCall(NamedTuple):
 class GroupCalls:
     """The collectives of a process group on a network.
 
-    why_not: why some calls do not follow the library's choice; "" if all do, or the library has one algorithm only.
+    why_not: why calls do not follow the library's choice; "" if they do, or the library has one algorithm only.
 
     Raises ValueError for an unknown algorithm.
     """
@@ -48,8 +47,8 @@ class GroupCalls:
     def __init__(self, network: Network, num_ranks: int, library: Library, ranks: Sequence[int] | None = None) -> None:
         """`ranks`: of the group, among the `num_ranks` of the job; None: all.
 
-        NICs have the rate for the hosts of the group, which a bandwidth by hosts was measured for, not for the job's.
-        Groups that are alike on other hosts have their own luck with the fabric, and the step waits for the slowest.
+        NICs have the rate for the number of the group's hosts, not of the job's.
+        Groups that are alike, but on other hosts, draw factors of their calls' times; the step waits for the slowest.
         """
         self.library, self.ranks = library, ranks or range(num_ranks)
         self._num_ranks = num_ranks
@@ -91,8 +90,7 @@ class GroupCalls:
     def call(self, call: TraceCall, ready_s: float = 0.0, computed_s: float = 0.0, place: float = 0.0) -> PlannedCall:
         """Return a call that is ready at `ready_s`.
 
-        computed_s: as in `CallCost.after_s`. place: of the call from the earliest, 0, to the latest, 1; the latest are
-        late.
+        computed_s: as in `CallCost.after_s`. place: from 0 to 1; calls of the highest places are late.
 
         Raises ValueError for an unknown collective or algorithm.
         """
@@ -130,7 +128,7 @@ class GroupCalls:
 
     @property
     def by_formula(self) -> str:
-        """The calls so far with times of the library's own formula, and the reason; "" if none."""
+        """The calls so far with times of the library's formula, and the reason; "" if none."""
         if not self._by_formula:
             return ""
         calls = f"{' and '.join(sorted(self._by_formula))} on {self._size:,} ranks"
@@ -141,15 +139,15 @@ class GroupCalls:
         return self._size > 1 and cost.late_share > 0 and cost.late_s > 0
 
     def carrier(self, algorithm: str) -> Library:
-        """Return the library of a call: `collectives` if it names an algorithm, unless on a GPU."""
+        """Return the library of a call: `collectives` if it names an algorithm, except on a GPU."""
         return OURS if algorithm and not self.library.chooses else self.library
 
     def depends_on_the_clock(self, algorithm: str) -> bool:
-        """Return whether the time of a call depends on its start, because of a failure or jitter."""
+        """Return whether the time of a call depends on its start, as with a failure or jitter."""
         return not self._is_steady and self.carrier(algorithm).runtime.shared_memory(self.network) is None
 
     def alone_s(self, planned: PlannedCall, algorithm: str = "") -> float:
-        """Return the seconds of a call without others of this group."""
+        """Return the seconds of a call without others of the group."""
         call, messages_s = planned.call, planned.formula_s
         if messages_s is None:
             key = id(call.schedule), id(call.network), call.size_bytes, call.element_bytes, call.is_lent
@@ -169,16 +167,13 @@ class GroupCalls:
         return self.alone_s(self.call(call, computed_s=math.inf), call.algorithm)
 
     def relative_interval(self, call: TraceCall) -> Estimate | None:
-        """Return `Plan.relative_interval` for a call; None if its interval is not known."""
+        """Return `Plan.relative_interval` for a call; None if not known."""
         _, choice = self._schedule(call)
         return None if choice is None or self._may_share_guessed_nics else choice.relative_interval
 
     @property
     def _may_share_guessed_nics(self) -> bool:
-        """Whether other ranks of its hosts may use the NICs, whose number is not known.
-
-        A plan's interval is for a group of all ranks that use the NICs.
-        """
+        """Whether other ranks may use the NICs, whose number is not known: plans' intervals are for all their users."""
         calibration = self.network.calibration
         if calibration is None or calibration.senders_per_host is None or self.network.spec.host.nics.count:
             return False
@@ -190,7 +185,7 @@ class GroupCalls:
         return max(size_bytes, 1) if call.collective == "barrier" else size_bytes
 
     def _schedule(self, call: TraceCall) -> tuple[Schedule, Plan | None]:
-        """Return the schedule for all groups; sizes with the same partition share one schedule."""
+        """Return the schedule for all groups; sizes with the same partition share it."""
         algorithm, size_bytes = call.algorithm, self._sent_bytes(call)
         distance = call.peer if call.collective == SENDRECV else None
         built = self._built(call.collective, algorithm)
@@ -211,10 +206,7 @@ class GroupCalls:
         return (kind, algorithm) if algorithm else self.library.algorithm(kind)
 
     def _choice(self, collective: str, named: Schedule | None, size_bytes: int) -> Plan | None:
-        """Return the library's plan; None if it does not choose, or its choice is not known.
-
-        named: the schedule that it does not choose.
-        """
+        """Return the library's plan, for a named schedule if given; None if it does not choose."""
         if not self._chooses:
             return None
         if named:
@@ -252,7 +244,7 @@ def _simulated_as(collective: str) -> Collective:
 def mirrored_groups(ranks: Sequence[int], num_ranks: int) -> Ints:
     """Return (num_groups, len(ranks)): the group first, then the groups that divide the other ranks alike.
 
-    Only a group of every k-th rank has other groups; otherwise nothing is known of the remaining ranks.
+    Only a group of every k-th rank has such groups.
     """
     own = np.asarray(ranks, np.int64)
     stride = int(own[1] - own[0]) if len(own) > 1 else 1

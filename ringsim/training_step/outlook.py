@@ -1,9 +1,8 @@
 """The interval of a predicted step, and changes that would make it shorter, by further simulations.
 
 If all calls take f times their predicted time, a step takes f times the step with computations of 1/f of their time.
-The interval therefore needs no other network. Recorded times of computations are taken as exact. A GPU's file says how
-far published steps are from their predictions on one host, and `low` and `high` of a network's `[[fabric]]` are bounds
-of the rates of its NICs across hosts.
+The interval therefore needs no other network. Recorded times of computations are taken as exact; see `gpu_interval` for
+the times of a GPU's kernels.
 """
 
 import math
@@ -93,7 +92,7 @@ def with_step_interval(prediction: TracePrediction) -> TracePrediction:
 
 
 def gpu_interval(within: tuple[float, float], step_s: float, fast_s: float, slow_s: float) -> Estimate:
-    """Return the interval of a step from `within` of the GPU's file and the step at both ends of the NICs' rates.
+    """Return the interval of a step from `within` of the GPU's file and the step at both ends of `[[fabric]]`.
 
     Both are taken as independent: half-widths of logarithms add in quadrature around the middle of `within`.
     """
@@ -118,7 +117,6 @@ def _relative_interval(simulation: StepSimulation) -> Estimate | None:
 
 
 def _from_logs(counts: Mapping[TraceCall, int], groups: Sequence[GroupCalls]) -> Estimate | None:
-    """Return the mean interval, weighted by time."""
     intervals = [groups[call.group].relative_interval(call) for call in counts]
     known = [interval for interval in intervals if interval is not None]
     if len(known) < len(intervals):

@@ -30,8 +30,7 @@ class Computing:
     """Where and how fast the computations of a trace take place.
 
     on_gpu: streams do the work, and a GPU's library (LIBRARY) the collectives.
-    rates: of the device, for the times of operators; None: recorded times.
-    scale: factor of these times; above 1 for a roofline, since nothing reaches the peak.
+    rates: of the device, for the times of operators; None: recorded times. scale: factor of these times.
     is_fitted: the scale makes a step as long as measured. is_fused: leave out operators that a compiler may fuse.
     library: for all calls of a generated trace, whose computations include the sharing of cores; None for a recorded
     one.
@@ -62,10 +61,7 @@ class Computing:
         return self.scale * self.rates.seconds(event, occupied, self.is_fused)
 
     def issue_s(self, event: TraceEvent) -> float:
-        """Return the time in which the CPU issues the kernels of a computation, or a call; 0 if not known.
-
-        The scale is that of the kernels alone.
-        """
+        """Return the time of the CPU to issue a computation or a call, not scaled; 0 if not known."""
         return self.rates.issue_s(event, self.is_fused) if isinstance(self.rates, Gpu) else 0.0
 
 
@@ -78,10 +74,8 @@ _SAME_WORK = 0.01  # largest relative difference of FLOPs, as between uneven sha
 class StepSimulation:
     """The steps of a trace on a network; equal collectives and computations are timed once.
 
-    steps: all, or with rates the steps with watched operators.
-    numbers: of each step among the steps with calls; they determine which calls are late.
-    core_scale: factor of the recorded times of computations: a program is recorded alone, but ranks share the cores of
-    a host equally if it has fewer cores than ranks.
+    steps: all, or with rates the steps with watched operators. numbers: as in `simulate_step`.
+    core_scale: factor of recorded times: a program is recorded alone, but ranks share the cores of a host equally.
     slowness: factor of kernel times: all ranks wait for the slowest GPU, the median of draws of as many.
 
     algorithm: of all_reduces, in place of the library's choice.
@@ -144,7 +138,7 @@ class StepSimulation:
             self.numbers[0] = typical_of([self._timeline(step, number, 1.0) for number in range(num_steps)])
 
     def timelines(self, scale: float = 1.0) -> tuple[StepTimeline, ...]:
-        """Return the timelines of the steps. scale: additional factor of the computations."""
+        """Return the steps' timelines. scale: additional factor of the computations."""
         return tuple(self._timeline(*step, scale) for step in zip(self.steps, self.numbers, strict=True))
 
     def mean(self, scale: float = 1.0) -> MeanStep:
@@ -175,7 +169,7 @@ class StepSimulation:
 
 
 def _refuse_peers(trace: ProgramTrace) -> None:
-    """Raise ValueError for the first send or recv, since ranks then differ in their calls."""
+    """Raise ValueError for the first send or recv."""
     for number, step in enumerate(trace.steps):
         for index, call in enumerate(step.calls):
             if call.collective in ("send", "recv"):
@@ -205,9 +199,7 @@ def calls_of(group: Group, num_ranks: int, network: Network, on_gpu: bool = Fals
 def pace_together(cores: int | None, num_ranks: int) -> float:
     """Return the relative speed of computing and of calls on CPUs while a rank does both; 1 with a core for each.
 
-    A rank with one core or less gives half of its time to each of the two threads.
-
-    num_ranks: that share the cores. cores: of a host; None: always enough.
+    It is 1/2 if the `num_ranks` ranks of a host have at most as many cores. cores: None: always enough.
     """
     return 1.0 if cores is None else min(1.0, max(1.0, cores / num_ranks) / 2)
 
@@ -219,7 +211,7 @@ def predict_trace(
     algorithm: str = "",
     trusted: Collection[str] = (),
 ) -> "TracePrediction":
-    """Predict all steps of a trace; see `StepSimulation` for arguments and errors."""
+    """Predict all steps of a trace; see `StepSimulation`."""
     return StepSimulation(trace, network, computing, algorithm, trusted).predict()
 
 
@@ -227,12 +219,11 @@ def predict_trace(
 class TracePrediction:
     """The steps of a trace on a network.
 
-    mean: of `timelines`.
     fused_s: mean step of a compiled program without the operators that may be fused; None for other programs, and for
     recorded or measured times.
     better: step times after improvements, by name, see `with_better_steps`.
     interval: of the mean step, see `with_step_interval`; None if not known.
-    p95_s: of the mean step over draws of GPUs, of which `mean` has the median; None if their spread is not known.
+    p95_s: over draws of GPUs, of which `mean` has the median; None if their spread is not known.
     """
 
     simulation: StepSimulation
@@ -257,13 +248,13 @@ class TracePrediction:
 
     @property
     def not_chosen(self) -> str:
-        """Why some calls do not follow the library's choice; "" if all do."""
+        """`GroupCalls.why_not` of the first group with a reason; "" if none has one."""
         groups = self.simulation.groups
         return next((group.why_not for group in groups if group.why_not and len(group.ranks) > 1), "")
 
     @property
     def by_formula(self) -> str:
-        """The calls of the first group that have times of a formula, and the reason; "" if there are none."""
+        """`GroupCalls.by_formula` of the first group with such calls; "" if none has them."""
         return next((group.by_formula for group in self.simulation.groups if group.by_formula), "")
 
     @property
@@ -280,7 +271,7 @@ class TracePrediction:
 
     @property
     def not_counted(self) -> list[str]:
-        """The operators without counted arithmetic, with their calls and bytes in all steps, most bytes first.
+        """The operators without counted arithmetic, with their calls and bytes, most bytes first.
 
         On GPUs also collectives over Gloo, if other groups use another backend.
         """
@@ -299,7 +290,7 @@ class TracePrediction:
 
     @property
     def unawaited(self) -> str:
-        """A note on calls that end in their steps although the program does not wait for them there; "" if none."""
+        """A note on calls that end in their steps, where the program does not wait for them; "" if none."""
         calls = [call for step in self.simulation.steps for call in step.unawaited]
         summary = f"{plural(len(calls), 'call')}, {format_size(sum(call.size_bytes for call in calls))}"
         return f"taken to end in their steps, where the program does not wait for them: {summary}" if calls else ""
@@ -339,11 +330,9 @@ class TracePrediction:
 
 
 class ScaledStep(NamedTuple):
-    """A step on `num_ranks` ranks.
+    """A step on `num_ranks` ranks; fused_s: as in `TracePrediction`.
 
-    efficiency: as in `efficiency`, with the reference step of `TraceScaling`.
-    total_tokens_per_s: on all ranks; None if the tokens of a step are not known.
-    fused_s: as in `TracePrediction`.
+    total_tokens_per_s: on all ranks; None if not known.
     """
 
     num_ranks: int
@@ -357,9 +346,8 @@ class ScaledStep(NamedTuple):
 
 
 class TraceScaling:
-    """The step on several numbers of ranks.
+    """The step on several numbers of ranks, by which `predictions` are sorted.
 
-    predictions: one for each number of ranks; they are sorted by it.
     tokens: of each rank in a step, if known.
     single_s: reference of the efficiency: the step of a process alone; None: the step on the fewest ranks.
     """

@@ -21,9 +21,7 @@ _Seconds = Annotated[float, values.number(0, MAX_VALUE, "a finite number of seco
 
 
 class Parameter(Record, frozen=True):
-    """One parameter that has a gradient.
-
-    ready_s: seconds from the start of the backward pass until the gradient is ready.
+    """A parameter with a gradient, ready `ready_s` after the start of the backward pass.
 
     Raises ValueError for a dtype that has no gradients.
     """
@@ -46,9 +44,9 @@ class StepProfile(JsonFile, frozen=True):
     """One training step without communication; the parameters are in order of registration.
 
     optimizer_s: of the optimizer's step and all else after the backward pass.
-    buffer_bytes: of the model's buffers, which DDP broadcasts before each forward pass.
+    buffer_bytes: which DDP broadcasts before each forward pass.
 
-    Raises ValueError for more than MAX_PARAMETERS, for too many bytes, and for a gradient ready after the end.
+    Raises ValueError for too many parameters or bytes, and for a gradient ready after the backward pass.
     """
 
     parameters: Annotated[tuple[Parameter, ...], values.AT_LEAST_ONE]
@@ -81,7 +79,7 @@ class StepProfile(JsonFile, frozen=True):
         return sum(parameter.size_bytes for parameter in self.parameters)
 
     def order_of_readiness(self) -> list[int]:
-        """Return the parameters' indices by readiness; among equals the last registered is first."""
+        """Return the parameters' indices by readiness; the last registered of equals is first."""
         return sorted(range(len(self.parameters)), key=lambda index: (self.parameters[index].ready_s, -index))
 
 
@@ -110,7 +108,7 @@ def _elements(shape: Any) -> int:
 
 
 class _Layer(Record, frozen=True):
-    """A layer of the file, repeated `repeat` times in sequence; its fields are the keys in the file."""
+    """A layer of the file, repeated `repeat` times in sequence."""
 
     parameters: values.By[tuple[int, ...], _shapes]
     forward: values.Time
@@ -131,19 +129,16 @@ class _Model(Record, frozen=True):
 
 
 def load_layers(path: Path) -> StepProfile:
-    """Return the step that the TOML file describes.
-
-    Raises OSError for an unreadable file, ValueError with file, place, value and rule for an invalid one.
-    """
+    """Return the step of a TOML file. Raises OSError for an unreadable file, ValueError for an invalid one."""
     text = read_text(path)
     with naming_place(path):
         return _profile(decode(_Model, parse_toml(text)), str(path))
 
 
 def _profile(model: _Model, file: str) -> StepProfile:
-    """Return the step: layers are registered in file order; the backward pass is in reverse.
+    """Return the step: layers are registered in file order, and the backward pass is in reverse.
 
-    The gradients of a layer become ready at the end of its part of the backward pass.
+    A layer's gradients become ready at the end of its part of the backward pass.
     """
     if sum(len(layer.parameters) * layer.repeat for layer in model.layer) > MAX_PARAMETERS:
         raise ValueError(f"layer: more than {MAX_PARAMETERS} parameters in all")

@@ -1,13 +1,12 @@
 """`simulate_step`: the timeline of a traced step whose collectives go over a network.
 
 On a CPU the program waits: immediately for a synchronous call, later for an asynchronous one. If a rank has fewer than
-two cores, its computing and communicating threads share them fairly: while both work, each advances at `pace`, which is
-1/2 on one core.
+two cores, its computing and communicating threads share them fairly: while both work, each advances at `pace`.
 
 On a GPU the program only issues work, and runs ahead. Computations are one stream, and the calls of a group another:
 
-- a call begins when its stream reaches it. The stream of the computations has then finished all earlier events; a
-stream of the program's own only the events for which it was made to wait;
+- a call begins when the computations' stream has finished all earlier events; on a stream of the program's own, when
+the events for which that stream was made to wait have ended;
 - a kernel or a call begins when the CPU has issued it, which does so one after the other;
 - a computation is slower while calls are under way, whose channels occupy multiprocessors;
 - computations wait for a synchronous call at the call, for an asynchronous one where the program waits, and for a call
@@ -33,8 +32,7 @@ from ringsim.training_step.group_calls import GroupCalls, PlannedCall
 class CallSpan(NamedTuple):
     """The earliest possible begin, the begin and the end of a call, in seconds from the start of the step.
 
-    protocol: None if the backend's library is not known to choose one.
-    channels: on a GPU, each occupies a multiprocessor; 0 if not known.
+    protocol, channels: as in `PlannedCall`.
     """
 
     ready_s: float
@@ -70,9 +68,9 @@ class Computation(NamedTuple):
 class StepTimeline:
     """A traced step with the times of its events, in seconds from its start.
 
-    calls: in the order of the step's calls. done_s: end of the computations and waits up to each event.
-    step_s: infinite if a call never ends. slowed_s: additional time of computations because calls are under way.
-    issuing_s: in which computations wait for a call that the CPU has not issued yet.
+    calls: one for each of the step. done_s: end of the computations and waits up to each event.
+    step_s: infinite if a call never ends. slowed_s: by which calls under way lengthen the computations.
+    issuing_s: in which computations wait for the CPU to issue a call.
     """
 
     step: TracedStep
@@ -99,7 +97,7 @@ class StepTimeline:
         return covered_s((call.begin_s, call.end_s) for call in self.calls)
 
     def require_end(self) -> None:
-        """Raise ValueError for a step that never ends."""
+        """Raise ValueError if the step never ends."""
         if math.isinf(self.step_s):
             raise ValueError("the step never ends, as something fails: there is nothing to draw")
 
@@ -111,7 +109,7 @@ class StepTimeline:
 
 
 def covered_s(spans: Iterable[tuple[float, float]]) -> float:
-    """Return the seconds covered by at least one span."""
+    """Return the length of the union of the spans."""
     total_s, until_s = 0.0, -math.inf
     for begin_s, end_s in sorted(spans):
         total_s += max(0.0, end_s - max(begin_s, until_s))
@@ -120,7 +118,7 @@ def covered_s(spans: Iterable[tuple[float, float]]) -> float:
 
 
 class MeanStep(NamedTuple):
-    """The mean times of several steps, in seconds; see `StepTimeline`."""
+    """The mean times of several steps, see `StepTimeline`."""
 
     step_s: float
     compute_s: float
@@ -160,9 +158,8 @@ def simulate_step(
     """Return the timeline of a step.
 
     on_gpu: whether streams execute computations and calls.
-    seconds: of a computation while calls occupy the given number of multiprocessors.
-    issue_s: of the CPU, which issues the kernels of a computation or a call; unused on a CPU.
-    pace: relative speed of computing and of calls while both are in progress; unused on a GPU.
+    issue_s: of the CPU for a computation or a call; only used on a GPU.
+    pace: see `pace_together`; only used on a CPU.
     number: of the step among the steps with calls; it determines which calls are late.
 
     Raises ValueError for a call that cannot be simulated, such as send.
@@ -181,7 +178,7 @@ def simulate_step(
 
 
 class _Queue:
-    """The calls of one group in the order in which they were made."""
+    """The calls of one group, in order."""
 
     def __init__(self, group: GroupCalls, algorithm: str) -> None:
         self._group, self._algorithm = group, algorithm
@@ -196,7 +193,7 @@ class _Queue:
         self._together[index] = planned
 
     def spans(self) -> Iterable[tuple[int, Span]]:
-        """Return the index and times of each call that may not have ended when the last one was made."""
+        """Return the index and times of the calls that may not have ended when the last one was made."""
         if len(self._spans) < len(self._together):
             self._spans = self._timed()
         return zip(self._together, self._spans, strict=True)
@@ -222,7 +219,7 @@ class _Issued(NamedTuple):
 
 
 class _CpuRun:
-    """A step during its simulation; `now_s` is the time that the computations have reached.
+    """A step during its simulation; `now_s`: the time that the computations have reached.
 
     Calls have their own clock, which falls behind while they share cores with computations.
     """
@@ -254,13 +251,13 @@ class _CpuRun:
             self._computed_s += alone_s
 
     def advance(self, event: TraceEvent, alone_s: float) -> None:  # noqa: ARG002
-        """Advance to the end of a computation. alone_s: its time without calls."""
+        """Advance to the end of a computation, which takes `alone_s` without calls."""
         if self._pace < 1:
             alone_s -= self._share_cores(alone_s)
         self.now_s += alone_s
 
     def _share_cores(self, alone_s: float) -> float:
-        """Advance computing and calls together at their pace, and return the computed seconds."""
+        """Advance computing and calls together, and return the computed seconds."""
         ends_s = [self._time_calls(queue) for queue in self._queues.values()]
         shared_s = min(alone_s, max(ends_s, default=0.0) - self.clock_s)
         if shared_s <= 0:
@@ -277,7 +274,6 @@ class _CpuRun:
         return self.now_s - self._behind_s
 
     def _in_step(self, clock_s: float) -> float:
-        """Convert a time of the calls' clock to a time in the step."""
         index = max(bisect_right(self._moments, (clock_s, math.inf)) - 1, 0)
         (since_s, begin_s), *later = self._moments[index : index + 2]
         rate = (later[0][1] - begin_s) / (later[0][0] - since_s) if later else 1.0
@@ -301,7 +297,7 @@ class _CpuRun:
         self._issued.append(_Issued(queue, planned))
 
     def _place(self, call: int) -> float:
-        """Return the place of a call from the earliest, 0, to the latest, 1, spread evenly over calls and steps.
+        """Return the place of a call from the earliest, 0, to the latest, 1.
 
         Multiples of either ratio modulo 1 are spread evenly, one over the calls of a step, the other over its
         repetitions. With a single ratio, a step of 21 calls would have the same late calls as the next.
@@ -309,12 +305,12 @@ class _CpuRun:
         return ((call + 1) * GOLDEN_RATIO + self._number * SILVER_RATIO) % 1.0
 
     def end_s(self, call: int) -> float:
-        """Return the end of a call by the clock of the calls, if no further call is made before."""
+        """Return the end of a call by the calls' clock, if no further call is made before."""
         self._time_calls(self._issued[call].queue)
         return self._known[call].end_s
 
     def _time_calls(self, queue: _Queue) -> float:
-        """Record the times of a queue's calls if none is added, and return the last end."""
+        """Record the times of a queue's calls, and return the last end."""
         spans = dict(queue.spans())
         self._known.update(spans)
         return max((span.end_s for span in spans.values()), default=0.0)
@@ -348,10 +344,7 @@ class _CpuRun:
 
 
 class _GpuRun(_CpuRun):
-    """A run on a GPU: `now_s` is the time that the stream of the computations has reached.
-
-    under_way: the calls of the previous pass.
-    """
+    """A run on a GPU: `now_s` is of the computations' stream. under_way: the calls of the previous pass."""
 
     def __init__(
         self,
@@ -401,7 +394,6 @@ class _GpuRun(_CpuRun):
         super().wait(call)
 
     def _reached_s(self, call: TraceCall) -> float:
-        """Return when the stream of a call reaches the call."""
         if call.after is None or not call.on_side_stream:
             return self.now_s
         over_s = [self.end_s(other) for other in call.after_calls]
@@ -412,7 +404,7 @@ class _GpuRun(_CpuRun):
 
 
 def _occupied(calls: Sequence[CallSpan]) -> tuple[list[float], list[int]]:
-    """Return the moments at which the calls under way change, and the channels before and after each."""
+    """Return the moments at which occupied channels change, and their numbers before and after each."""
     changes = [change for call in calls for change in ((call.begin_s, call.channels), (call.end_s, -call.channels))]
     changes = sorted(change for change in changes if change[1] and math.isfinite(change[0]))
     return [moment_s for moment_s, _ in changes], list(accumulate((more for _, more in changes), initial=0))

@@ -1,7 +1,7 @@
 """`make_forecast`: predictions on the network fitted to probes: bounds, algorithms, DDP's buckets, and more ranks.
 
 A choice is sure if it is better on 95 % of the networks of the calibration's bootstrap, and by more than predictions
-scatter about measurements. Any other choice is, as far as the data show, no better than the default.
+scatter about measurements. Other choices are not known to be better than the default.
 """
 
 import math
@@ -49,7 +49,7 @@ class Bound(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """The time of a ring all_reduce, and the seconds due to each bound; they add up."""
+    """The time of a ring all_reduce, as a sum of the seconds due to each bound."""
 
     num_ranks: int
     size_bytes: int
@@ -64,12 +64,12 @@ class Attribution:
         return max(self.seconds, key=lambda bound: self.seconds[bound])
 
     def share(self, bound: Bound) -> float:
-        """Return the part of the time due to a bound; 0 if no time passes."""
+        """Return a bound's share; 0 if no time passes."""
         return self.seconds[bound] / self.time_s if self.time_s > 0 else 0.0
 
     @property
     def shares(self) -> dict[str, float]:
-        """The shares by bound, the largest first, without negligible shares."""
+        """The shares, the largest first, without negligible ones."""
         bounds = sorted(Bound, key=self.share, reverse=True)
         return {bound.value: self.share(bound) for bound in bounds if self.share(bound) >= 0.005}
 
@@ -87,9 +87,9 @@ def all_reduce_s(cluster: Network, algorithm: str, num_ranks: int, size_bytes: i
 def attribute(cluster: Network, num_ranks: int, size_bytes: int) -> Attribution:
     """Return the bounds of a ring all_reduce, by simulations on networks with fewer and fewer costs.
 
-    First stragglers are removed, then the limit of cores, then the latency of messages and calls. Each bound gets the
-    time that its removal saves, and bandwidth the rest. Stragglers and cores come first, since they slow every message.
-    Raises ValueError if the network has no room for the ranks.
+    First stragglers are removed, then the limit of cores, since both slow every message, then the latency of messages
+    and calls. Each bound gets the time that its removal saves, and bandwidth the rest. Raises ValueError if the network
+    has no room for the ranks.
 
     >>> from ringsim import load_network
     >>> attribute(load_network("gbe"), 4, 2**26).bound
@@ -140,8 +140,7 @@ class Subject:
 class AlgorithmChoice:
     """The algorithm for an all_reduce of one size.
 
-    times_s: predicted, by algorithm, the fastest first. gain: speed-up of the choice over the ring, with its interval;
-    None if the ring is chosen.
+    times_s: by algorithm, the fastest first. gain: speed-up over the ring; None if the ring is chosen.
     """
 
     size_bytes: int
@@ -150,7 +149,6 @@ class AlgorithmChoice:
 
     @property
     def chosen(self) -> str:
-        """The fastest algorithm if it is surely faster, else the ring."""
         return next(iter(self.times_s)) if self.gain else BASELINE
 
 
@@ -158,7 +156,7 @@ class AlgorithmChoice:
 class BucketChoice:
     """Steps with each of CAPS_MB, the best of them, and the step with torch's default caps.
 
-    gain: speed-up of the best over the default, with its interval; None if it is not sure.
+    gain: speed-up of the best over the default; None if it is not sure.
     """
 
     best: DdpStep
@@ -169,7 +167,7 @@ class BucketChoice:
 
 @dataclass(frozen=True, slots=True)
 class ScaledTime:
-    """Predicted times on a number of ranks; step_s: of a step with DDP, None without a profile."""
+    """Predicted times; step_s: of a step with DDP, None without a profile."""
 
     num_ranks: int
     all_reduce_s: Estimate
@@ -187,10 +185,9 @@ class Forecast:
 
 
 def find_subjects(contents: RunDirectory) -> list[Subject]:
-    """Return the probes to which a network can be fitted, the main probes first.
+    """Return the probes to which a network can be fitted; failed fits are added to `contents.refused`.
 
-    Probes of a strategy comparison, which also knows the training step, come first; then the latest. Failed fits are
-    added to `contents.refused`.
+    Probes of a strategy comparison, which also knows the training step, come first; then the latest.
     """
     given: list[tuple[str, Measurements, JobReport | None]]
     given = [(file, job.measurements, job) for file, job in contents.jobs.items()]
@@ -246,8 +243,8 @@ def _sizes(last: int) -> list[int]:
 def _least_gain(subject: Subject) -> float:
     """Return the least predicted gain that would show in a measurement.
 
-    It is the scatter of predictions about measurements (of collectives and strategies, else of the probes), or of a
-    probe's blocks about their median, whichever is larger.
+    It is the larger scatter: of predictions about measurements (of collectives and strategies, else of the probes), or
+    of a probe's blocks about their median.
     """
     cases = subject.comparison.cases if subject.comparison else ()
     strategies = subject.job.synchronising if subject.job else ()
@@ -259,10 +256,9 @@ def _least_gain(subject: Subject) -> float:
 
 
 def scatter(ratios: list[float]) -> float:
-    """Return the factor by which predictions scatter about measurements; 1 without ratios.
+    """Return the factor by which predictions scatter about measurements; 1 without ratios (predicted over measured).
 
-    It is the median absolute deviation of the logarithms of the ratios (predicted over measured), as a factor. A common
-    error does not count, as it cancels when two predictions are compared.
+    It is the median absolute deviation of logarithms: a common error cancels when two predictions are compared.
     """
     logs = [math.log(ratio) for ratio in ratios if ratio > 0] or [0.0]
     middle = statistics.median(logs)
@@ -304,7 +300,7 @@ def _ratio(slower_s: float, faster_s: float) -> float:
 def _sure_gain(
     gain: float, gain_on: Callable[[Network], float], fit: calibration.ProbeFit, num_ranks: int, least_gain: float
 ) -> Estimate | None:
-    """Return a gain with its interval if both exceed the least gain; else None. gain_on: on any network."""
+    """Return a gain with its interval if both exceed the least gain; else None."""
     if gain <= least_gain:
         return None
     estimate = _with_interval(fit, gain_on, num_ranks)

@@ -17,7 +17,7 @@ FLOAT32_BYTES = 4  # of a parameter's gradient, as the strategy comparison train
 
 
 class StrategyResult(OpenRecord, frozen=True):
-    """The results of one strategy in the strategy comparison; times in seconds.
+    """The results of one strategy in the strategy comparison.
 
     tokens_per_s: None for tasks without tokens. sync_s, steps_s: of each measured step. losses: of the whole batch, by
     step. rank_sync_s: median synchronisation of each rank, including waits; empty in older reports.
@@ -46,7 +46,7 @@ class StrategyResult(OpenRecord, frozen=True):
 
     @property
     def sync_p10_p90_s(self) -> tuple[float, float]:
-        """The 10th and the 90th percentile of `sync_s`; 0 without measured steps."""
+        """Percentiles of `sync_s`; 0 without measured steps."""
         return p10_p90(self.sync_s) if self.sync_s else (0.0, 0.0)
 
     @property
@@ -58,7 +58,6 @@ class StrategyResult(OpenRecord, frozen=True):
 
     @property
     def step_error(self) -> float:
-        """Predicted over measured step time, less 1."""
         return self.predicted_step_s / self.step_s - 1
 
     def as_dict(self) -> dict[str, Any]:
@@ -113,7 +112,7 @@ class JobReport(JsonFile, frozen=True, forbid_unknown_fields=False):
 
 
 class LogEntry(OpenRecord, frozen=True):
-    """A line of a training run's log.jsonl; None for missing values."""
+    """A line of a log.jsonl; None for missing values."""
 
     step: values.Positive
     loss: values.Number | None = None
@@ -134,7 +133,7 @@ class TrainingLog:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Return the log. Raises ValueError without a valid line, OSError if it cannot be read."""
+        """Read a log. Raises ValueError without a valid line, OSError if it cannot be read."""
         lines = read_text(path).splitlines()
         entries: list[LogEntry] = []
         for line in lines:
@@ -176,7 +175,7 @@ class TrainingSession(JsonFile, frozen=True, forbid_unknown_fields=False):
 class TrainingRun(OpenRecord, frozen=True):
     """A run of `trainers compare`.
 
-    gradient_difference: of the first step from one process, relative to the largest gradient; None if unknown.
+    gradient_difference: of the first step, from one process, over the largest gradient; None if unknown.
     """
 
     name: values.Name
@@ -188,7 +187,7 @@ class TrainingRun(OpenRecord, frozen=True):
 
 
 class ComparedTraining(OpenRecord, frozen=True):
-    """One run of `trainers compare`, compared with one process."""
+    """A run compared with one process."""
 
     run: TrainingRun
     speed_up: values.Number
@@ -206,10 +205,7 @@ class TrainingComparison(JsonFile, frozen=True, forbid_unknown_fields=False):
 
 
 class DdpPrediction(OpenRecord, frozen=True):
-    """The output of `ringsim ddp --json`: the requested step, with other caps, and on more ranks.
-
-    step: the requested step, whose fields are keys of the outermost object.
-    """
+    """The output of `ringsim ddp --json`: the step, whose fields are outermost, with other caps, and on more ranks."""
 
     step: PredictedDdpStep
     default_step_s: values.Seconds | None

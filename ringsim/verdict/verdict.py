@@ -39,7 +39,7 @@ class Topic(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An answer and its reasons, a sentence each; command: to run if the data do not suffice."""
+    """An answer and its reasons, a sentence each; command: to run if data are missing."""
 
     topic: Topic
     answer: str
@@ -48,7 +48,7 @@ class Finding:
 
 
 def findings_from(facts: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """Return the answers that the template makes of these facts.
+    """Return the template's answers.
 
     In its text "# TOPIC" begins an answer, "- " a reason, and "$ " a command; other lines continue the previous one.
     """
@@ -88,7 +88,7 @@ def interval(predicted: Estimate) -> str:
 def by_size(items: Iterable[Any], form: str) -> str:
     """Return the sizes of each name, for example: a up to 64 KiB, b from 256 KiB.
 
-    items: with `size_bytes`, by size. form: the name of an item, such as "by {0.bound.value}".
+    items: with `size_bytes`, by size. form: of an item's name, such as "by {0.bound.value}".
     """
     runs = [(name, list(run)) for name, run in groupby(items, key=form.format)]
     starts = [f"{name} from {format_size(run[0].size_bytes)}" for name, run in runs[1:]]
@@ -113,9 +113,9 @@ class Straggler(NamedTuple):
 class StepCost:
     """The cost of synchronisation in the shortest step of the strategy comparison.
 
-    draws: strategies whose steps are not longer beyond their variation. free: training without synchronisation; the
-    difference of both steps includes waits and the slowdown by communication. If `free` is None, only the
-    synchronisation and a straggler are known.
+    draws: strategies whose steps are not longer beyond their variation. free: training without synchronisation; its
+    difference includes waits and the slowdown by communication. If it is None, only the synchronisation and a straggler
+    are known.
     """
 
     best: StrategyResult
@@ -125,7 +125,6 @@ class StepCost:
 
     @property
     def waited_s(self) -> float:
-        """The wait for the straggler in a step; 0 if there is none."""
         return self.straggler.waits_s.get(self.best.strategy, 0.0) if self.straggler else 0.0
 
     @property
@@ -140,7 +139,7 @@ class StepCost:
 
 
 class Check(NamedTuple):
-    """The errors of held-out predictions in a file; num_within_spread: how many lie within the measured spread."""
+    """The errors of held-out predictions in a file; num_within_spread: those within the measured spread."""
 
     file: str
     kind: str
@@ -154,7 +153,7 @@ class Check(NamedTuple):
 class Verdict:
     """The facts from which answers follow; pages draw them.
 
-    subjects: all probes with their networks; the first is the basis of the answers and of the forecast.
+    subjects: the first is the basis of the answers and of the forecast.
     """
 
     contents: RunDirectory
@@ -189,7 +188,7 @@ class Verdict:
         return findings_from(facts)
 
     def compared(self) -> Iterator[tuple[str, ComparedCell]]:
-        """Yield each measured collective with its file, predicted from the probes there or by `ringsim compare`."""
+        """Yield each measured collective with its file, predicted from its probes or by `ringsim compare`."""
         predicted = {subject.file: subject.comparison.cases for subject in self.subjects if subject.comparison}
         for file, cases in predicted.items():
             yield from ((file, case.cell) for case in cases)
@@ -241,8 +240,8 @@ def find_straggler(results: Sequence[StrategyResult]) -> Straggler | None:
     """Return the rank for which the others wait; None if there is none, or times of ranks are unknown.
 
     The last rank to arrive does not wait, and therefore has the shortest synchronisation. It is a straggler if it is
-    the same rank in more than half of the strategies, and the others wait longer than the synchronisation itself varies
-    (10th to 90th percentile): less may be chance.
+    the same rank in more than half of the strategies, and the others wait longer than the synchronisation varies (10th
+    to 90th percentile).
     """
     known = [result for result in results if len(result.rank_sync_s) > 1 and result.sync_s]
     waits: dict[int, dict[str, float]] = {}

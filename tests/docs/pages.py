@@ -5,7 +5,7 @@ A page is written so that it can be run from top to bottom:
 - a block of language `bash` holds commands, `python` a program; a block of language `text` right below one is what it
   prints, in which a line of `...` stands for any lines, and ` ...` at the end of a line for the rest of it;
 - `<!-- file: NAME -->` above a block: the reader saves it under that name;
-- `<!-- not run: REASON -->`: it cannot run on one ordinary machine, or is a fragment;
+- `<!-- not run: REASON -->`: it cannot run on one ordinary machine, is a fragment, or a test in `tests/` does the same;
 - `<!-- slow -->`: it takes more than a few seconds, and runs with `make test-all`;
 - `<!-- varies -->` above a block of text: it was measured, so that only its words come again.
 """

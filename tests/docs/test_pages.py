@@ -128,16 +128,19 @@ def inline_commands(page: str) -> list[str]:
 
 
 def slow_commands(page: str) -> list[str]:
-    """The commands of the blocks that take long, up to a program that is given its options."""
-    slow = [block for block in blocks(page) if (block.language, block.mark) == ("bash", "slow")]
+    """The commands of blocks that take long or whose work other tests do, up to a program that is given its options."""
+    slow = [
+        block for block in blocks(page) if re.match("slow|not run: tests/", block.mark) and block.language == "bash"
+    ]
     text = "\n".join(block.text.replace("\\\n", "") for block in slow)
     commands = re.findall(r"\b(?:ringsim|trainers|collectives\.benchmark) [^|;\n]*", text)
     return [command.partition(".py ")[0] if command.startswith("ringsim trace") else command for command in commands]
 
 
 def typed_commands() -> list[str]:
-    """Return the README's commands that can be typed as they are."""
-    return [command for command in inline_commands("README.md") if " -" in command and "FILE" not in command]
+    """Return the README's commands of ringsim that can be typed as they are; docs/training.md has those of trainers."""
+    commands = inline_commands("README.md")
+    return [each for each in commands if each.startswith("ringsim") and " -" in each and "FILE" not in each]
 
 
 @pytest.mark.parametrize("page", NAMES)
@@ -156,9 +159,7 @@ def test_the_commands_that_are_not_run_exist(page: str) -> None:
         assert unknown == [], f"{page}: `{text}`"
 
 
-@pytest.mark.parametrize(
-    "command", [pytest.param(c, marks=pytest.mark.slow) if c.startswith("trainers") else c for c in typed_commands()]
-)
+@pytest.mark.parametrize("command", typed_commands())
 def test_the_commands_in_the_readmes_sentences_run(command: str, checkout: Path) -> None:
     """The first ones that a reader types."""
     assert checkout.is_dir()

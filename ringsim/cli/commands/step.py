@@ -27,7 +27,7 @@ class StepOutput(options.PictureFile):
     """The file of a step, by its suffix: a picture, a page, or a trace for Perfetto."""
 
     def check(self, several: str) -> None:
-        """Refuse a file that cannot show the result. several: the given option of several ranks, or ""."""
+        """Refuse a file that cannot show the result; several: the option of several ranks, if given."""
         suffix = self.path.suffix.lower() if self.path else ""
         if suffix == PAGE and self.style:
             raise click.UsageError("--style has no effect on a page, which follows the browser's light or dark mode")
@@ -57,7 +57,7 @@ class StepOutput(options.PictureFile):
 
 
 def output_options(several: str) -> options.Decorator:
-    """Return --output of a step or its scaling by the option `several`, and --style; the command gets `picture`."""
+    """Return --output of a step or its scaling, and --style; the command gets `picture`."""
     return options.picture_options(
         f"Write the picture of the step, or with {several} of the scaling, to this file: PNG, PDF or SVG; HTML is a "
         "page with tables; JSON is the step for ui.perfetto.dev.",
@@ -85,7 +85,7 @@ class Computer:
             raise click.UsageError("--roofline needs --gpu, whose peak rates it takes")
 
     def computing(self, file: Path, trace: ProgramTrace, network: Network) -> Computing:
-        """Return device and speed of the computations. Raises UsageError for a trace without times."""
+        """Return where and how fast computations take place. Raises UsageError for a trace without times."""
         device = self.device or (Device.CUDA if library_of(network).chooses else trace.device)
         rates = self._rates()
         if rates is None and any(step.is_watched and not step.compute_s for step in trace.steps):
@@ -255,7 +255,6 @@ def _predicted(recordings: Recordings, network: Network, computer: Computer, *ca
 
 
 def _say_other_hosts(trace: ProgramTrace, network: Network) -> None:
-    """Warn that the network's hosts differ from the recording's, so that groups may differ."""
     per_host = network.spec.ranks_per_host
     if per_host is not None and min(per_host, trace.num_ranks) != trace.ranks_per_host:
         console.say(

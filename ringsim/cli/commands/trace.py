@@ -89,7 +89,7 @@ def trace(program: str, is_fake: bool, assume: AssumedValues | None, output: Pat
 
 
 def format_trace(trace: ProgramTrace) -> str:
-    """Return a line per kind of call of the last step, and one for the whole step."""
+    """Return a line per kind of call of the last step, and its sum."""
     step = trace.steps[-1]
     kinds: dict[tuple[str, str, tuple[int, ...]], list[int]] = {}  # groups of the same ranks are one
     for call in step.calls:
@@ -116,10 +116,10 @@ RECORDING = (sys.executable, "-P", "-m", "collectives.recording")  # independent
 
 
 def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | None = None) -> ProgramTrace:
-    """Run the program, and return the trace from its file.
+    """Run the program, and return its trace; stdout, stderr: None: inherited.
 
-    stdout, stderr: of the program; None: inherited. If recording fails, the recorder prints the reason, and SystemExit
-    has its exit code. Raises ValueError if the program ended the recorder's process.
+    If recording fails, the recorder prints the reason, and SystemExit has its exit code. Raises ValueError if the
+    program ended the recorder's process.
     """
     output = Path(request.output).absolute()  # the program may change the folder
     environment = dict(os.environ)
@@ -159,10 +159,7 @@ def _ended(recording: Popen[Any]) -> int:
 
 
 def _crash(request: TraceRequest, ended_by: signal.Signals, traceback: str) -> str:
-    """Return the signal that ended the process, and the line of the program, if known.
-
-    traceback: of `faulthandler`, the innermost line first.
-    """
+    """Return the signal that ended the process, and the line of the program, from the traceback of `faulthandler`."""
     lines = re.findall(r'^  File "(.*)", line (\d+) in ', traceback, re.MULTILINE)
     own = [f"{file}:{line}" for file, line in lines if request.is_own(file)]
     advice = ""
@@ -176,7 +173,7 @@ def _crash(request: TraceRequest, ended_by: signal.Signals, traceback: str) -> s
 
 @dataclass(frozen=True, slots=True)
 class Recordings:
-    """The trace of a program in a file, and the numbers of ranks for which the program is recorded again.
+    """The trace in a file, and the numbers of ranks for which its program is recorded again.
 
     program: in place of the file's. run_recorded: whether the user allows the file's program, chosen by its author.
     """
@@ -195,8 +192,7 @@ class Recordings:
     def traces(self, trace: ProgramTrace, per_host: int | None, progress: console.Progress) -> list[ProgramTrace]:
         """Return the trace on each number of ranks, from the file or recorded again.
 
-        per_host: ranks of a host; None: as recorded. Raises ValueError, which names the file, if the program is
-        unknown, missing, or may not run.
+        per_host: None: as recorded. Raises ValueError if the program is unknown, missing, or may not run.
         """
         request = self._request(trace)
         with naming_place(self.file):
@@ -208,7 +204,7 @@ class Recordings:
         return recorded if len(missing) == len(requests) else [trace, *recorded]
 
     def _request(self, trace: ProgramTrace) -> TraceRequest:
-        """Return the trace's request. Raises ValueError if the recording cannot or may not be repeated."""
+        """Return the request. Raises ValueError if it cannot or may not be repeated."""
         request = trace.request
         if request is None:
             raise ValueError(f"{self.file}: does not contain how it was recorded: record it again with ringsim trace")
@@ -234,7 +230,7 @@ class Recordings:
 def record_again(requests: Sequence[TraceRequest], progress: console.Progress) -> Iterator[ProgramTrace]:
     """Yield the trace of each request, named on stderr before it runs.
 
-    The programs' stdout is discarded; equal lines of their stderr, such as warnings, are printed once.
+    The programs' stdout is discarded; equal lines of their stderr are printed once.
     """
     progress.begin("recording", len(requests))
     said: set[str] = set()

@@ -10,8 +10,8 @@ from ringsim.text_table import html_template
 def page(template: str, title: str, style: str = "", script: str = "", data: object = None, **rest: Any) -> str:
     """Return the text of a page that loads nothing else and follows the browser's light or dark mode.
 
-    template: extends page.j2, and escapes the title and `rest`. style, script: added to the shared parts.
-    data: `pageData` of the script, as JSON. Raises ValueError for data that JSON cannot hold.
+    template: extends page.j2, and escapes the title and `rest`. style, script: in addition to the shared ones.
+    data: `pageData` of the script. Raises ValueError for data that JSON cannot hold.
 
     >>> "<title>2 &lt; 3</title>" in page("page.j2", "2 < 3")
     True

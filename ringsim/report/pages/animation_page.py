@@ -25,8 +25,8 @@ def animation_page(views: Sequence[analysis.RunView], note: str = "") -> str:
 
     The page's address may end in `#step=3` (the end of the third step), `#t=0.5` (half of the time) or `#chunk=0`
     (follow a chunk). note: a sentence below the title.
-    Raises ValueError for no run, more than two, or more transfers or chunks than a page can show, and ScheduleError for
-    an incorrect schedule.
+    Raises ValueError for another number of runs, or too many transfers or chunks, and ScheduleError for an incorrect
+    schedule.
 
         >>> from ringsim import Network, RunView, animation_page, ring_all_reduce
         >>> view = RunView(ring_all_reduce(4), Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
@@ -95,13 +95,13 @@ def _run(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, Any]
 
 
 def _ticks(times_s: Seconds, first_s: float, last_s: float) -> list[int | None]:
-    """Return integers from 0 at `first_s` to _TICKS at `last_s`; None: never."""
+    """Return integers from 0 to _TICKS; None: never."""
     ticks = (times_s - first_s) / (last_s - first_s) * _TICKS
     return [round(tick) if math.isfinite(tick) else None for tick in ticks.tolist()]
 
 
 def _times(run: analysis.RunView, first_s: float, last_s: float) -> dict[str, list[int | None]]:
-    """Return each transfer's start in ticks, and the ticks between its events, as differences have fewer digits."""
+    """Return each transfer's start in ticks, and the differences of its events, which have fewer digits."""
     timeline = run.timeline
     columns = {"left": "sent_s", "arrived": "arrived_s", "apply": "apply_s", "applied": "applied_s"}
     before = _ticks(timeline.start_s, first_s, last_s)

@@ -42,7 +42,6 @@ def report_page(verdict: Verdict, title: str) -> str:
 
 
 def _records(records: Mapping[str, Any], attribute: str = "") -> list[_Row]:
-    """Return the records of files, or an attribute of each, one row or a tuple of rows."""
     values = [(file, getattr(record, attribute) if attribute else record) for file, record in records.items()]
     return [_Row(file, row) for file, rows in values for row in (rows if isinstance(rows, tuple) else (rows,))]
 
@@ -76,7 +75,7 @@ def step_page(
 ) -> str:
     """Return the HTML of the page of a step. Raises ValueError for a step that never ends.
 
-    facts: further rows. scaling: shown first. caps: steps with other bucket sizes.
+    facts: further rows. caps: steps with other bucket sizes.
     """
     from ringsim.report.plots import page_svg  # noqa: PLC0415  matplotlib takes long
 

@@ -21,7 +21,7 @@ def plot(result: object, *, style: str | None = None) -> Figure:
     """Draw a result: a RunView, a Schedule, a Timeline, a Sweep, a Comparison, a predicted step, a recorded run.
 
     Returns a Figure without a window: `savefig` writes it, and a notebook shows it.
-    style: light, dark, or the name or file of a matplotlib style; by default matplotlib's settings apply.
+    style: light, dark, or the name or file of a matplotlib style; None: matplotlib's current settings.
     Raises TypeError for a result without a picture, ValueError for an unknown style.
 
         >>> from ringsim import Network, RunView, plot, ring_all_reduce
@@ -33,19 +33,19 @@ def plot(result: object, *, style: str | None = None) -> Figure:
 
 
 def save_plot(result: object, path: str | os.PathLike[str], style: str | None = None) -> None:
-    """Draw a result as `plot` does, and write it as `save_figure` does."""
+    """Draw a result, see `plot`, and write it, see `save_figure`."""
     save_figure(lambda: draw(result), path, style)
 
 
 def page_svg(result: object, *, transparent: bool = True) -> str:
-    """Draw a result as an SVG element in the colours of a page, see `inline_svg`."""
+    """Draw a result as an SVG element, see `inline_svg`."""
     with drawing("page"):
         return inline_svg(draw(result), transparent=transparent)
 
 
 @singledispatch
 def draw(result: object) -> Figure:
-    """Return the figure of a result under matplotlib's current settings."""
+    """Draw a result under matplotlib's current settings."""
     raise TypeError(f"{type(result).__name__}: cannot be drawn; draw a RunView, or a result of run_sweep")
 
 

@@ -1,6 +1,6 @@
 """Parts shared by several pictures: axes, curves, bars, and boxes and labels in bulk.
 
-One artist that draws a thousand boxes or texts costs as much as ten artists.
+One artist with a thousand boxes or texts costs as much as ten artists.
 """
 
 import math
@@ -38,7 +38,7 @@ Writes = Callable[[float], str]
 
 
 class Scale(NamedTuple):
-    """The label and format of an axis; log_base: 2 or 10 if logarithmic."""
+    """The label and format of an axis; log_base: None: linear."""
 
     label: str
     text: Writes
@@ -59,7 +59,7 @@ class Curve(NamedTuple):
 
 
 def draw_curves(axes: Axes, curves: Sequence[Curve]) -> bool:
-    """Draw each curve in its own colour; return whether any point fits."""
+    """Draw each curve in its own colour; return whether there is any point."""
     hues = palette()
     colours = (hues.blue, hues.vermillion, hues.orange, hues.sky, hues.dark_grey)
     drawn = [curve for curve in curves if any(map(_holds, curve.y))]
@@ -102,12 +102,12 @@ def _room(axis: Axis) -> int:
 
 
 def time_tick(time_s: float) -> str:
-    """Return the label of a tick; 0 has no unit."""
+    """Return a tick's label; 0 has no unit."""
     return format_time(time_s) if time_s else "0"
 
 
 def describe_axes(axes: Axes, title: str = "", x: Scale | None = None, y: Scale | None = None) -> None:
-    """Give axes a title, and name and scale them."""
+    """Give axes a title and scales."""
     axes.set_title(title, loc="left", fontsize=points(11), fontweight="bold")
     for axis, scale in ((axes.xaxis, x), (axes.yaxis, y)):
         if scale:
@@ -115,7 +115,7 @@ def describe_axes(axes: Axes, title: str = "", x: Scale | None = None, y: Scale 
 
 
 def set_axis(axis: Axis, label: str, text: Writes, log_base: int | None = None) -> None:
-    """Name an axis and format its values; log_base: 2 or 10 if logarithmic."""
+    """Name and format an axis, see `Scale`."""
     axis.axes.grid(color=palette().light_grey, linewidth=0.6)
     axis.axes.set_axisbelow(True)
     axis.axes.spines[["top", "right"]].set_visible(False)
@@ -134,7 +134,7 @@ def set_axis(axis: Axis, label: str, text: Writes, log_base: int | None = None) 
 def draw_sync_times(axes: Axes, results: Sequence[StrategyResult]) -> bool:
     """Draw measured and predicted times of each strategy; return whether there is any.
 
-    The axis is logarithmic, as one message per parameter takes many times as long.
+    The axis is logarithmic, as a message per parameter takes many times as long.
     """
     colours, rows = palette(), range(len(results))
     low, high = ([result.sync_p10_p90_s[end] for result in results] for end in (0, 1))
@@ -161,7 +161,7 @@ def draw_sync_times(axes: Axes, results: Sequence[StrategyResult]) -> bool:
 def draw_loss_curves(axes: Axes, curves: Mapping[str, Sequence[float]]) -> bool:
     """Draw each curve against its step, the first the widest; return whether there is any point.
 
-    Coinciding curves share a line with all their names.
+    Coinciding curves share a line.
     """
     lines = _told_apart(curves)
     for number, (names, losses) in enumerate(lines):
@@ -192,7 +192,7 @@ def _told_apart(curves: Mapping[str, Sequence[float]]) -> list[tuple[list[str], 
 
 
 def draw_labels(axes: Axes, labels: Sequence[Label], size: float) -> None:
-    """Write each text centred at (x, y) in data coordinates, `size` points high."""
+    """Write each text centred at (x, y), `size` points high."""
     if labels:
         axes.add_artist(Labels(labels, size))
 
@@ -232,10 +232,7 @@ class Labels(Artist):
 def boxes(
     place: npt.NDArray[np.integer] | Floats, begin: Reals, end: Reals, row: tuple[float | Floats, float | Floats]
 ) -> Floats:
-    """Return a rectangle for each (begin, end) along x, shape (num_boxes, 4, 2).
-
-    place: y of each. row: its edges relative to `place`.
-    """
+    """Return (num_boxes, 4, 2): a rectangle for each (begin, end) along x, with edges `row` relative to y `place`."""
     top, bottom = place + row[0], place + row[1]
     x = np.stack([begin, end, end, begin], axis=-1)
     y = np.stack([top, top, bottom, bottom], axis=-1)
@@ -253,7 +250,7 @@ def draw_lines(axes: Axes, lines: Floats | Sequence[Any], label: str = "", **sty
 
 
 def points_per_unit(axes: Axes) -> tuple[float, float]:
-    """Return the points (1/72 inch) of one unit along x and y."""
+    """Return the points (1/72 inch) of a unit along x and y."""
     box = axes.get_position()
     width, height = axes.figure.bbox.width * box.width, axes.figure.bbox.height * box.height
     points = 72 / axes.figure.dpi
@@ -268,5 +265,5 @@ def strided(count: int, needed: float, room: float) -> range:
 
 
 def shifted(axes: Axes, transform: Transform, x: float = 0.0, y: float = 0.0) -> Transform:
-    """Return a transform that also shifts by `x` and `y` points."""
+    """Return the transform with a shift in points."""
     return transform + ScaledTranslation(x / 72, y / 72, axes.figure.dpi_scale_trans)

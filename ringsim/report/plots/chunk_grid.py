@@ -40,7 +40,7 @@ def is_striped(num_ranks: int, num_chunks: int) -> bool:
 
 
 def grid_panel(states: ChunkStates, stopped: str = "") -> Panel:
-    """Return the panel of the grid: a part for each state, and one for the legend. stopped: added to the heading."""
+    """Return the panel with a part for each state, and one for the legend; stopped: added to the heading."""
     slots, striped = len(states.states) + 1, is_striped(states.num_ranks, states.num_chunks)
     num_rows = -(-slots // (_MAX_PANELS // 2 if striped and states.num_chunks > 8 else _MAX_PANELS))
     num_columns = -(-slots // num_rows)
@@ -65,7 +65,7 @@ def grid_panel(states: ChunkStates, stopped: str = "") -> Panel:
 
 
 def name_cells(axes: Axes, num_ranks: int, num_chunks: int, *, with_ranks: bool) -> None:
-    """Set the limits of a panel, and label chunks below and ranks to the left."""
+    """Label chunks below and ranks to the left."""
     axes.set(xlim=(-0.5, num_chunks - 0.5), ylim=(num_ranks - 0.5, -0.5), xticks=[], yticks=[])
     axes.tick_params(length=0, labelsize=points(7), pad=2)
     per_chunk, per_rank = points_per_unit(axes)
@@ -82,8 +82,8 @@ def name_cells(axes: Axes, num_ranks: int, num_chunks: int, *, with_ranks: bool)
 def draw_cells(axes: Axes, held: Bools, finished: Bools, before: Bools) -> None:
     """Draw the contributions of each cell: stripes and their number if they fit, else shades.
 
-    held, before: by contributor, now and one panel earlier, (num_ranks, num_chunks, num_ranks). finished: whether a
-    chunk is complete for the collective, (num_ranks, num_chunks).
+    held, before: (num_ranks, num_chunks, num_ranks), by contributor, now and one panel earlier. finished:
+    (num_ranks, num_chunks).
     """
     num_ranks, num_chunks = finished.shape
     extent = (-0.5, num_chunks - 0.5, num_ranks - 0.5, -0.5)
@@ -110,10 +110,7 @@ def draw_cells(axes: Axes, held: Bools, finished: Bools, before: Bools) -> None:
 
 
 def striped_image(held: Bools, *, with_counts: bool) -> Floats:
-    """Return the stripes of each cell, below an empty strip if there is a count.
-
-    Shape (num_ranks * rows_per_cell, num_chunks * num_ranks, 3).
-    """
+    """Return (num_ranks * rows_per_cell, num_chunks * num_ranks, 3): stripes, below an empty strip for counts."""
     num_ranks, num_chunks, _ = held.shape
     colours = np.array([to_rgb(colour) for colour in contributor_colours(num_ranks)])
     stripes = np.where(held[..., None], colours, to_rgb(palette().paper))
@@ -123,7 +120,7 @@ def striped_image(held: Bools, *, with_counts: bool) -> Floats:
 
 
 def shaded_image(held: Bools, finished: Bools) -> Floats:
-    """Return a pixel per cell, darker for more contributions, ink if finished: (rank, chunk, 3)."""
+    """Return (num_ranks, num_chunks, 3): darker for more contributions, ink if finished."""
     share = held.sum(axis=-1) / len(held)
     blues = colormaps["Blues_r" if palette().is_dark else "Blues"]
     shades = np.asarray(blues(0.15 + 0.6 * share))[..., :3]

@@ -37,7 +37,7 @@ def draw_times(comparison: Comparison) -> Figure:
 
 
 def draw_time_curves(axes: Axes, comparison: Comparison) -> bool:
-    """Draw predicted lines, and measured points with bars; return whether there are any."""
+    """Draw the curves of `draw_times`; return whether there are any."""
     groups = _groups(comparison)
     for group in groups[:_MAX_GROUPS]:
         colour = group.style.colour
@@ -50,7 +50,7 @@ def draw_time_curves(axes: Axes, comparison: Comparison) -> bool:
 
 
 def draw_errors(comparison: Comparison) -> Figure:
-    """Draw the error of each case; bars show the spread of the measured times.
+    """Draw the error of each case, with the spread of the measured times.
 
     Small errors are in percent; others are factors on a logarithmic axis, on which half and twice are equally far off.
     """
@@ -97,7 +97,7 @@ def format_factor(ratio: float) -> str:
 
 
 class _Group(NamedTuple):
-    """Cases that differ in size alone; columns are (num_cases,), times in seconds."""
+    """Cases that differ in size alone, as (num_cases,) columns."""
 
     label: str
     style: Style

@@ -39,11 +39,11 @@ class Lanes:
     """The geometry of a run: one lane per rank from top to bottom, time in `unit` along x.
 
     A lane holds sends above applications; overlapping sends have several rows. origin: y of each lane. extra: height of
-    its further rows. middle: y of each rank's name.
+    its further rows. middle: y of its name.
     """
 
     def __init__(self, timeline: Timeline, view: analysis.RunView | None = None) -> None:
-        """Place a run. view: of the same run; without it, phases, hosts and slow parts are unknown."""
+        """Place a run; without its view, phases, hosts and slow parts are unknown."""
         alike = Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1.0).topology(timeline.num_ranks)
         slow_parts, phases = (view.slow_parts, view.phases) if view else (analysis.SlowParts(), ())
         self.timeline, self.groups = timeline, _groups_of(view) if view else ()
@@ -79,17 +79,17 @@ class Lanes:
         return np.where(np.isfinite(times_s), times_s, self.stopped_s)
 
     def y_of_sends(self, rows: Bools | Ints) -> Floats:
-        """Return the upper edge of these sends, (num_rows,)."""
+        """Return the upper edges of sends, (num_rows,)."""
         src = self.timeline.src[rows]
         return self.origin[src] + _TOP + self.row[rows] * self.row_height[src]
 
     def sends(self, rows: Bools) -> Floats:
-        """Return each transfer's box in its sender's lane, (num_rows, 4, 2)."""
+        """Return (num_rows, 4, 2) boxes in the senders' lanes."""
         begin_s, end_s = self.timeline.start_s[rows], self.timeline.sent_s[rows]
         return self._boxes(begin_s, end_s, self.y_of_sends(rows), self.row_height[self.timeline.src[rows]])
 
     def applies(self, rows: Bools) -> Floats:
-        """Return each transfer's box in its receiver's lane, (num_rows, 4, 2)."""
+        """Return (num_rows, 4, 2) boxes in the receivers' lanes."""
         dst, (top, bottom) = self.timeline.dst[rows], _APPLIES
         begin_s, end_s = self.timeline.apply_s[rows], self.timeline.applied_s[rows]
         return self._boxes(begin_s, end_s, self.origin[dst] + self.extra[dst] + top, bottom - top)
@@ -125,7 +125,7 @@ def lanes_panel(lanes: Lanes, heading: str = "Timeline of each rank") -> Panel:
 
 
 def draw_lanes(axes: Axes, lanes: Lanes, heading: str) -> None:
-    """Draw a lane per rank, rank 0 on top, with ranks, hosts, phases, and a legend."""
+    """Draw the lanes with ranks, hosts, phases, and a legend."""
     set_time_axis(axes, lanes)
     axes.set_xlabel(f"time ({lanes.unit})", fontsize=points(9))
     title: dict[str, Any] = {"fontsize": points(11), "fontweight": "bold"}
@@ -148,7 +148,7 @@ def draw_lanes(axes: Axes, lanes: Lanes, heading: str) -> None:
 
 
 def set_time_axis(axes: Axes, lanes: Lanes) -> None:
-    """Set the limits, name the lanes, separate hosts by lines, and mark slow ranks."""
+    """Set the limits, name the lanes, separate hosts, and mark slow ranks."""
     axes.set_ylim(lanes.height - 0.5, -0.5)
     axes.set_xlim(lanes.begin_s * lanes.scale, lanes.end_s * lanes.scale * 1.002 or 1)
     axes.tick_params(axis="x", labelsize=points(8))

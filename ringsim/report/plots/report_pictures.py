@@ -21,7 +21,7 @@ _MOST_CURVES = 12  # of a picture: curves of one model trained with many strateg
 
 
 class Picture(NamedTuple):
-    """A picture with its title, and a note below it."""
+    """A picture, its title, and a note below it."""
 
     title: str
     svg: str

@@ -52,7 +52,7 @@ def draw_run_page(view: analysis.RunView) -> Figure:
 
 
 def draw_compared_run(compared: ComparedRun) -> Figure:
-    """Draw the lanes of a recorded run, predicted above measured, on one time axis."""
+    """Draw the lanes, predicted above measured, on one time axis."""
     run, timelines, grey = compared.run, [view.timeline for view in compared.views], palette().dark_grey
     both = [Lanes(view.timeline, view) for view in compared.views]
     for lanes in both:
@@ -71,7 +71,7 @@ def draw_compared_run(compared: ComparedRun) -> Figure:
 
 
 def draw_timeline(timeline: Timeline) -> Figure:
-    """Draw the lanes of a run. Raises ValueError for more ranks than a picture shows."""
+    """Draw the lanes. Raises ValueError for too many ranks."""
     analysis.check_few_ranks(timeline.num_ranks)
     lanes = Lanes(timeline)
     until, colour = f"done after {format_time(timeline.time_s)}", palette().dark_grey
@@ -82,7 +82,7 @@ def draw_timeline(timeline: Timeline) -> Figure:
 
 
 def draw_schedule(schedule: Schedule) -> Figure:
-    """Draw chunk grid and messages of a schedule. Raises ValueError for more ranks than a picture shows."""
+    """Draw chunk grid and messages. Raises ValueError for too many ranks."""
     analysis.check_few_ranks(schedule.num_ranks)
 
     def draw(figure: SubFigure, margins: dict[str, float]) -> None:
@@ -186,7 +186,7 @@ _SMALLEST_TEXT = 5.0  # points
 
 
 def draw_graph(axes: Axes, layout: analysis.GraphLayout, slow: Pairs = ()) -> None:
-    """Draw ranks and links, with an arrow if only one of two ranks sends. slow: pairs in another colour."""
+    """Draw ranks and links, with an arrow if only one of two ranks sends; slow: pairs in another colour."""
     width = np.ptp(layout.places[:, 0])
     sideways = (0.03, 0.97) if width else (0.03 - 0.5, 0.97 - 0.5)
     axes.set(xlim=sideways, ylim=(0.97, 0.03), aspect="auto" if layout.shape is analysis.GraphShape.TREE else "equal")
@@ -206,7 +206,7 @@ def _draw_hosts(axes: Axes, layout: analysis.GraphLayout) -> None:
 
 
 def _links(layout: analysis.GraphLayout, *shares: float) -> charts.Floats:
-    """Return places at these shares of each link's length, (num_pairs, num_shares, 2)."""
+    """Return (num_pairs, num_shares, 2) places at shares of each link's length."""
     way = np.array(shares)[:, None]
     begin, end = (layout.places[layout.pairs[:, [column]]] for column in (0, 1))
     return np.asarray((1 - way) ** 2 * begin + 2 * way * (1 - way) * layout.bends[:, None] + way**2 * end)

@@ -122,7 +122,7 @@ def _draw_calls(figure: Figure, axes: Axes, prediction: TracePrediction, lanes: 
 
 
 def draw_trace_scaling(scaling: TraceScaling) -> Figure:
-    """Draw the time of a step, and its efficiency to the right. Raises ValueError for an endless step."""
+    """Draw the time of a step, and its efficiency. Raises ValueError for an endless step."""
     steps, first = scaling.steps, scaling.predictions[0]
     for prediction, step in zip(scaling.predictions, steps, strict=True):
         if math.isinf(step.step_s):

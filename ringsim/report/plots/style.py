@@ -22,7 +22,7 @@ from ringsim.report.colours import BLACK, OWN_STYLES, WHITE, Palette
 
 
 def palette() -> Palette:
-    """Return the colours for matplotlib's current settings."""
+    """Return the colours for the current settings."""
     return _palette(_hex(rcParams["axes.facecolor"], WHITE), _hex(rcParams["text.color"], BLACK))
 
 
@@ -43,10 +43,9 @@ _SETTINGS, _DEFAULTS = cast(MutableMapping[str, Any], rcParams), cast(MutableMap
 
 @contextmanager
 def drawing(style: str | None = None) -> Iterator[None]:
-    """Set matplotlib up for a picture, and restore its settings when the block ends.
+    """Set matplotlib up for a picture of a style, see `plot`, and restore its settings when the block ends.
 
-    style: light, dark, or the name or file of a matplotlib style; None: the current settings. Raises ValueError for an
-    unknown style.
+    Raises ValueError for an unknown style.
     """
     with rc_context():
         if style is not None:
@@ -58,7 +57,7 @@ def drawing(style: str | None = None) -> Iterator[None]:
 
 
 def check_style(style: str) -> None:
-    """Raise ValueError, in one line, for an unknown style."""
+    """Raise ValueError for an unknown style."""
     with rc_context():
         _use(style)
 
@@ -89,12 +88,12 @@ def setting(name: str, ours: Any) -> Any:
 
 
 def font_scale() -> float:
-    """Return the user's font size over matplotlib's default."""
+    """Return the font size over matplotlib's default."""
     return float(rcParams["font.size"] / rcParamsDefault["font.size"])
 
 
 def points(size: float) -> float:
-    """Convert a text size from matplotlib's default font size to the user's."""
+    """Return a text size scaled with the user's font size."""
     return size * font_scale()
 
 
@@ -108,13 +107,13 @@ class Page(Figure):
 
 
 def new_figure(width: float, height: float, **rest: Any) -> Figure:
-    """Return an empty page in inches, scaled with the user's font size."""
+    """Return an empty page in inches, scaled like `points`."""
     scale = font_scale()
     return Page(figsize=(width * scale, height * scale), dpi=setting("figure.dpi", _DPI), **rest)
 
 
 class Panel(NamedTuple):
-    """A band of a page. draw: fills it within the margins that follow, in inches."""
+    """A band of a page, which `draw` fills within margins in inches."""
 
     height: float
     draw: Callable[[SubFigure, dict[str, float]], None]
@@ -125,7 +124,7 @@ class Panel(NamedTuple):
 
 
 def page_of(panels: Sequence[Panel]) -> Figure:
-    """Return a page of panels, one below the other."""
+    """Return a page of panels."""
     heights = [panel.height for panel in panels]
     figure = new_figure(WIDTH, sum(heights))
     parts = figure.subfigures(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
@@ -136,7 +135,7 @@ def page_of(panels: Sequence[Panel]) -> Figure:
 
 
 def head(title: str, *lines: tuple[str, float, str], left: float = LEFT) -> Panel:
-    """Return the title of a page, and lines: text, size in points, and colour."""
+    """Return the title of a page; lines: text, points, and colour."""
     height = _TITLE_HEIGHT + _LINE_HEIGHT * len(lines)
 
     def draw(figure: SubFigure, margins: dict[str, float]) -> None:
@@ -152,8 +151,8 @@ def head(title: str, *lines: tuple[str, float, str], left: float = LEFT) -> Pane
 def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style: str | None = None) -> None:
     """Draw a page and write it to `path`: png (also without a suffix), pdf or svg, by its suffix.
 
-    style: as in `drawing`. The file appears complete or not at all. Raises OSError if it cannot be written, and
-    ValueError for another suffix or an unknown style.
+    The file appears complete or not at all. Raises OSError if it cannot be written, and ValueError for another suffix
+    or an unknown style.
     """
     path = Path(path)
     with drawing(style), atomic_file(path) as file:
@@ -171,7 +170,7 @@ def _svg(figure: Figure, **settings: Any) -> str:
 
 
 def inline_svg(figure: Figure, *, transparent: bool = True) -> str:
-    """Return a figure drawn in the style `page` as an SVG element: the same text for the same figure.
+    """Return a figure in the style `page` as an SVG element, the same for the same figure.
 
     Its colours are variables, see `svg_colours`. transparent: without the paper.
     """

@@ -34,7 +34,7 @@ Styles = dict[str, Style]  # by algorithm
 
 
 def draw_sweep(sweep: Sweep) -> Figure:
-    """Draw the winner map of each network, time against size below it, and notes at the bottom."""
+    """Draw the winner map of each network, time against size, and notes."""
     notes, styles = _notes(sweep), palette().styles_of(sweep.algorithms)
     map_height = 1.0 + min(max(0.4 * len(sweep.ranks), 0.6), 6.0)
     drawn = (map_height, _draw_map, 0.5, 0.45), (_LINES_HEIGHT, _draw_lines, 0.45, 0.55)
@@ -53,7 +53,7 @@ def draw_sweep(sweep: Sweep) -> Figure:
 
 
 def panel_ranks(ranks: Sequence[int]) -> list[int]:
-    """Return the least, the middle and the largest number of ranks, which have panels."""
+    """Return the numbers of ranks with panels: the least, the middle and the largest."""
     chosen = np.linspace(0, len(ranks) - 1, min(len(ranks), _MAX_PANELS)).round().astype(int)
     return [ranks[index] for index in chosen]
 
@@ -104,7 +104,7 @@ def _time_tick(time_s: float) -> str:
 
 
 def draw_sweep_curves(axes: Axes, sweep: Sweep, network: str, num_ranks: int, styles: Styles) -> bool:
-    """Draw time against size for each algorithm; return whether there is any curve."""
+    """Draw time against size by algorithm; return whether there is any curve."""
     curves = {name: _curve(sweep, network, num_ranks, name) for name in reversed(styles)}
     told_apart = _told_apart(sweep, network)
     for name, curve in curves.items():
@@ -155,7 +155,7 @@ _ROW = (-0.5, 0.5)
 
 
 def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: Styles) -> list[Patch]:
-    """Draw the fastest algorithm by size and number of ranks, with its gain over the ring; return the legend."""
+    """Draw the fastest algorithms with their gains; return the legend."""
     ranks = sweep.ranks
     set_size_axis(axes, sweep.sizes_bytes)
     axes.set_ylim(-0.5, len(ranks) - 0.5)
@@ -185,7 +185,7 @@ def _area(name: str, styles: Styles, baseline: str) -> dict[str, Any]:
 
 
 def winning_names(sweep: Sweep, network: str) -> Names:
-    """Return the fastest algorithms, (num_ranks, num_sizes); TIED if the ring is as fast, NOBODY if all are skipped."""
+    """Return the fastest algorithms, (num_ranks, num_sizes); TIED with the baseline, NOBODY if all are skipped."""
     names = np.full((len(sweep.ranks), len(sweep.sizes_bytes)), NOBODY, dtype=object)
     for place, winner in _winners(sweep, network).items():
         is_other = winner.cell.algorithm != sweep.baseline(network)
@@ -200,7 +200,7 @@ def _winners(sweep: Sweep, network: str) -> dict[tuple[int, int], Winner]:
 
 
 def size_edges(sizes_bytes: Sequence[int]) -> charts.Floats:
-    """Return the edges of cells, half-way between sizes on a logarithmic axis, (num_sizes + 1,)."""
+    """Return (num_sizes + 1,) edges, half-way between sizes on a logarithmic axis."""
     log = np.log2(np.asarray(sizes_bytes, dtype=np.float64))
     if len(log) == 1:
         return np.asarray(2 ** np.array([log[0] - 1, log[0] + 1]))
@@ -209,7 +209,7 @@ def size_edges(sizes_bytes: Sequence[int]) -> charts.Floats:
 
 
 def set_size_axis(axes: Axes, sizes_bytes: Sequence[int], max_ticks: int = 16) -> None:
-    """Set a logarithmic axis over the cells, with at most `max_ticks` ticks."""
+    """Set a logarithmic axis over the cells."""
     edges = size_edges(sizes_bytes)
     axes.set_xscale("log", base=2)
     axes.set_xlim(edges[0], edges[-1])

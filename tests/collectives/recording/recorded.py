@@ -1,6 +1,7 @@
 """Programs recorded in a process that has loaded torch, and `ringsim trace` with a recorder forked from one."""
 
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -90,6 +91,7 @@ def _in_a_fork(call: Callable[[TraceRequest], Any], request: TraceRequest) -> An
 
     ours, theirs = Pipe()
     if (pid := os.fork()) == 0:
+        gc.unfreeze()  # the recorder would leave the garbage of the program frozen
         try:
             theirs.send(Answer(True, call(request)))
         except BaseException:  # whoever has asked judges

@@ -23,7 +23,7 @@ WITHOUT += [(collective, "binomial_tree") for collective in (Collective.GATHER, 
 FOR_POWERS_OF_TWO = [key for key in ALGORITHMS if key[1] in ("halving_doubling", "recursive_doubling")]
 FOR_POWERS_OF_TWO += [(Collective.ALL_REDUCE, "binomial_tree"), (Collective.REDUCE, "binomial_tree")]
 TWO_RINGS = ("bidirectional_ring", "multi_ring")
-PLAIN_RINGS = {"torus": [1, 2, 3, 5, 7, 11, 13, 23], "hierarchical": [1, 2, 5, 8, 11, 23]}  # have one level
+PLAIN_RINGS = {"torus": [1, 2, 3, 5, 7, 11], "hierarchical": [1, 2, 5, 8, 11]}  # have one level
 FORMULAS = [key for key in ALGORITHMS if key not in WITHOUT]
 IN_ORDER_ONLY = [key for key in ALGORITHMS if key[1] == "halving_doubling"]
 IN_ORDER_ONLY.append((Collective.ALL_GATHER, "recursive_doubling"))
@@ -32,10 +32,10 @@ IN_ORDER_ONLY.append((Collective.ALL_GATHER, "recursive_doubling"))
 def ranks_for(key: Key) -> st.SearchStrategy[int]:
     """Numbers of ranks for which there is a formula."""
     if key in FOR_POWERS_OF_TWO:
-        return st.sampled_from([1, 2, 4, 8, 16, 32])
+        return st.sampled_from([1, 2, 4, 8, 16])
     if key[1] in PLAIN_RINGS:
         return st.sampled_from(PLAIN_RINGS[key[1]])
-    return st.integers(1, 24)
+    return st.sampled_from([*range(1, 9), 13])  # the formulas are polynomials of it, and times grow with its square
 
 
 @pytest.mark.parametrize("key", FORMULAS, ids=lambda key: f"{key[0].value}-{key[1]}")
