@@ -1,8 +1,7 @@
 """`Estimate`: a predicted or fitted value with an interval.
 
-There are two probabilities. A predicted time has the interval in which a measured time lies with `INSIDE`: a planner
-needs a range that is narrow enough to decide by. A fitted value, and a choice such as an algorithm, has `SURE`: it is
-presented as a fact, and should seldom be wrong.
+A predicted time has the interval of probability `INSIDE`: a planner needs a range that is narrow enough to decide by. A
+fitted value, and a choice such as an algorithm, has `SURE`: it is presented as a fact, and should seldom be wrong.
 """
 
 import math
@@ -17,7 +16,7 @@ NOT_BOUNDED = "not bounded"  # in tables, in place of ends that say nothing
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value and the ends of its interval; the function that makes it defines the interval's probability.
+    """A value and the ends of its interval, whose probability the function that makes it defines.
 
     >>> Estimate(2.0, 1.0, 4.0).map(lambda value: value / 2)
     Estimate(value=1.0, low=0.5, high=2.0)

@@ -3,9 +3,8 @@
 Containers and Slurm limit cores and memory by control groups (Linux cgroup v2), which the kernel's numbers for the
 whole machine do not show.
 
-Work is bounded by its size, not by a clock: a command gives the same answer on every machine. Each bound is the time
-that the work may take on one core, times a rate; the rates are those of a 2-core x86-64 machine, rounded. Options raise
-some of the bounds: `ringsim sweep --max-transfers`, `order --budget`, `synthesize --seconds`.
+Work is bounded by its size, not by a clock: a command gives the same answer on every machine. A bound is a time on one
+core times the rounded rate of a 2-core x86-64 machine.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""`examine`: the state of this machine on which measurements depend, and advice. It does not import torch."""
+"""`examine`: the state of this machine on which measurements depend, and advice."""
 
 import ipaddress
 import os
@@ -150,7 +150,6 @@ def _torch() -> MachineFinding:
 
 
 def _ask_torch() -> tuple[str, bool]:
-    """Return torch's version and backends and True, or the last line of the import error and False."""
     command = [sys.executable, "-P", "-c", ASK_TORCH]  # -P: not a torch.py of the current directory
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TORCH_TIMEOUT_S, check=False)

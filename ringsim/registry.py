@@ -26,10 +26,7 @@ MAX_RANKS_PER_HOST = 2**16
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmName:
-    """`hierarchical@4/2`: the algorithm for hosts of 4 ranks, with every chunk in 2 segments.
-
-    ranks_per_host: None if not given.
-    """
+    """`hierarchical@4/2`: the algorithm for hosts of 4 ranks, with every chunk in 2 segments."""
 
     base: str
     ranks_per_host: int | None = None
@@ -56,7 +53,7 @@ def _error(algorithm: str, fault: str, kind: type[Exception] = ValueError) -> Ex
 
 
 def base_name(algorithm: str) -> str:
-    """Return the name up to its first `@` or `/`: `ring` of `ring/4`, `hierarchical` of `hierarchical@4/2`."""
+    """Return the name up to its first `@` or `/`: `hierarchical` of `hierarchical@4/2`."""
     return algorithm.partition("/")[0].partition("@")[0]
 
 
@@ -72,18 +69,17 @@ def algorithm(
 ) -> Schedule:
     """Return the schedule of the algorithm `name` for `num_ranks` ranks.
 
-    name: a built-in one, see ALGORITHMS, perhaps with a number of segments, `ring/4`, or of ranks per host,
-    `hierarchical@4`; or FILE.py:FUNCTION; or MSCCL's FILE.xml.
-    size_bytes: of the whole tensor, for schedules that depend on it, such as `gloo_ring`.
+    name: a built-in one, see ALGORITHMS; `ring/4` has every chunk in 4 segments, `hierarchical@4`, or another of
+    TWO_LEVEL, 4 ranks per host. Or FILE.py:FUNCTION, which takes the number of ranks and returns a Schedule; or MSCCL's
+    FILE.xml.
+    size_bytes: of the whole tensor, for schedules that depend on it, such as `gloo_ring`; None: a small one.
 
-    Raises ValueError for a name that the collective does not have, and for mistakes in a file.
+    Raises ValueError for a name that the collective does not have, for less than one rank, and for mistakes in a file;
+    ScheduleError for a user's schedule that `verify` refuses; beyond about 160 ranks it is not proved here.
 
-        >>> from ringsim import algorithm, verify
-        >>> ring = algorithm("ring", num_ranks=8)
-        >>> ring
+        >>> from ringsim import algorithm
+        >>> algorithm("ring", num_ranks=8)
         Schedule(all_reduce ring over 8 ranks, 8 chunks, 14 steps)
-        >>> verify(ring)
-        Proof(num_steps=14, num_transfers=112)
         >>> algorithm("binomial_tree", 8, "broadcast")
         Schedule(broadcast binomial_tree over 8 ranks, 1 chunk, 3 steps)
     """
@@ -93,15 +89,7 @@ def algorithm(
 
 
 def build(collective: Collective | None, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
-    """Return the schedule of a built-in algorithm, of a user's `FILE.py:FUNCTION`, or of MSCCL's `FILE.xml`.
-
-    `ring/4` splits every chunk into 4 segments, see `split`. `hierarchical@4`, or another of TWO_LEVEL, has 4 ranks per
-    host; the default is `hosts_of`. The function takes the number of ranks and returns a Schedule.
-    collective: None: the file's. size_bytes: of the whole tensor, see `size_variant`; None: a small one.
-    Raises ValueError for a name that the collective does not have, for less than one rank, and for mistakes in a file;
-    ScheduleError for a user's schedule that `verify` refuses. Beyond about 160 ranks, where a proof takes long, it is
-    not proved here.
-    """
+    """Return the schedule of `algorithm`, with its errors. collective: None: the file's."""
     schedule = _build(collective, algorithm, num_ranks, size_bytes)
     if not is_built_in(collective, algorithm) and num_ranks**2 * schedule.num_chunks <= PROVED_COUNTS:
         verify(schedule)
@@ -109,7 +97,7 @@ def build(collective: Collective | None, algorithm: str, num_ranks: int, size_by
 
 
 def build_proved(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
-    """Return the schedule of `build`, proved at any size: on real ranks a wrong schedule gives wrong sums."""
+    """Return the schedule of `build`, proved at any size: on real ranks a wrong one gives wrong sums."""
     schedule = _build(collective, algorithm, num_ranks, size_bytes)
     if not is_built_in(collective, algorithm):
         verify(schedule)
@@ -198,7 +186,7 @@ def summary_of(collective: Collective, algorithm: str) -> str:
 def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> int:
     """Return a number that is equal for sizes with the same schedule.
 
-    It is the number of segments of Gloo's ring and of NCCL's trees and NVLS, and 0 for algorithms that ignore the size.
+    It is the number of segments of Gloo's ring and of NCCL's trees and NVLS, and 0 for other algorithms.
     """
     key = collective, base_name(algorithm)
     if key not in BY_SIZE:
@@ -209,7 +197,7 @@ def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_by
 def build_from_file(algorithm: str, num_ranks: int) -> Schedule:
     """Return the schedule that the function makes for `num_ranks`; each call runs the file anew.
 
-    Raises ValueError, in one line, if there is no such file or function, if either raises, and for another result.
+    Raises ValueError if there is no such file or function, if either raises, and for another result.
     """
     if algorithm.endswith(".py"):
         raise _error(algorithm, _functions(algorithm, Path(algorithm)))

@@ -1,8 +1,7 @@
 """`ProgramTrace`: recorded training steps of one rank of a program, with its collectives.
 
-A step is a list of events in program order: computations, calls and waits. The times of collectives are not recorded,
-because they depend on the network. On a GPU, the overlap of streams depends on the calls for which they wait
-(`TraceCall.after`, `TraceCall.after_calls`) and on where computations wait for them (`TraceEventKind.READ`).
+A step is a list of events in program order. The times of collectives are not recorded, as they depend on the network.
+On a GPU, streams wait for each other only as `TraceCall.after`, `TraceCall.after_calls` and `TraceEventKind.READ` say.
 """
 
 import re
@@ -30,7 +29,7 @@ _IndexOrNone = Annotated[int, values.whole(-1)]  # -1: none
 class TraceEventKind(Enum):
     """The kinds of events of a program.
 
-    READ: the computations' stream waits for a call on another stream, whose result may be read from here on.
+    READ: the stream of the computations waits for a call on another stream, to read its result.
     """
 
     COMPUTE = "compute"
@@ -59,9 +58,9 @@ def element_bytes_of(dtype: str) -> int:
 
 
 class Product(Record, frozen=True, omit_defaults=True):
-    """`count` products of a matrix of m rows and k columns, and one of k rows and n columns; or a convolution as such.
+    """`count` products of matrices, (m, k) and (k, n), or a convolution as such a product.
 
-    The product of a convolution has a row for each position of its output, and a column for each channel.
+    That of a convolution has a row for each position of its output, and a column for each channel.
     """
 
     m: values.Positive
@@ -71,7 +70,7 @@ class Product(Record, frozen=True, omit_defaults=True):
 
 
 class Attention(Record, frozen=True):
-    """A kernel of attention; what its mask leaves is in the operator's flops. width: of a head's queries and keys."""
+    """An attention kernel; the operator's flops exclude what is masked. width: of a head's queries and keys."""
 
     batch: values.Positive
     heads: values.Positive
@@ -81,14 +80,13 @@ class Attention(Record, frozen=True):
 
 
 class Operator(Record, frozen=True, omit_defaults=True):
-    """Equal calls of an operator, and the costs of one.
+    """Equal calls of an operator, such as aten.mm, and the costs of one.
 
-    name: such as aten.mm.
     dtype: of its arithmetic; torch's name, or tf32 for float32 that a GPU multiplies in TF32.
-    flops, size_bytes: operations, and bytes read and written, per call.
-    is_counted: False if its arithmetic may take longer than its memory accesses and its operations are not known.
-    product, attention: the sizes of these kernels; the backward pass has those of the forward pass.
-    in_graph: whether compiled code launches it, which needs less of the CPU than a call of the program.
+    flops, size_bytes: operations, and bytes read and written.
+    is_counted: False if its operations are unknown and may take longer than its memory accesses.
+    product, attention: sizes of these kernels; a backward pass has those of the forward pass.
+    in_graph: whether compiled code launches it, which takes less CPU time.
     """
 
     name: values.Name
@@ -110,9 +108,8 @@ class Operator(Record, frozen=True, omit_defaults=True):
 class TraceEvent(Record, frozen=True):
     """An event of the rank.
 
-    seconds: of a computation, on the recording machine.
+    seconds, operators: of a computation, on the recording machine; no operators if not watched.
     call: index in the step's `calls` of the call that is made, waited for or read; -1 for a computation.
-    operators: of a computation; empty if not watched.
     """
 
     kind: TraceEventKind
@@ -122,23 +119,24 @@ class TraceEvent(Record, frozen=True):
 
 
 class TraceCall(Record, frozen=True):
-    """One call of a collective, or of send or recv.
+    """A call of a collective, send or recv.
 
-    collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, all_to_all, barrier, send or
-    recv; variants of torch.distributed count as the same. A send and a recv that all ranks make alike are a sendrecv.
-    size_bytes: of the whole tensor: before a reduction, after a gather, or before a scatter.
-    dtype: of the messages; torch's name, such as bfloat16.
+    collective: the name of a `Collective`, barrier, send, recv, or sendrecv for a send and a recv that all ranks make
+    alike; variants of torch.distributed count as the same.
+    size_bytes: of the whole tensor: before a reduction or a scatter, or after a gather.
+    dtype: of the messages, such as bfloat16.
     group: index in the trace's `groups`.
     is_async: the call returns before it ends; a wait follows, unless the program never waits.
-    algorithm: named by the program, as in `ringsim algorithms`; "" if the library chooses.
-    peer: the other rank of a send or recv, or the root, as a rank of the group; -1 if there is none.
-    For a sendrecv, the distance to the rank that receives.
-    local_s: seconds on this rank besides messages, for copies and rounding.
-    is_lent: the tensor is one of `collectives.empty`, which the ranks of a host read where it is.
-    on_side_stream: on the program's own stream; on a GPU computations then continue even if the call is synchronous.
+    algorithm: named by the program; "" if the library chooses.
+    peer: the other rank of a send or recv, or the root, as a rank of the group; -1 if there is none. For a sendrecv,
+    the distance to the receiver.
+    local_s: on this rank for copies and rounding.
+    is_lent: the tensor is one of `collectives.empty`, which the ranks of a host read in place.
+    on_side_stream: on another stream than the computations, which then continue on a GPU even if the call is
+    synchronous.
     after: index of the last event for which that stream waits before the call; -1 for none; None for all earlier
-    events, as on the stream of the computations.
-    after_calls: indices of the calls of other groups for which it waits, the last of each group.
+    events.
+    after_calls: indices of the last call of each other group for which it waits.
     """
 
     collective: values.Name
@@ -224,7 +222,7 @@ class Group(Record, frozen=True):
 
     @property
     def name(self) -> str:
-        """Such as "ranks 0 to 7" or "ranks 0 to 56 by 8", for pictures."""
+        """Such as "ranks 0 to 7" or "ranks 0 to 56 by 8"."""
         gaps = {after - before for before, after in pairwise(self.ranks)}
         if len(gaps) != 1 or min(gaps) < 1:
             return f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"{len(self.ranks)} ranks"
@@ -234,9 +232,8 @@ class Group(Record, frozen=True):
 class TraceRequest(Record, frozen=True):
     """A request to record a program as one rank of a job.
 
-    program: path of a script, or with `is_module` name of a module. num_steps: recorded after warm-up steps.
-    folder: working directory of the program; "": that of the recorder.
-    device: that the program is told it has. assume: only with `is_fake`.
+    program: path of a script, or with `is_module` name of a module. num_steps: recorded after warm-up steps. folder:
+    working directory; "": that of the recorder. assume: only with `is_fake`.
     """
 
     program: values.Text
@@ -257,7 +254,6 @@ class TraceRequest(Record, frozen=True):
             raise ValueError(f"rank {self.rank}: must be less than the {self.num_ranks} ranks")
 
     def is_own(self, file: str) -> bool:
-        """Return whether a file belongs to the program, and not to a library or the recorder."""
         parts = Path(file).with_suffix("").parts
         is_of_library = not _LIBRARIES.isdisjoint(parts) or file.startswith("<")
         return not is_of_library or (self.is_module and self.program.partition(".")[0] in parts)
@@ -281,8 +277,8 @@ class TraceRequest(Record, frozen=True):
 class HeldBytes(Record, frozen=True):
     """Bytes of the tensors that a rank holds at a moment; each storage counts once and in full.
 
-    parameters: trained or not. gradients: held at the end of the step.
-    optimizer: state of all optimizers. rest: activations, gathered parameters, buckets, buffers and batches.
+    parameters: trained or not. gradients: at the end of the step. rest: activations, gathered parameters, buckets,
+    buffers and batches.
     """
 
     parameters: values.Whole
@@ -296,10 +292,9 @@ class HeldBytes(Record, frozen=True):
 
 
 class StepMemory(Record, frozen=True):
-    """The memory of a step.
+    """The memory of a step at its peak, and at its end, after the optimizer's step.
 
-    peak: at the maximum. end: after the optimizer's step.
-    reserved: bytes that torch's allocator holds for the step on a GPU; 0 if not known.
+    reserved: bytes that torch's allocator holds on a GPU; 0 if not known.
     """
 
     peak: HeldBytes
@@ -308,12 +303,12 @@ class StepMemory(Record, frozen=True):
 
 
 class ProgramTrace(JsonFile, frozen=True):
-    """Steps of one rank of a job with `num_ranks` ranks.
+    """Steps of one rank of a job.
 
     ranks_per_host: that the program was told.
     request: to record it again; None if not known.
     memory: of the step with watched operators; None if not recorded.
-    is_compiled: whether code that the program compiles was recorded in eager mode; otherwise as its fused kernels.
+    is_compiled: whether compiled code was recorded in eager mode; otherwise as its fused kernels.
 
     Raises ValueError for a rank or group that does not exist, and for a request of another rank.
     """
@@ -346,7 +341,6 @@ class ProgramTrace(JsonFile, frozen=True):
 
     @property
     def has_fused_kernels(self) -> bool:
-        """Whether code that the program compiles was recorded as its kernels."""
         return any(operator.name.startswith(FUSED) for step in self.steps for operator in step.operators)
 
     @property

@@ -90,7 +90,6 @@ def parse_time(text: str) -> float:
 def _quantity(
     pattern: re.Pattern[str], text: str, prefixes: Mapping[str, int], rule: str
 ) -> tuple[Decimal, re.Match[str]]:
-    """Return the number of a text times its prefix. Raises ValueError if it is not `rule`, or too large."""
     match = pattern.fullmatch(text)
     if not match or match[2] not in prefixes:
         raise ValueError(f"{text!r} is not {rule}")

@@ -35,8 +35,8 @@ class Workers:
     """Where tasks are computed.
 
     jobs: number of local processes; 1: this process alone.
-    dask: in place of `jobs`, the scheduler of a Dask cluster, such as tcp://10.0.0.1:8786; its workers must have the
-    same versions of ringsim and NumPy.
+    dask: instead, the scheduler of a Dask cluster, such as tcp://10.0.0.1:8786; its workers must have the same versions
+    of ringsim and NumPy.
 
     Raises ValueError for less than one job, several jobs and a cluster, or an invalid address.
 
@@ -64,7 +64,7 @@ class Workers:
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Generator[Result, None, None]:
         """Yield the result of the function for each task.
 
-        Tasks start in their order, so long ones should come first. With several workers, functions and tasks must be
+        Tasks start in their order: long ones should come first. With several workers, functions and tasks must be
         picklable. Closing the iterator ends the running tasks.
 
         Raises the function's errors, and WorkerError if a worker ends or is unfit.

@@ -1,10 +1,8 @@
 """All-to-all: every rank has a block for every rank, sent directly or through other ranks.
 
-Block `n * s + d` is the block of rank s for rank d. Bruck's algorithm exchanges with only log2(n) ranks, but sends a
-block once for each set bit of the distance (d - s) mod n (Bruck et al. 1997).
-
-Every block is a message, whereas Bruck et al. and MPI pack the blocks for one rank in a step. Bruck sends n/2 log2(n)
-messages a rank, if n is a power of two; two levels send (m - 1) h + (h - 1) m on h hosts of m ranks.
+Block `n * s + d` is the block of rank s for rank d. Every block is a message, whereas Bruck et al. and MPI pack the
+blocks for one rank. Bruck sends n/2 log2(n) messages a rank, if n is a power of two; two levels send (m - 1) h + (h -
+1) m on h hosts of m ranks.
 """
 
 import numpy as np
@@ -14,25 +12,28 @@ from ringsim.schedule import Collective, Columns, Ints, Schedule, Steps, Transfe
 
 
 def pairwise_all_to_all(num_ranks: int) -> Schedule:
-    """Send in step k the block for the k-th next rank, straight to it: n - 1 steps, (n - 1)/n of the data sent.
+    """Send in step k the block for the k-th next rank, straight to it: n - 1 steps.
 
-    Each rank receives from only one rank in a step (Thakur, Rabenseifner and Gropp 2005).
+    A rank receives from one rank at a time (Thakur et al. 2005).
     """
     return _straight("pairwise", num_ranks, [np.array([distance]) for distance in range(1, num_ranks)])
 
 
 def direct_all_to_all(num_ranks: int) -> Schedule:
-    """Send all blocks at once, straight to their owners: 1 step, (n - 1)/n of the data sent, in n - 1 messages."""
+    """Send all blocks at once, straight to their owners: 1 step, n - 1 messages."""
     return _straight("direct", num_ranks, [np.arange(1, num_ranks)] if num_ranks > 1 else [])
 
 
 def shift(num_ranks: int, distance: int) -> Schedule:
-    """Send from an all_to_all the blocks for the ranks at one distance only; nothing at distance 0."""
+    """Send from an all_to_all only the blocks for the ranks at one distance; nothing at distance 0."""
     return _straight("shift", num_ranks, [np.array([distance])] if distance else [])
 
 
 def bruck_all_to_all(num_ranks: int) -> Schedule:
-    """Forward blocks over the distances 1, 2, 4 and so on: ceil(log2(n)) steps, about log2(n)/2 times the data sent."""
+    """Forward blocks over the distances 1, 2, 4 and so on: ceil(log2(n)) steps, about log2(n)/2 times the data sent.
+
+    A block is sent for each set bit of the distance (d - s) mod n (Bruck et al. 1997).
+    """
     require_count("num_ranks", num_ranks)
     rank = np.arange(num_ranks)[:, np.newaxis]
     steps: list[Columns] = []
@@ -45,10 +46,9 @@ def bruck_all_to_all(num_ranks: int) -> Schedule:
 
 
 def hierarchical_all_to_all(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
-    """Pairwise exchange within hosts of m ranks, then across h hosts: m + h - 2 steps, (m - 1)/m + (h - 1)/h sent.
+    """Pairwise exchange within hosts of m ranks, then across h hosts: m + h - 2 steps.
 
-    ranks_per_host: by default the largest divisor of `num_ranks` up to 8. Raises ValueError if the ranks do not fill
-    their hosts.
+    ranks_per_host: see `split_into_hosts`.
     """
     require_count("num_ranks", num_ranks)
     num_hosts, per_host = split_into_hosts(num_ranks, ranks_per_host)
@@ -65,7 +65,6 @@ def hierarchical_all_to_all(num_ranks: int, ranks_per_host: int | None = None) -
 
 
 def _straight(algorithm: str, num_ranks: int, distances: list[Ints]) -> Schedule:
-    """In each step, send blocks to the ranks at these distances, each block on its own channel."""
     require_count("num_ranks", num_ranks)
     num_transfers = num_ranks * sum(map(len, distances))
     steps = Steps(

@@ -7,13 +7,13 @@ from ringsim.schedule import BYTES_LISTED, Collective, Columns, Ints, Schedule, 
 
 
 def direct_reduce_scatter(num_ranks: int) -> Schedule:
-    """Send each share straight to its owner, which adds: 1 step, (n - 1)/n of the data sent, in n - 1 messages."""
+    """Send each share straight to its owner, which adds: 1 step, n - 1 messages."""
     src, dst = _pairs(num_ranks)
     return _one_step(Collective.REDUCE_SCATTER, num_ranks, num_ranks, (src, dst, dst, True, dst))
 
 
 def direct_all_gather(num_ranks: int) -> Schedule:
-    """Send each share straight to all other ranks: 1 step, (n - 1)/n of the data sent, in n - 1 messages."""
+    """Send each share straight to all other ranks: 1 step, n - 1 messages."""
     src, dst = _pairs(num_ranks)
     return _one_step(Collective.ALL_GATHER, num_ranks, num_ranks, (src, dst, src, False, dst))
 
@@ -21,44 +21,43 @@ def direct_all_gather(num_ranks: int) -> Schedule:
 def direct_all_reduce(num_ranks: int) -> Schedule:
     """Send the whole tensor to all other ranks, which add ("one-shot"): 1 step, n - 1 times the data sent.
 
-    The fastest for a few bytes. Each rank adds the other contributions to its own, so that the last bits of
-    floating-point sums differ between ranks.
+    Each rank adds in another order: the last bits of floating-point sums differ between ranks.
     """
     src, dst = _pairs(num_ranks)
     return _one_step(Collective.ALL_REDUCE, num_ranks, 1, (src, dst, 0, True, dst))
 
 
 def two_shot_all_reduce(num_ranks: int) -> Schedule:
-    """Direct reduce-scatter, then direct all-gather ("two-shot"): 2 steps, 2(n - 1)/n of the data sent."""
+    """Direct reduce-scatter, then direct all-gather ("two-shot"): 2 steps."""
     halves = direct_reduce_scatter(num_ranks), direct_all_gather(num_ranks)
     return then(*halves, Collective.ALL_REDUCE, "two_shot")
 
 
 def direct_broadcast(num_ranks: int) -> Schedule:
-    """Send the data straight from rank 0 to all others: 1 step, n - 1 times the data sent by rank 0."""
+    """Send the data straight from rank 0 to all others: 1 step, n - 1 messages of rank 0."""
     dst = np.arange(1, num_ranks)
     return _one_step(Collective.BROADCAST, num_ranks, 1, (0, dst, 0, False, dst))
 
 
 def direct_reduce(num_ranks: int) -> Schedule:
-    """Send the data of all ranks straight to rank 0, which adds: 1 step, the data sent once by each."""
+    """Send the data of all ranks straight to rank 0, which adds: 1 step."""
     return _one_step(Collective.REDUCE, num_ranks, 1, (np.arange(1, num_ranks), 0, 0, True))
 
 
 def direct_gather(num_ranks: int) -> Schedule:
-    """Send each share straight to rank 0: 1 step, each share sent once, n - 1 messages to rank 0."""
+    """Send each share straight to rank 0: 1 step, n - 1 messages to rank 0."""
     src = np.arange(1, num_ranks)
     return _one_step(Collective.GATHER, num_ranks, num_ranks, (src, 0, src, False))
 
 
 def direct_scatter(num_ranks: int) -> Schedule:
-    """Send each share straight from rank 0 to its owner: 1 step, (n - 1)/n sent by rank 0, in n - 1 messages."""
+    """Send each share straight from rank 0 to its owner: 1 step, n - 1 messages of rank 0."""
     dst = np.arange(1, num_ranks)
     return _one_step(Collective.SCATTER, num_ranks, num_ranks, (0, dst, dst, False, dst))
 
 
 def parameter_server_all_reduce(num_ranks: int) -> Schedule:
-    """Send all data to rank 0, which adds, and the sum back: 2 steps; rank 0 sends n - 1 times the data."""
+    """Send all data to rank 0, which adds, and the sum back: 2 steps."""
     return then(direct_reduce(num_ranks), direct_broadcast(num_ranks), Collective.ALL_REDUCE, "parameter_server")
 
 

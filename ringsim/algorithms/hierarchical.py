@@ -1,6 +1,6 @@
 """Two levels: within hosts and across them, or along the rows of a torus and its columns.
 
-Reduce-scatter within each host, all-reduce of each share across the hosts, all-gather within each host. Each of the m
+Reduce-scatter within each host, all-reduce of each share across the hosts, all-gather within each host: each of the m
 ranks of a host sends only 1/m of the data across the network.
 """
 
@@ -13,11 +13,9 @@ from ringsim.schedule import Collective, Schedule, on_channel, on_groups, split,
 
 
 def hierarchical_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
-    """Rings within hosts of m ranks and across h hosts: 2(m - 1) + 2(h - 1) rounds, 2(n - 1)/n of the data sent.
+    """Rings within hosts of m ranks and across h hosts: 2(m - 1) + 2(h - 1) rounds.
 
-    ranks_per_host: by default the largest divisor of `num_ranks` up to 8. A round within a host moves h chunks.
-
-    Raises ValueError if the ranks do not fill their hosts.
+    A round within a host moves h chunks. ranks_per_host: see `split_into_hosts`.
     """
     return _two_levels("hierarchical", *split_into_hosts(num_ranks, ranks_per_host))
 
@@ -25,14 +23,14 @@ def hierarchical_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -
 def torus_all_reduce(num_ranks: int) -> Schedule:
     """Reduce-scatter in the rows of a two-dimensional torus, all-reduce in its columns, all-gather in the rows.
 
-    2(rows - 1) + 2(columns - 1) rounds, 2(n - 1)/n of the data sent (Mikami et al. 2018). The torus is the squarest
-    possible one with at least as many columns as rows.
+    2(rows - 1) + 2(columns - 1) rounds (Mikami et al. 2018). The torus is as square as possible, with at least as many
+    columns as rows.
     """
     return _two_levels("torus", *torus_of(num_ranks))
 
 
 def hosts_of(num_ranks: int) -> tuple[int, int]:
-    """Return the default number of hosts, and of ranks on each."""
+    """Return the default number of hosts, and of ranks on each: the largest divisor of `num_ranks` up to 8."""
     ranks_per_host = largest_divisor(num_ranks, 8)
     return num_ranks // ranks_per_host, ranks_per_host
 

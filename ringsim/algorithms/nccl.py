@@ -1,9 +1,8 @@
 """NCCL's algorithms for hosts with several NICs: its rings, its trees, and NVLS, its reduction in the switch of a host.
 
 Ranks are counted host by host, m on each of h hosts, and every rank has its own NIC. The NICs in the same place of all
-hosts are a *rail*. Each of m rails has its own ring or trees, channels and share of the data. If hosts have different
-numbers of ranks, m is the smallest (the minimum in `initTransportsRank`, src/init.cc), and each ring or tree still goes
-through all ranks of a host.
+hosts are a *rail*, with its own ring or trees, channels and share of the data. If hosts have different numbers of
+ranks, m is the smallest (`initTransportsRank`, src/init.cc), and each ring or tree still goes through all ranks.
 
 ranks_per_host, of all functions: a number for all hosts, of which the last has the rest; or a list, one per host; by
 default 8.
@@ -47,31 +46,30 @@ def fill_hosts(num_ranks: int, ranks_per_host: RanksPerHost = None) -> list[int]
 
 
 def nccl_ring_all_reduce(num_ranks: int, ranks_per_host: RanksPerHost = None) -> Schedule:
-    """NCCL's rings: m at once, each over its own rails with 1/m of the data; 2(n - 1) steps each, 2(n - 1)/n sent.
+    """NCCL's rings: m at once, each over its own rails with 1/m of the data; 2(n - 1) steps each.
 
-    Every ring goes through all ranks of a host before it leaves the host (see `rail_orders`).
+    See `rail_orders`.
     """
     return _along_rails(ring_all_reduce(num_ranks), ranks_per_host)
 
 
 def nccl_ring_reduce_scatter(num_ranks: int, ranks_per_host: RanksPerHost = None) -> Schedule:
-    """NCCL's ring reduce-scatters: m at once, each over its own rails; n - 1 steps a ring, (n - 1)/n sent."""
+    """NCCL's ring reduce-scatters: m at once, each over its own rails; n - 1 steps a ring."""
     return _along_rails(ring_reduce_scatter(num_ranks), ranks_per_host)
 
 
 def nccl_ring_all_gather(num_ranks: int, ranks_per_host: RanksPerHost = None) -> Schedule:
-    """NCCL's ring all-gathers: m at once, each over its own rails; n - 1 steps a ring, (n - 1)/n of the data sent."""
+    """NCCL's ring all-gathers: m at once, each over its own rails; n - 1 steps a ring."""
     return _along_rails(ring_all_gather(num_ranks), ranks_per_host)
 
 
 def rail_orders(hosts: Sequence[int]) -> Ints:
     """Return the order in which each of NCCL's rings goes through all ranks of these hosts, (m, num_ranks).
 
-    On two hosts of 4 the first two rings are 0 3 2 1 | 5 6 7 4 and 1 2 3 0 | 4 7 6 5. The first enters host 0 on rail
-    0, leaves it on rail 1, and enters host 1 on rail 1; the second uses the same rails in the other direction. In every
-    second host a ring takes the path of its neighbour and therefore never changes rails between hosts (ncclTopoPostset
-    in src/graph/connect.cc; such channels are printed in github.com/NVIDIA/nccl/issues/1671). An odd number of rings
-    all go the same way round and change rails.
+    On two hosts of 4 the first two are 0 3 2 1 | 5 6 7 4, which changes hosts on rail 1, and 1 2 3 0 | 4 7 6 5, which
+    uses the same rails the other way. In every second host a ring takes the path of its neighbour, and therefore never
+    changes rails between hosts (ncclTopoPostset in src/graph/connect.cc; printed in
+    github.com/NVIDIA/nccl/issues/1671). An odd number of rings all go the same way round and change rails.
     """
     rings, first = min(hosts), np.cumsum([0, *hosts]).tolist()
     is_even = rings % 2 == 0
@@ -89,7 +87,7 @@ def nccl_tree_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_
     """NCCL's trees: two binary trees over the hosts on each rail, and a chain over the ranks of each host.
 
     A segment goes along the chain of each host to the rank on the rail, up a tree over these ranks, and back: 2(m - 1)
-    + 2 ceil(log2(h)) hops. NCCL since 2.4 (Sanders, Speck and Traeff 2009).
+    + 2 ceil(log2(h)) hops.
 
     segments: of each of the 2 m trees; by default 4 per hop from the furthest rank to the root.
     """
@@ -105,7 +103,7 @@ def _tree_segments(hosts: Sequence[int]) -> int:
 def nccl_tree_segments(num_ranks: int, size_bytes: int, ranks_per_host: RanksPerHost = None) -> int:
     """Return the number of segments of the share of each tree: of 64 KiB, but at most the default.
 
-    NCCL cuts by the size of its buffers and by a number of steps that grows with the data (src/enqueue.cc).
+    NCCL cuts by its buffers (src/enqueue.cc).
     """
     hosts = fill_hosts(num_ranks, ranks_per_host)
     return max(1, min(_tree_segments(hosts), -(-size_bytes // (2 * min(hosts) * SEGMENT_BYTES))))
@@ -116,10 +114,9 @@ def nvls_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host:
 
     The owner of a share reads its sum from the switch, and writes the result to all ranks of its host at once. If the
     switch adds and copies (see `InSwitch`), a link carries (1 + 1/m) of the data in each direction; otherwise (m - 1)/m
-    in each phase. 2 + 2 ceil(log2(h)) + k - 1 steps for each of two trees on each of m rails, and k + 1 for each rail
-    on one host.
+    in each phase.
 
-    segments: of the share of each rank in a tree; by default 32, which keeps filling and emptying the pipeline short.
+    segments: of the share of each rank in a tree; by default 32.
     """
     hosts = fill_hosts(num_ranks, ranks_per_host)
     trees = binary_trees(Collective.ALL_REDUCE, len(hosts))[: 2 if len(hosts) > 1 else 1]
@@ -147,7 +144,6 @@ def _straight(collective: Collective, size: int) -> Schedule:
 
 
 def _on_rails(half: _Half, trees: Sequence[Schedule], hosts: Sequence[int], segments: int, algorithm: str) -> Schedule:
-    """Return the trees over the hosts on each rail, between the two halves within all hosts."""
     first_rail = [pipeline(_across_hosts(half, tree, hosts, algorithm), segments) for tree in trees]
     places = list(zip(_first_ranks(hosts), hosts, strict=True))
     rails = [
@@ -162,7 +158,7 @@ def _first_ranks(hosts: Sequence[int]) -> Ints:
 
 
 def _across_hosts(half: _Half, tree: Schedule, hosts: Sequence[int], algorithm: str) -> Schedule:
-    """Send to the first rank of each host, along a tree over these ranks, and back to all ranks, in one segment."""
+    """Send one segment to the first rank of each host, along a tree over these, and back to all ranks."""
     first, num_ranks = _first_ranks(hosts), sum(hosts)
 
     def within(collective: Collective, channel: int) -> Schedule:

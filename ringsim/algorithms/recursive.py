@@ -1,8 +1,7 @@
 """Recursive doubling and halving: exchanges with the ranks at distances 1, 2, 4, ... (`rank ^ distance`).
 
-Recursive doubling exchanges the whole sum in each of log2(n) steps. Recursive halving sends 1/2 of the data, then 1/4,
-..., and scatters the sum; the same steps backwards gather it: 2 log2(n) steps and no more bytes than a ring (Thakur,
-Rabenseifner and Gropp 2005). The largest halves go to the nearest ranks.
+Recursive doubling exchanges the whole sum in each step. Recursive halving sends 1/2 of the data to the nearest rank,
+then 1/4, ..., and scatters the sum; the same steps backwards gather it (Thakur et al. 2005).
 
 If n is not a power of two, p is the largest power of two below it, and the first 2(n - p) ranks fold in pairs: the
 second rank gives its data to the first, and receives its result at the end.
@@ -29,7 +28,7 @@ def recursive_doubling_all_reduce(num_ranks: int) -> Schedule:
 def halving_doubling_all_reduce(num_ranks: int) -> Schedule:
     """Recursive halving (reduce-scatter), then doubling: 2 log2(n) steps, 2(n - 1)/n of the data sent.
 
-    If folded, 2 steps more. The first rank of each pair then sends all the data once, in addition to 2(p - 1)/p.
+    If folded, 2 steps more; the first rank of each pair sends 1 + 2(p - 1)/p of the data.
     """
     fold = _Fold(num_ranks)
     bounds = np.arange(fold.num_left + 1)
@@ -39,7 +38,7 @@ def halving_doubling_all_reduce(num_ranks: int) -> Schedule:
 
 
 def halving_doubling_reduce_scatter(num_ranks: int) -> Schedule:
-    """Recursive halving: log2(n) steps, (n - 1)/n of the data sent; rank r ends with chunk r of n.
+    """Recursive halving: log2(n) steps; rank r ends with chunk r of n.
 
     If folded, 2 steps more; in the first the second rank of each pair sends all the data.
     """
@@ -55,9 +54,9 @@ def halving_doubling_all_gather(num_ranks: int) -> Schedule:
 
 
 def recursive_doubling_all_gather(num_ranks: int) -> Schedule:
-    """Exchange all data so far over the distances 1, 2, 4 and so on: log2(n) steps, (n - 1)/n of the data sent.
+    """Exchange all data so far over the distances 1, 2, 4 and so on: log2(n) steps.
 
-    If folded, 2 steps more; in the last the first rank of each pair sends all the data to the second.
+    If folded, 2 steps more; in the last the first rank of each pair sends all the data.
     """
     return _doubling_all_gather(num_ranks, "recursive_doubling")
 
@@ -74,7 +73,7 @@ def _doubling_all_gather(num_ranks: int, algorithm: str) -> Schedule:
 def _halving(bounds: Ints) -> Iterable[Columns]:
     """Send each partner the chunks of its side; chunks `bounds[i]` to `bounds[i + 1]` belong to rank i.
 
-    A rank is on the partner's side if it has the partner's lowest bits, up to the bit in which the two partners differ.
+    A rank is on the partner's side if it has its lowest bits, up to the bit in which the two differ.
     """
     rank = np.arange(len(bounds) - 1)
     for distance in _powers_below(len(rank)):
@@ -89,7 +88,6 @@ def _doubling(bounds: Ints) -> Iterable[Columns]:
 
 
 def _exchange(src: Ints, dst: Ints, bounds: Ints, side: Ints, distance: int, *, reduce: bool) -> Columns:
-    """Send each dst the chunks of the ranks that have the lowest bits of `side`, up to the bit of `distance`."""
     owner = side[:, None] % (2 * distance) + np.arange(0, len(src), 2 * distance)
     first, count = bounds[owner].ravel(), (bounds[owner + 1] - bounds[owner]).ravel()
     start_row = np.cumsum(count) - count

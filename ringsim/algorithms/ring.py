@@ -1,6 +1,6 @@
 """The ring: every rank sends to its right neighbour and receives from its left one.
 
-Reduce-scatter over n = 4 ranks, and which chunk each rank *sends* in each step (the next rank adds its own share):
+Reduce-scatter over n = 4 ranks: the chunk that each rank *sends* in each step (the next rank adds its own share):
 
              rank 0    rank 1    rank 2    rank 3
     step 0   chunk 3   chunk 0   chunk 1   chunk 2
@@ -8,9 +8,8 @@ Reduce-scatter over n = 4 ranks, and which chunk each rank *sends* in each step 
     step 2   chunk 1   chunk 2   chunk 3   chunk 0
     holds    chunk 0   chunk 1   chunk 2   chunk 3     <- the sum over all four ranks
 
-In all-gather every rank forwards the chunk that it received last, for another n - 1 steps. In each of the 2(n - 1)
-steps each rank sends 1/n of the data: 2(n - 1)/n in total, the minimum for any algorithm (Patarasuk and Yuan 2009).
-This is the only file with ring arithmetic.
+In all-gather every rank forwards the chunk that it received last, for another n - 1 steps. In each step a rank sends
+1/n of the data: 2(n - 1)/n in total, the minimum for any algorithm (Patarasuk and Yuan 2009).
 """
 
 import numpy as np
@@ -38,10 +37,7 @@ def ring_all_reduce(num_ranks: int, direction: int = 1) -> Schedule:
 
 
 def stride_orders(num_ranks: int, num_orders: int) -> list[Ints]:
-    """Return orders of all ranks in equal strides; no two orders share a hop while there are enough strides.
-
-    A stride reaches every rank if it has no common divisor with their number.
-    """
+    """Return orders of all ranks in equal strides; no two orders share a hop while there are enough strides."""
     ranks = np.arange(num_ranks, dtype=np.int64)
     strides = np.flatnonzero(np.gcd(ranks, num_ranks) == 1) if num_ranks > 1 else np.array([1])
     return [ranks * strides[i % len(strides)] % num_ranks for i in range(num_orders)]
@@ -50,8 +46,7 @@ def stride_orders(num_ranks: int, num_orders: int) -> list[Ints]:
 def _half(collective: Collective, num_ranks: int, direction: int) -> Schedule:
     """Return one half of a ring.
 
-    In step k a rank sends the chunk `1 + k` places behind it (reduce-scatter) or `k` places behind it (all-gather),
-    against the direction of travel.
+    In step k a rank sends the chunk `1 + k` (reduce-scatter) or `k` (all-gather) places behind it.
     """
     require_count("num_ranks", num_ranks)
     ranks, zeros = np.arange(num_ranks), np.zeros(num_ranks, np.int64)

@@ -15,8 +15,8 @@ Ring = Callable[[int, int], Schedule]  # of a number of ranks and a direction
 def gloo_ring_all_reduce(num_ranks: int, segments_per_rank: int = 2) -> Schedule:
     """Ring all-reduce as in Gloo: to the left, each chunk in `segments_per_rank` segments.
 
-    2(n - 1) steps a segment, 2(n - 1)/n of the data sent. The default is valid up to 2 MiB a rank; for more see
-    `gloo_segments_per_rank`. Gloo's limit of two segments in flight is not modelled. Source: gloo/allreduce.cc.
+    2(n - 1) steps a segment. The default is valid up to 2 MiB a rank; for more see `gloo_segments_per_rank`. Gloo's
+    limit of two segments in flight is not modelled (gloo/allreduce.cc).
     """
     ring = split(ring_all_reduce(num_ranks, direction=-1), segments_per_rank)
     return replace(ring, algorithm="gloo_ring", partition=gloo_partition)
@@ -34,28 +34,24 @@ def gloo_ring_all_gather(num_ranks: int) -> Schedule:
 
 
 def bidirectional_ring_all_reduce(num_ranks: int) -> Schedule:
-    """Two ring all-reduces of half the data each, one to the right, one to the left: 2(n - 1) steps each.
-
-    Twice as fast as a ring where each link has its own bandwidth.
-    """
+    """Two ring all-reduces of half the data each, one to the right, one to the left: 2(n - 1) steps each."""
     return _both_ways(ring_all_reduce, num_ranks)
 
 
 def bidirectional_ring_reduce_scatter(num_ranks: int) -> Schedule:
-    """Two ring reduce-scatters of half the data each, right and left: n - 1 steps each way, (n - 1)/n sent."""
+    """Two ring reduce-scatters of half the data each, right and left: n - 1 steps each way."""
     return _both_ways(ring_reduce_scatter, num_ranks)
 
 
 def bidirectional_ring_all_gather(num_ranks: int) -> Schedule:
-    """Two ring all-gathers of half the data each, right and left: n - 1 steps each way, (n - 1)/n of the data sent."""
+    """Two ring all-gathers of half the data each, right and left: n - 1 steps each way."""
     return _both_ways(ring_all_gather, num_ranks)
 
 
 def multi_ring_all_reduce(num_ranks: int, num_rings: int = 2) -> Schedule:
     """Several ring all-reduces at once, each with its share of the data and its own order of ranks, as NCCL's channels.
 
-    2(n - 1) steps each, 2(n - 1)/n of the data sent. The orders have different strides; no two share a link while there
-    are enough strides. Raises ValueError for less than one ring.
+    2(n - 1) steps each; see `stride_orders`. Raises ValueError for less than one ring.
     """
     # Build both halves separately: relabelling permutes chunks with their owners.
     halves = multi_ring_reduce_scatter(num_ranks, num_rings), multi_ring_all_gather(num_ranks, num_rings)
@@ -63,20 +59,19 @@ def multi_ring_all_reduce(num_ranks: int, num_rings: int = 2) -> Schedule:
 
 
 def multi_ring_reduce_scatter(num_ranks: int, num_rings: int = 2) -> Schedule:
-    """Several ring reduce-scatters at once, as in multi_ring's all_reduce: n - 1 steps a ring, (n - 1)/n sent."""
+    """Several ring reduce-scatters at once, as in multi_ring's all_reduce: n - 1 steps a ring."""
     return _in_orders(ring_reduce_scatter(num_ranks), num_rings)
 
 
 def multi_ring_all_gather(num_ranks: int, num_rings: int = 2) -> Schedule:
-    """Several ring all-gathers at once, as in multi_ring's all_reduce: n - 1 steps a ring, (n - 1)/n sent."""
+    """Several ring all-gathers at once, as in multi_ring's all_reduce: n - 1 steps a ring."""
     return _in_orders(ring_all_gather(num_ranks), num_rings)
 
 
 def ring_broadcast(num_ranks: int, segments: int | None = None) -> Schedule:
     """Pass the data along a chain that starts at rank 0, in k segments: n + k - 2 steps.
 
-    Every rank but the last sends the data once. segments: by default 4 per rank; a large broadcast then takes up to
-    1.25 times the time of sending the data once.
+    segments: by default 4 per rank; a large broadcast then takes up to 1.25 times as long as sending the data once.
     """
     return pipeline(chain(Collective.BROADCAST, num_ranks), 4 * num_ranks if segments is None else segments)
 
@@ -87,16 +82,13 @@ def ring_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
 
 
 def naive_ring_all_reduce(num_ranks: int) -> Schedule:
-    """Pass the whole tensor from rank to rank, each adding its own, then the sum back: 2(n - 1) steps.
-
-    A rank sends the data at most twice, but all others wait meanwhile: n times slower than a ring.
-    """
+    """Pass the whole tensor from rank to rank, each adding its own, then the sum back: 2(n - 1) steps."""
     halves = chain(Collective.REDUCE, num_ranks), chain(Collective.BROADCAST, num_ranks)
     return then(*halves, Collective.ALL_REDUCE, "naive_ring")
 
 
 def chain(collective: Collective, num_ranks: int) -> Schedule:
-    """Return the whole data from rank to rank, from rank 0 or, for a reduction, to rank 0: n - 1 steps."""
+    """Pass the whole data from rank to rank, from rank 0 or, for a reduction, to rank 0: n - 1 steps."""
     near = np.arange(num_ranks - 1)
     hops: list[Columns] = (
         [(rank + 1, rank, 0, True) for rank in near[::-1]]

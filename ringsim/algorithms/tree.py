@@ -1,15 +1,15 @@
 """Trees with rank 0 as their root: binomial, and two binary ones on a half of the data each.
 
-The double binary tree (Sanders, Speck and Traeff 2009; NCCL since 2.4) has two trees over the ranks 1 to n - 1, each
-for one half of the data. A rank that forwards in one tree is a leaf in the other; rank 0 feeds both. For n = 8:
+The double binary tree (Sanders et al. 2009; NCCL since 2.4) has two trees over the ranks 1 to n - 1. A rank that
+forwards in one is a leaf in the other; rank 0 feeds both. For n = 8:
 
     first half        0              second half        0
                       4                                 5
                   2       6                         3       7
                 1   3   5   7                     2   4   6   1
 
-The first tree is numbered in order from left to right. The second is shifted by one rank or, if the number of ranks
-below rank 0 is even, mirrored.
+The first tree is numbered from left to right. The second is shifted by one rank or, if the number of ranks below rank 0
+is even, mirrored.
 """
 
 import numpy as np
@@ -18,38 +18,32 @@ from ringsim.schedule import Collective, Columns, Ints, Schedule, merge, pipelin
 
 
 def binomial_tree_broadcast(num_ranks: int) -> Schedule:
-    """Send from all ranks that have the data, twice as many in each step: ceil(log2(n)) steps.
-
-    Rank 0 sends the data ceil(log2(n)) times.
-    """
+    """Send from all ranks that have the data, twice as many in each step: ceil(log2(n)) steps."""
     distances = reversed(_distances(num_ranks))
     steps: list[Columns] = [(rank, rank + distance, 0, False) for distance, rank in distances]
     return Schedule.from_columns(Collective.BROADCAST, "binomial_tree", num_ranks, 1, steps)
 
 
 def binomial_tree_reduce(num_ranks: int) -> Schedule:
-    """Add up in pairs of ranks until rank 0 has the sum: ceil(log2(n)) steps; each rank but 0 sends the data once."""
+    """Add up in pairs of ranks until rank 0 has the sum: ceil(log2(n)) steps."""
     steps: list[Columns] = [(rank + distance, rank, 0, True) for distance, rank in _distances(num_ranks)]
     return Schedule.from_columns(Collective.REDUCE, "binomial_tree", num_ranks, 1, steps)
 
 
 def binomial_tree_all_reduce(num_ranks: int) -> Schedule:
-    """Binomial-tree reduce to rank 0, then broadcast: 2 ceil(log2(n)) steps, each sending the whole data."""
+    """Binomial-tree reduce to rank 0, then broadcast: 2 ceil(log2(n)) steps."""
     halves = binomial_tree_reduce(num_ranks), binomial_tree_broadcast(num_ranks)
     return then(*halves, Collective.ALL_REDUCE, "binomial_tree")
 
 
 def binomial_tree_gather(num_ranks: int) -> Schedule:
-    """Collect shares in pairs of ranks until rank 0 has all: ceil(log2(n)) steps, up to half the data sent.
-
-    Most shares are sent several times.
-    """
+    """Collect shares in pairs of ranks until rank 0 has all: ceil(log2(n)) steps."""
     steps: list[Columns] = [(src, dst, share, False) for dst, src, share in _subtrees(num_ranks)]
     return Schedule.from_columns(Collective.GATHER, "binomial_tree", num_ranks, num_ranks, steps)
 
 
 def binomial_tree_scatter(num_ranks: int) -> Schedule:
-    """Hand on half of the shares in each step, from rank 0: ceil(log2(n)) steps; rank 0 sends (n - 1)/n of the data."""
+    """Hand on half of the shares in each step, from rank 0: ceil(log2(n)) steps."""
     steps: list[Columns] = [(dst, src, share, False) for dst, src, share in reversed(_subtrees(num_ranks))]
     return Schedule.from_columns(Collective.SCATTER, "binomial_tree", num_ranks, num_ranks, steps)
 
@@ -57,7 +51,7 @@ def binomial_tree_scatter(num_ranks: int) -> Schedule:
 def double_binary_tree_broadcast(num_ranks: int, segments: int | None = None) -> Schedule:
     """Send half of the data down each of two binary trees, in k segments: up to ceil(log2(n)) + k - 1 steps a tree.
 
-    No rank sends more than the data once. segments: by default 4 per level of the tree.
+    segments: by default 4 per level of the tree.
     """
     return _double(Collective.BROADCAST, num_ranks, segments)
 
@@ -68,11 +62,7 @@ def double_binary_tree_reduce(num_ranks: int, segments: int | None = None) -> Sc
 
 
 def double_binary_tree_all_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
-    """Two binary trees, half the data up and down each, in k segments: up to 2 ceil(log2(n)) + k - 1 steps a tree.
-
-    No rank sends more than twice the data. Executed in order (see `simulate`), each step takes at least the latency:
-    use fewer segments for small data, down to 1.
-    """
+    """Two binary trees, half the data up and down each, in k segments: up to 2 ceil(log2(n)) + k - 1 steps a tree."""
     return _double(Collective.ALL_REDUCE, num_ranks, segments)
 
 
@@ -83,7 +73,7 @@ def _distances(num_ranks: int) -> list[tuple[int, Ints]]:
 
 
 def _subtrees(num_ranks: int) -> list[tuple[Ints, ...]]:
-    """Return for each distance in a binomial tree all parents, their children, and the shares below each child."""
+    """Return for each distance all parents, their children, and the shares below each child."""
     levels = []
     for distance, parent in _distances(num_ranks):
         child = (parent + distance)[:, np.newaxis]
@@ -131,7 +121,7 @@ def _parents(num_nodes: int) -> Ints:
     """Return the parent of each node of a binary tree over 1 to `num_nodes`, numbered in order; 0 above the root.
 
     The lowest bit of a node's number is its height. The nearest existing ancestor replaces a parent beyond the last
-    node. Index 0 is 0.
+    node.
     """
     node = np.arange(num_nodes + 1)
     low = node & -node

@@ -41,7 +41,7 @@ _FAULTS: tuple[tuple[str, str, Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A change that may help. time_s: infinite if the run never finishes, None if it was skipped."""
+    """A change that may help. time_s: infinite if the run never finishes, None if skipped."""
 
     name: str
     time_s: float | None
@@ -115,7 +115,6 @@ def _build_small(make: Callable[[str], Schedule], schedule: Schedule, network: N
 
 
 def _other_algorithms(schedule: Schedule, network: Network, size_bytes: int) -> Iterator[str]:
-    """Yield the other algorithms, first the same one with segments, or without if it has them."""
     own = schedule.algorithm
     if (schedule.collective, own) in ALGORITHMS and schedule.num_ranks > 1:
         # The number of segments follows from the chunks, not from the schedule's name.

@@ -44,7 +44,7 @@ def iterate_contributions(schedule: Schedule) -> Iterator[ContributionStep]:
 
 
 class _Contributions:
-    """A state for `run`. written: the number of contributions before each transfer, and their counts after it."""
+    """A state for `run`. written: the contributions before each transfer, and their counts after it."""
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
@@ -70,7 +70,7 @@ def num_shares(schedule: Schedule) -> int:
 class ChunkStates:
     """The contributions that each rank holds of each chunk, after some of the steps.
 
-    states: number of executed steps, (num_states,): all, or MAX_STATES evenly spaced including both ends.
+    states: numbers of executed steps, (num_states,): all, or MAX_STATES evenly spaced including both ends.
     contributions: counts, (num_states, rank, chunk, contributor).
     finished: complete for the collective, (num_states, rank, chunk).
     """
@@ -83,7 +83,7 @@ class ChunkStates:
 
     @classmethod
     def of(cls, schedule: Schedule, timeline: Timeline | None = None) -> Self:
-        """Return the states of a schedule; given a run's timeline, only applied transfers count."""
+        """Return the states of a schedule; given a run's timeline, of its applied transfers."""
         num_states = schedule.num_steps + 1
         states = np.unique(np.linspace(0, schedule.num_steps, min(num_states, MAX_STATES)).round().astype(np.int64))
         is_applied = np.ones(schedule.num_transfers, np.bool_) if timeline is None else np.isfinite(timeline.applied_s)
@@ -101,7 +101,7 @@ class ChunkStates:
 
 
 class SchedulePhase(NamedTuple):
-    """The steps `first` to `last`, under one name."""
+    """The steps `first` to `last`."""
 
     name: str
     first: int

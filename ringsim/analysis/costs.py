@@ -1,7 +1,4 @@
-"""The algorithms of a network, their costs and lower bounds, and the rates of nccl-tests.
-
-busbw is algbw times the least bytes that a rank sends (nccl-tests, doc/PERFORMANCE.md).
-"""
+"""The algorithms of a network, their costs and lower bounds, and the rates of nccl-tests."""
 
 import math
 from collections.abc import Iterable
@@ -68,8 +65,7 @@ def cost_of(schedule: Schedule) -> Cost:
 def sent_bound(collective: Collective, num_ranks: int) -> float:
     """Return the least bytes that the busiest rank must send, over the size of the whole tensor.
 
-    all_reduce 2(n-1)/n, its halves (n-1)/n (Patarasuk and Yuan 2009); broadcast and reduce 1, as every byte must leave
-    the root, or another rank; scatter and all_to_all (n-1)/n, all but a rank's own; gather 1/n, a rank's own.
+    That is `busbw_factor` (Patarasuk and Yuan 2009); in a gather 1/n, a rank's own share.
     """
     if num_ranks == 1:
         return 0.0
@@ -87,6 +83,6 @@ def algbw_bytes_per_s(size_bytes: int, time_s: float) -> float | None:
 
 
 def busbw_bytes_per_s(collective: Collective, num_ranks: int, size_bytes: int, time_s: float) -> float | None:
-    """Return algbw times `busbw_factor`; None if algbw is None."""
+    """Return algbw times `busbw_factor` (nccl-tests, doc/PERFORMANCE.md); None if algbw is None."""
     algbw = algbw_bytes_per_s(size_bytes, time_s)
     return None if algbw is None else algbw * busbw_factor(collective.value, num_ranks)

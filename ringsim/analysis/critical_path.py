@@ -83,7 +83,7 @@ class CriticalPath:
 def critical_path(timeline: Timeline, rows: Dependencies, topology: Topology, chunk_bytes: Ints) -> CriticalPath:
     """Return the critical path of a run; of several last transfers the first ends it.
 
-    rows: dependencies. chunk_bytes: (num_chunks,). Raises ValueError if the run never finished.
+    chunk_bytes: (num_chunks,). Raises ValueError if the run never finished.
     """
     if not np.isfinite(timeline.time_s):
         raise ValueError("a run that never finishes has no critical path")

@@ -20,11 +20,10 @@ Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indi
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankUsage:
-    """The activities of each rank until `until_s`, (num_ranks,) each.
+    """The activities of each rank until `until_s`, (num_ranks,) each; endless activities are not counted.
 
     sending_s, applying_s: with at least one transfer on a link, or being added or copied.
-    busy_s: sending or applying. waiting_s: neither. Endless activities are not counted.
-    last_active_s: end of the last activity; 0 if there is none.
+    busy_s: sending or applying. waiting_s: neither. last_active_s: end of the last activity; 0 if there is none.
     """
 
     until_s: float
@@ -45,9 +44,9 @@ class RankUsage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkUsage:
-    """The utilisation of each link, 0 to 1, (num_links,): bytes moved over capacity times time.
+    """The utilisation of each link, (num_links,): bytes moved over capacity times time.
 
-    Links are the topology's resources, then each pair of ranks with its own limit and without resources.
+    Links are the topology's resources, then the pairs of ranks with their own limit and without resources.
     """
 
     resource_names: tuple[str, ...]
@@ -56,7 +55,6 @@ class LinkUsage:
     utilisation: Floats
 
     def name(self, link: int) -> str:
-        """Return the resource's name, or for example rank3 -> rank4."""
         pair = link - len(self.resource_names)
         return self.resource_names[link] if pair < 0 else f"rank{self.src[pair]} -> rank{self.dst[pair]}"
 
@@ -85,7 +83,7 @@ def rank_usage(timeline: simulation.Timeline) -> RankUsage:
 def waiting_times(timeline: simulation.Timeline) -> tuple[Floats, ...]:
     """Return the times in which each rank neither sends nor applies, (num_gaps, 2) of begin and end.
 
-    Waits after its last activity, or after an endless activity, are left out.
+    Waits after its last or an endless activity are left out.
     """
     rank, begin, end = (np.concatenate(columns) for columns in zip(*activities(timeline), strict=True))
     order = np.lexsort((begin, rank))
@@ -101,8 +99,8 @@ def waiting_times(timeline: simulation.Timeline) -> tuple[Floats, ...]:
 def pack_rows(lane: Ranks, peer: Ranks, begin_s: Floats, end_s: Floats, num_lanes: int) -> tuple[Ints, Ints]:
     """Return the row of each activity within its lane, and the number of rows of each lane, at least 1.
 
-    The activities of a row do not overlap; rows are as few as possible. An activity prefers the row of its peer.
-    lane, peer, begin_s, end_s: (num_activities,).
+    The activities of a row do not overlap; rows are as few as possible. An activity prefers its peer's row. All arrays
+    are (num_activities,).
     """
     rounding = ROUNDING * float(end_s[np.isfinite(end_s)].max(initial=0.0))
     row = np.zeros(len(lane), dtype=np.int64)
@@ -171,7 +169,6 @@ def _total(intervals: Activities, num_ranks: int) -> Floats:
 
 
 def _moved(timeline: simulation.Timeline, chunk_bytes: Ints, channel: Ints) -> tuple[Ints, Ints, Ints, Floats]:
-    """Return src, dst, channel and bytes of each used connection, (num_connections,) each."""
     left = np.isfinite(timeline.sent_s)
     sizes = np.where(left, chunk_bytes[timeline.chunk], 0)
     num_ranks = timeline.num_ranks
@@ -181,7 +178,6 @@ def _moved(timeline: simulation.Timeline, chunk_bytes: Ints, channel: Ints) -> t
 
 
 def _on_cores(timeline: simulation.Timeline, topology: Topology, chunk_bytes: Ints) -> Floats:
-    """Return core-seconds of overheads and reductions, (num_resources,)."""
     cores, used = topology.processors.cores, np.zeros(len(topology.resources.names))
     if not (cores != NONE).any():
         return used

@@ -1,7 +1,7 @@
 """Slow, failing and hanging parts: `find_slow_parts` before a run, `find_blocked` after it.
 
-Slow are links and ranks declared in the network file (`[[slow_link]]`, `[[slow_rank]]`), and NICs and links below
-the rate of most others of their kind.
+Slow are links and ranks declared slow in the network file, and NICs and links below the rate of most others of their
+kind.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ SLOW = 1.05  # times as long, from which a part is called slow
 class SlowPart:
     """A NIC or link with its rate, and the typical rate of its kind.
 
-    kind: field of a host, or `cables`. place: index of the host or cable in the network file.
+    kind: field of a host, or `cables`. place: index in the network file.
     """
 
     kind: str
@@ -188,7 +188,7 @@ class BlockedRank:
 
     last_active_s: end of its last activity; 0 if there is none.
     doing: "sends", "adds" (or copies) or "waits", for `transfer`, without end.
-    peer: the other rank of the transfer. failed: failed resources on its path.
+    peer: the other rank of the transfer. failed: resources on its path.
     """
 
     rank: int
@@ -203,7 +203,7 @@ class BlockedRank:
 class BlockedRun:
     """A run that never finishes; nothing happens after `until_s`.
 
-    first: the first unapplied transfers in step order. failed: resources that stop transfers, and when they failed.
+    first: unapplied transfers in step order. failed: resources that stop transfers, and when they failed.
     """
 
     until_s: float
@@ -274,7 +274,6 @@ def last_active_s(timeline: Timeline) -> Floats:
 
 
 def _failed(topology: Topology, transfer: BlockedTransfer, until_s: float) -> tuple[str, ...]:
-    """Return the failed resources of the path and the failed cores of its ranks."""
     resources, cores = topology.resources, topology.processors.cores
     path = topology.paths(np.array([transfer.src]), np.array([transfer.dst])).resource[0].tolist()
     used = dict.fromkeys([*path, int(cores[transfer.src]), int(cores[transfer.dst])])

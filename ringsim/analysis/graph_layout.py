@@ -77,7 +77,7 @@ class GraphLayout:
 def lay_out_graph(schedule: Schedule, host_names: Sequence[str] = (), host_of_rank: Ints | None = None) -> GraphLayout:
     """Return a readable layout of the communication graph.
 
-    host_of_rank: (num_ranks,), groups ranks if there are several hosts, and one has several ranks.
+    host_of_rank: (num_ranks,); groups ranks if there are several hosts, and one has several ranks.
     """
     import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 
@@ -110,7 +110,6 @@ def pairs_of(schedule: Schedule) -> Ints:
 
 
 def _root(schedule: Schedule) -> int:
-    """Return the first copy's sender; without copies, rank 0."""
     for step in schedule.steps:
         if not step.reduce.all():
             return int(step.src[~step.reduce][0])

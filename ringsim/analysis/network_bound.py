@@ -1,10 +1,10 @@
 """`NetworkBound`: the time that no schedule of a collective can undercut on a network.
 
-The largest of three bounds, for any algorithm:
+The largest of three bounds:
 - *cut*: the data that a set of ranks needs from the others must enter it, over the smallest cut (Zhao et al.,
-  ForestColl, 2024). The set is found by max-flow and Newton's method.
+ForestColl, 2024), found by max-flow and Newton's method.
 - *total*: a byte reaches all ranks by n - 1 messages, in an all_reduce by 2(n - 1) (one-way gossip, Harary and Schwenk
-  1974), which share the capacity of the network. The same holds for hosts in place of ranks.
+1974), which share the capacity of the network; likewise for hosts.
 - *latency*: data must reach the farthest rank that needs them, over any ranks between.
 """
 
@@ -53,10 +53,7 @@ class Links:
 
     @classmethod
     def of(cls, topology: Topology) -> Self:
-        """Return the links between all pairs of ranks.
-
-        Raises ValueError for more than `BOUND_PAIRS` pairs.
-        """
+        """Return the links between all pairs of ranks. Raises ValueError for more than `BOUND_PAIRS` pairs."""
         num_ranks = topology.num_ranks
         if num_ranks * (num_ranks - 1) > BOUND_PAIRS:
             rule = "at most that many are examined one by one"
@@ -103,9 +100,9 @@ class Links:
         return of_src.sum(axis=0), of_dst.sum(axis=0)
 
     def nearness_to_src(self) -> Floats:
-        """Return how near each resource of a link is to its sender, (num_links, width); larger is nearer.
+        """Return how near each resource of a link is to its sender, (num_links, width): larger is nearer.
 
-        It is the share of the sender's links that use the resource, less the share of the receiver's links.
+        It is the sender's share of links that use it, less the receiver's.
         """
         shares = []
         for end in (self.src, self.dst):
@@ -114,7 +111,6 @@ class Links:
         return np.where(self.resource == NONE, -np.inf, shares[0] - shares[1])
 
     def _uses(self, end: Ints) -> Ints:
-        """Return the number of links by rank and resource, (num_ranks, num_resources). end: `src` or `dst`."""
         used = self.resource != NONE
         ranks = np.broadcast_to(end[:, None], used.shape)[used]
         size = self.num_ranks, len(self.names)
@@ -247,7 +243,7 @@ def _worst_cut_of_root(links: Links, size_bytes: int) -> Cut:
 def _worst_cut_of_shares(links: Links, size_bytes: int) -> Cut:
     """Return the bound for the other ranks' shares that must enter a set of ranks.
 
-    Newton's method: if the time is too short, the smallest cut before some rank gives a set that needs longer.
+    If the time is too short, the smallest cut before some rank gives a set that needs longer (Newton's method).
     """
     network = FlowNetwork(links)
     share = -(-size_bytes // links.num_ranks)  # of some partitions the last shares are smaller
@@ -286,9 +282,8 @@ class FlowCut(NamedTuple):
 class FlowNetwork:
     """The links as a graph for max-flow: a node for each rank, and an edge with its capacity for each resource.
 
-    A path passes its resources in order, starting at the sender. The graph allows at least the network's flow: a
-    message uses the least that any message uses of the resource, and paths between two sets of resources may join in
-    a hub. is_passed_on: whether a rank may forward received data.
+    The graph allows at least the network's flow: a message uses the least that any uses of the resource, and paths
+    between two sets of resources may join in a hub. is_passed_on: whether a rank may forward data.
     """
 
     def __init__(self, links: Links, *, is_passed_on: bool = True) -> None:
@@ -345,7 +340,6 @@ class FlowNetwork:
         return one, other
 
     def _add_unlimited(self, edges: Ints) -> None:
-        """Add edges without limits, through a hub if they join most pairs of two sets."""
         kinds: dict[Any, list[tuple[Any, Any]]] = {}
         for first, second in (self._edge(*edge) for edge in edges.tolist()):
             kind = first[0], self._class_of.get(first), second[0], self._class_of.get(second)
@@ -381,7 +375,7 @@ class FlowNetwork:
         return float(min(sum(before), 1e300)) if node[0] == "out" else 0.0
 
     def cut(self, source: Any, sink: Any) -> FlowCut:
-        """Return the smallest cut between two nodes, with infinite bandwidth if the flow is unlimited."""
+        """Return the smallest cut between two nodes; infinite bandwidth if the flow is unlimited."""
         try:
             _, (_, behind) = self._networkx.minimum_cut(self.graph, source, sink)
         except self._networkx.NetworkXUnbounded:

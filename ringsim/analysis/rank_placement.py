@@ -1,7 +1,7 @@
 """`find_placement`: a fast assignment of ranks to the places of a schedule, on an uneven network.
 
-A local search from the given order and from a chain of nearest ranks: some ranks change places, and the order is
-kept if it is no slower. If the budget covers all orders (by default up to 5 ranks), the result is optimal.
+A local search from the given order and from a chain of nearest ranks: some ranks change places, and an order that is no
+slower is kept. If the budget covers all orders (by default up to 5 ranks), the result is optimal.
 """
 
 import math
@@ -57,8 +57,8 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
 ) -> RankPlacement:
     """Return a fast order of the ranks for this size, the same for the same seed. The root keeps its place.
 
-    budget: maximum number of simulated orders; by default `default_budget`. seconds: time limit.
-    runtime: as in `predict_time`. on_progress: called with 1 after each simulation.
+    budget: maximum number of simulated orders; by default `default_budget`. seconds: time limit. on_progress: called
+    with 1 after each simulation.
     Raises ValueError for a budget less than 1, and the errors of `simulate` and `permute_ranks`.
 
         >>> from ringsim import find_placement, load_network, ring_all_reduce
@@ -113,7 +113,6 @@ def _orders(
 
 
 def _message_times(network: Network, num_ranks: int, num_bytes: float) -> Floats:
-    """Return the seconds of a message alone, (num_ranks, num_ranks); infinite on failing paths."""
     topology = network.topology(num_ranks)
     src, dst = np.nonzero(~np.eye(num_ranks, dtype=np.bool_))
     times_s = np.full((num_ranks, num_ranks), np.inf)

@@ -21,7 +21,7 @@ class SimulatedCollective(OpenRecord, frozen=True, kw_only=True):
     """The JSON output of `ringsim simulate`, `explain` and `synthesize`, which may have more keys.
 
     described: of `Network.as_dict`. timed, notes: the origin of the time. time_s: None if the collective never
-    finishes. stalled, explained, library: objects; None if there is nothing to say.
+    finishes. stalled, explained, library: None if there is nothing to say.
     """
 
     collective: Collective
@@ -56,7 +56,7 @@ class SimulatedCollective(OpenRecord, frozen=True, kw_only=True):
 
     @property
     def expected(self) -> Estimate | None:
-        """The time with its interval, if known."""
+        """The time with its interval; None if not known."""
         if self.time_s is None or self.predicted_low_s is None or self.predicted_high_s is None:
             return None
         return Estimate(self.time_s, self.predicted_low_s, self.predicted_high_s)

@@ -32,8 +32,8 @@ _NumRanks = Annotated[int, values.whole(2, values.MAX_RANKS)]
 class SweepCell(files.OpenRecord, frozen=True):
     """One algorithm's time for one number of ranks, network and size, or the reason why there is none.
 
-    num_steps, num_transfers, time_s: None if skipped. skipped: the reason, or empty.
-    taken: algorithm and protocol chosen by a library; absent in older files.
+    num_steps, num_transfers, time_s: None if skipped. taken: algorithm and protocol chosen by a library; absent in
+    older files.
     """
 
     collective: Collective
@@ -78,7 +78,7 @@ def _listed(counts: Sequence[int]) -> str:
 class Winner:
     """The fastest algorithm for one number of ranks, network and size; of equals, the sweep's first.
 
-    over_ring, over_second: speed-up over `Sweep.baseline` and over the second fastest; None if unknown.
+    over_ring, over_second: speed-up over `Sweep.baseline` and the second fastest; None if unknown.
     """
 
     cell: SweepCell
@@ -146,14 +146,12 @@ class Sweep(files.JsonFile, frozen=True, forbid_unknown_fields=False):
         return LIBRARY_RING if LIBRARY_RING in swept else BASELINE
 
     def not_of_the_library(self) -> list[str]:
-        """Return the algorithms simulated on networks whose library lacks them."""
         described = {name for name, facts in self.networks.items() if facts.get("spec", {}).get("protocols")}
         swept = {cell.algorithm: None for cell in self.cells if cell.network in described and cell.time_s}
         own = {BASELINE, LIBRARY, *LIBRARY_ALGORITHMS}
         return [name for name in swept if base_name(name) not in own] if own & swept.keys() else []
 
     def skipped(self) -> list[str]:
-        """Return a line per reason for skipping algorithms."""
         names: dict[tuple[str, int], dict[str, None]] = {}
         for cell in self.cells:
             if cell.skipped:
@@ -171,7 +169,6 @@ class Sweep(files.JsonFile, frozen=True, forbid_unknown_fields=False):
         return {**self._header(), "cells": [cell.as_dict() for cell in self.cells]}
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write `csv_text`. Raises OSError."""
         with files.atomic_file(path) as file:
             file.write(self.csv_text().encode())
 
@@ -198,7 +195,6 @@ class Sweep(files.JsonFile, frozen=True, forbid_unknown_fields=False):
 
 
 def _read_lines(path: str, table: str) -> Iterator[SweepCell]:
-    """Yield the cells, ignoring the derived rates. Raises ValueError with file, line and column."""
     rows = csv.DictReader(table.split("\n"), strict=True)
     try:
         for line, row in enumerate(rows, start=3):
@@ -212,7 +208,6 @@ def _read_lines(path: str, table: str) -> Iterator[SweepCell]:
 
 
 def _value(column: str, text: str) -> Any:
-    """Convert numeric columns to numbers, and an empty numeric cell to None."""
     if not column.startswith(("num_", "size_", "time_")):
         return text
     if (count := whole_number(text)) is not None:
@@ -247,15 +242,15 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
     as_library: bool = False,
     workers: Workers | None = None,
 ) -> Sweep:
-    """Simulate all combinations; a schedule is built once for all networks, and sizes that share it.
+    """Simulate all combinations; a schedule is built once for all networks and sizes that share it.
 
     on_progress: called with the number of cells done since the last call.
     max_transfers: larger schedules are skipped, if possible before they are built.
     as_library: time schedules as each network's library sends them, and allow LIBRARY, its choice, as an algorithm;
     otherwise time them as `predict_time` does.
-    workers: the processes that simulate; by default this process. The result is the same to the last bit.
+    workers: by default this process; the result is the same to the last bit.
     Raises ValueError for an empty axis, a size below 1 or a number of ranks below 2; if an algorithm or a network is
-    possible for no number of ranks; or if only the library's choice is requested and it is known for no cell.
+    possible for no number of ranks; or if only the library's choice is requested and known for no cell.
 
         >>> from ringsim import Collective, Network, run_sweep
         >>> networks = {"mine": Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9)}
@@ -307,7 +302,6 @@ class _Simulator:
     without_room: Mapping[tuple[str, int], str]
 
     def __call__(self, group: tuple[str, int]) -> tuple[list[SweepCell], str]:
-        """Return the cells, and why the algorithm cannot be built, or ""."""
         algorithm, num_ranks = group
         built: dict[int, Schedule | str] = {}
         refusal = ""
@@ -341,7 +335,6 @@ class _Simulator:
         )
 
     def _built(self, algorithm: str, num_ranks: int) -> dict[int, Schedule | str]:
-        """Return schedules, or why they are skipped, by size. Raises ValueError if one cannot be built."""
         variants: dict[int, Schedule | str] = {}
         by_size = {}
         for size_bytes in self.sizes_bytes:
@@ -361,7 +354,6 @@ class _Simulator:
 
 
 def _without_room(networks: Mapping[str, Network], ranks: Sequence[int]) -> dict[tuple[str, int], str]:
-    """Return why networks lack room for ranks. Raises ValueError if one has room for none of the numbers."""
     reasons: dict[tuple[str, int], str] = {}
     for (name, network), num_ranks in product(networks.items(), ranks):
         try:
@@ -374,7 +366,6 @@ def _without_room(networks: Mapping[str, Network], ranks: Sequence[int]) -> dict
 
 
 def _if_small(make: Algorithm, num_ranks: int, max_transfers: float) -> Schedule | str:
-    """Return the schedule, or why it is skipped, if possible before building it."""
     num_transfers = estimated_transfers(make, num_ranks)
     if num_transfers <= max_transfers:
         schedule = make(num_ranks)

@@ -1,6 +1,6 @@
 """`walk_through`: a schedule step by step in words, and its costs compared with lower bounds.
 
-This module collects the facts; the macros of walkthrough.j2 put them into words.
+The macros of walkthrough.j2 put the facts into words.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def walk_through(schedule: Schedule, network: Network, size_bytes: int) -> dict[
     """Return the schedule in words, for JSON; of a very large schedule only the costs.
 
     Keys: goal, phases, costs (sentences), skipped (why no step is listed, or None). A phase has the rule of its steps
-    `first` to `last`, or "". A step has a sentence, and perhaps the chunks of each rank as an example.
+    `first` to `last`, or "". A step has a sentence, and perhaps each rank's chunks as an example.
     Raises ScheduleError for an incorrect schedule.
     """
     is_skipped = schedule.num_ranks**2 * schedule.num_chunks > WALKTHROUGH_COUNTS
@@ -57,7 +57,7 @@ def walk_through(schedule: Schedule, network: Network, size_bytes: int) -> dict[
 
 
 def describe_phases(schedule: Schedule, network: Network) -> list[dict[str, Any]]:
-    """Return the phases with their steps, see `walk_through`. Raises ScheduleError for an incorrect schedule."""
+    """Return the phases of `walk_through`, with their steps. Raises ScheduleError for an incorrect schedule."""
     verify(schedule)
     contributions = list(iterate_contributions(schedule))
     steps = [
@@ -86,7 +86,7 @@ def templates(schedule: Schedule) -> tuple[str, ...]:
 
 
 def describe_step(schedule: Schedule, held: ContributionStep) -> tuple[str, str]:
-    """Return a sentence on a step, by a rule for all ranks or sender by sender, and perhaps an example."""
+    """Return a sentence on a step, by a rule for all ranks or by sender, and perhaps an example."""
     step, reduces = held.step, schedule.collective.reduces
     if len(step) == 0:
         return "nothing is sent", ""
@@ -112,8 +112,8 @@ def describe_step(schedule: Schedule, held: ContributionStep) -> tuple[str, str]
 class _OneReceiver(NamedTuple):
     """A rule by which every rank r sends to one other rank.
 
-    hop: offset of the receiver from r. flip: differing bits of both, if the same for all ranks.
-    num_chunks: least and most per rank. chunk: offset of a single chunk from r, if one rule holds.
+    hop: offset of the receiver from r. flip: differing bits of both, if one for all ranks. num_chunks: least and most
+    per rank. chunk: offset of a single chunk from r, if one rule holds.
     """
 
     hop: int
@@ -201,7 +201,6 @@ def _rule(schedule: Schedule, first: int, last: int) -> str:
 
 
 def _ring_offsets(schedule: Schedule, index: int) -> tuple[int, int] | None:
-    """Return the common offsets of receiver and chunk from the sender, modulo the ranks; or None."""
     step, num_ranks = schedule.steps[index], schedule.num_ranks
     if schedule.num_chunks != num_ranks or not np.array_equal(np.sort(step.src), np.arange(num_ranks)):
         return None
@@ -210,13 +209,11 @@ def _ring_offsets(schedule: Schedule, index: int) -> tuple[int, int] | None:
 
 
 def _common_offset(numbers: Ints, senders: Ints, num_ranks: int) -> int | None:
-    """Return the common offset of numbers from their senders, modulo the ranks; or None."""
     offsets = np.unique((numbers - senders) % num_ranks)
     return int(offsets[0]) if len(offsets) == 1 else None
 
 
 def _near(offset: int, num_ranks: int) -> int:
-    """Return the offset closest to 0, modulo the ranks: -1 rather than num_ranks - 1."""
     offset %= num_ranks
     return offset - num_ranks if offset > num_ranks // 2 else offset
 

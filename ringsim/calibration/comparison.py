@@ -168,8 +168,7 @@ def compare(measurements: Measurements, cluster: Network, trusted: Collection[st
     Raises ValueError for too many ranks for the network, for wrong results, and without collectives.
 
         >>> from ringsim import Measurements, compare, load_network
-        >>> comparison = compare(Measurements.load("measured.json"), load_network("mine.toml"))  # doctest: +SKIP
-        >>> [(case.case.call.size_bytes, case.error) for case in comparison.cases]  # doctest: +SKIP
+        >>> compare(Measurements.load("measured.json"), load_network("mine.toml")).summary()  # doctest: +SKIP
     """
     cases = cases_of_measurements(measurements, num_hosts(measurements), "measurements")
     return compare_measurements(cases, cluster, trusted)

@@ -59,9 +59,8 @@ def calibrate_logs(cases: Sequence[Timing], name: str, nics: Nics | None = None)
     nics: of each host, if known. Their bandwidth is a prior: the times of several hosts show the share that is reached.
     Raises ValueError if too little was measured.
 
-        >>> from pathlib import Path
         >>> from ringsim import calibrate_logs, cases_of_tables, read_logs
-        >>> fit = calibrate_logs(cases_of_tables(read_logs([Path("nccl-tests.log")])), "mine")  # doctest: +SKIP
+        >>> fit = calibrate_logs(cases_of_tables(read_logs(["nccl-tests.log"])), "mine")  # doctest: +SKIP
     """
     used = [case for case in cases if not case.call.why_unknown]
     if len({(case.call.collective, case.call.size_bytes, case.call.num_ranks) for case in used}) < 3:

@@ -143,8 +143,8 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
 
     Latency and the costs on the cores are as in `calibrate_host`. Bandwidth is the rate of long messages in a shift,
     which uses both directions at once; if pings show different rates, it is that of the slowest link, and other links
-    are faster in proportion. Burst sizes follow from shifts after a pause. Namespaces or containers of one machine
-    share its cores if they have one rank each; otherwise they get equal parts, if possible.
+    are faster in proportion. Namespaces or containers of one machine share its cores if they have one rank each;
+    otherwise they get equal parts, if possible.
 
     Raises ValueError for missing probes, and for hosts with different numbers of ranks.
     """

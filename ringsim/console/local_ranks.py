@@ -1,8 +1,7 @@
 """Ranks on this host without torchrun: `spawn` runs a function on each rank, `run_local_ranks` a program.
 
-The ranks have torchrun's environment variables. torchrun ends every failure with a traceback and exit code 1. Here a
-failure is one line, with the rank's exit code or 128 plus a signal's number, on which batch scripts rely.
-Importing this module loads no torch.
+The ranks have torchrun's environment variables. Unlike torchrun's, a failure is one line, with the rank's exit code or
+128 plus a signal's number, on which batch scripts rely. Importing this module loads no torch.
 """
 
 import json
@@ -50,15 +49,13 @@ def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence
     stops: whether SIGTERM and SIGUSR1 are passed on to the ranks, which decide when to end. A rank begins with SIGUSR1
     blocked, and must enter a `StopRequest`.
     When a rank fails, the others are ended, and its error is printed once. Returns 0, the exit code of a rank that left
-    by sys.exit, 1 if a rank failed, or 128 + n after the signal n. Must run in the main thread, which handles signals.
-    Raises ValueError for a wrong number of ranks, and with the message of a rank that raised a user's mistake.
+    by sys.exit, 1 if a rank failed, or 128 + n after the signal n. Must run in the main thread. Raises ValueError for a
+    wrong number of ranks, and with the message of a rank that raised a user's mistake.
 
-    >>> import sys, time
+    >>> import time
     >>> from trainers import spawn
     >>> spawn(2, time.sleep, (0.1,))  # in a program: inside `if __name__ == "__main__":`
     0
-    >>> spawn(2, sys.exit, (5,))
-    5
     """
     try:
         failure = _run(num_ranks, target, arguments, STOPPING if stops else ())
@@ -72,7 +69,7 @@ def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence
 def run_local_ranks(num_ranks: int, arguments: Sequence[str], *, quiet: bool = False) -> None:
     """Run a Python program with `num_ranks` ranks on this host.
 
-    arguments: as for torchrun: a file and its arguments, or `-m` and a module.
+    arguments: a file and its arguments, or `-m` and a module, as for torchrun.
     quiet: discard the ranks' stdout, and make their stderr part of the error.
     Ctrl-C, SIGTERM and SIGHUP end the ranks and raise KeyboardInterrupt. Raises ValueError with the message by which
     the program refuses its options, and for other failures OSError if `quiet`, else click.exceptions.Exit.
@@ -97,7 +94,7 @@ def _run(
     arguments: Sequence[Any],
     passed_on: Sequence[signal.Signals] = (),
 ) -> RankFailure | None:
-    """Run all ranks to their end; return the first failure, or None.
+    """Run all ranks to their end; return the first failure.
 
     Raises KeyboardInterrupt with the number of the ending signal, and ValueError for a user's mistake.
     """
@@ -149,7 +146,7 @@ def _variables(rank: int, num_ranks: int, port: int, folder: str) -> dict[str, s
 def _environment(variables: Mapping[str, str], blocked: set[signal.Signals]) -> Iterator[None]:
     """Set the environment of processes that start in the block, and block signals in them.
 
-    A terminal sends Ctrl-C to the ranks too; unblocked, it would end each with a traceback.
+    Ctrl-C in a terminal, which reaches the ranks too, would end each with a traceback.
     """
     before = dict(os.environ)
     resource_tracker.ensure_running()  # otherwise it would start with the first rank, and unblock the signals
@@ -184,9 +181,9 @@ def _first_codes(
 
 
 def _failure(codes: Mapping[int, int], came: Sequence[int], folder: str) -> RankFailure:
-    """Return the first cause: a rank that a signal ended, or else the first reported failure.
+    """Return the cause: a rank that a signal ended, or else the first reported failure; others follow from it.
 
-    Other ranks fail as a consequence. Raises ValueError for a user's mistake.
+    Raises ValueError for a user's mistake.
     """
     for rank, code in codes.items():
         if -code in came:  # passed on before the rank was ready for it
@@ -264,7 +261,7 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def handling(numbers: Iterable[int], handler: Callable[[int, object], None]) -> Iterator[None]:
     """Call `handler` with number and frame when one of these signals arrives within the block.
 
-    Ignored signals (nohup) stay ignored. Outside the main thread, which alone handles signals, this does nothing.
+    Ignored signals (nohup) stay ignored. Outside the main thread this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -284,7 +281,7 @@ def handling(numbers: Iterable[int], handler: Callable[[int, object], None]) -> 
 def ended_once() -> Iterator[None]:
     """Raise KeyboardInterrupt, with the signal's number, in the block at the first Ctrl-C, SIGTERM or SIGHUP.
 
-    Later signals are ignored, so that they do not interrupt the clean-up.
+    Later signals are ignored, and do not interrupt the clean-up.
     """
     is_ending = False
 

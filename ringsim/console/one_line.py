@@ -1,7 +1,4 @@
-"""Commands with uniform help, one-line progress, and one-line errors with exit code 2.
-
-`TorchrunCommand` is a command that runs on several ranks, started by torchrun, srun or `spawn`.
-"""
+"""Commands with uniform help, one-line progress, and one-line errors with exit code 2."""
 
 import contextlib
 import importlib.util
@@ -31,8 +28,8 @@ CLEAR_LINE = "\r\033[K"
 class Progress:
     """Draw the progress of consecutive phases as one line on a terminal's stderr, and erase it at the end.
 
-    rank: only rank 0 draws. delay_s: draw nothing before, as the work is usually short.
-    Click's bar is unsuitable: it hides the cursor for good if a rank is killed, and knows no phases or earlier runs.
+    rank: only rank 0 draws. delay_s: draw nothing before.
+    Click's bar hides the cursor for good if a rank is killed, and has no phases.
     """
 
     def __init__(self, *, rank: int = 0, delay_s: float = 0.0) -> None:
@@ -58,14 +55,12 @@ class Progress:
         self._draw()
 
     def update(self, count: int, text: str | None = None) -> None:
-        """Advance by `count`; `text` replaces the status message."""
         self.done += count
         self.text = self.text if text is None else text
         if time.monotonic() >= self._drawn_at + REDRAW_S or self.done == self.length:
             self._draw()
 
     def advance_to(self, done: int, length: int, phase: str) -> None:
-        """Set the progress of a phase, and begin it if it is new."""
         if (phase, length) != (self.phase, self.length):
             self.begin(phase, length)
         self.update(done - self.done)
@@ -76,7 +71,6 @@ class Progress:
             self._draw()
 
     def line(self, width: float = float("inf")) -> str:
-        """Return the progress line, without the bar if wider than `width` columns."""
         if self.length is None:
             return "  ".join(filter(None, [f"{self.phase} ...", str(self.done) if self.done else "", self.text]))
         bar = "#" * min(BAR_WIDTH * self.done // max(self.length, 1), BAR_WIDTH)
@@ -131,8 +125,8 @@ _BREAK = re.compile(r"\s*[\r\n]\s*")
 class OneLineCommand(click.Command):
     """A click command that reports ValueError, OSError and ScheduleError in one line, like usage errors.
 
-    A ScheduleError exits with code 1, after the grid that shows the fault. Ctrl-C exits with code 130, and the message
-    of `click.exceptions.Abort`, if any.
+    A ScheduleError exits with code 1, after the grid that shows the fault; Ctrl-C with code 130, and the message of
+    `click.exceptions.Abort`, if any.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -216,7 +210,7 @@ def in_one_line(text: str) -> str:
 
 
 class OneLineGroup(OneLineCommand, click.Group):
-    """A group of such commands, whose help shows each one's first sentence."""
+    """A group of commands, whose help shows their first sentences."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -311,7 +305,7 @@ def _exit_silently(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 def num_ranks(how_to_start: str) -> int:
-    """Return the number of ranks. Raises UsageError with `how_to_start`, a command, without torchrun's variables."""
+    """Return the number of ranks. Raises UsageError, with `how_to_start`, without torchrun's variables."""
     missing = [name for name in VARIABLES if name not in os.environ]
     if missing:
         raise click.UsageError(f"{missing[0]} is not set: start it with torchrun: {how_to_start}")

@@ -1,8 +1,4 @@
-"""Option types that the three packages share, and the output of commands.
-
-A range contains its first number times all powers of the factor below its last number, and the last number itself:
-8:40:x2 is 8, 16, 32, 40.
-"""
+"""Option types that the three packages share, and the output of commands."""
 
 import json
 import os
@@ -65,7 +61,8 @@ def parse_numbers(text: str, parse: Callable[[str], int], factor: int) -> list[i
     >>> parse_numbers("3,8:40", int, factor=2)
     [3, 8, 16, 32, 40]
 
-    Raises ValueError for text that `parse` refuses, numbers less than 1, descending ranges, and too many numbers.
+    The last number of a range is included. Raises ValueError for text that `parse` refuses, numbers less than 1,
+    descending ranges, and too many numbers.
     """
     numbers = {number for part in text.split(",") for number in _parse_part(part.strip(), parse, factor)}
     if len(numbers) > MAX_NUMBERS:
@@ -109,7 +106,7 @@ def parse_share(text: str) -> float:
 
 
 class Quantity(click.ParamType[Any]):
-    """A value read by a parser that raises ValueError, for example of `units`."""
+    """A value read by a parser that raises ValueError."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -151,7 +148,7 @@ wide_option = click.option("--wide", is_flag=True, help="Print more columns, whi
 def write_output(path: Path | None, lines: Iterable[str]) -> None:
     """Write text to stdout for `-`, else to a new file, which replaces `path` when complete and is named on stderr.
 
-    None: write nothing. Raises OSError, as `atomic_file` does, if it cannot be written.
+    None: write nothing. Raises OSError.
     """
     if path == STDOUT:
         sys.stdout.buffer.writelines(map(str.encode, lines))

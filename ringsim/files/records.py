@@ -1,13 +1,13 @@
 """Records describe files for their writer and their reader, which is msgspec.
 
-A `Record` lists the keys of a JSON object, a TOML table or a CSV line. `decode` reads an instance, `encode` returns
-the data to write. The annotation of a field is the rule for its value:
+A `Record` lists the keys of a JSON object, a TOML table or a CSV line. `decode` reads an instance, `encode` returns the
+data to write. The annotation of a field is the rule for its value:
 - `Annotated[int, whole(1, 8)]`: a number in these bounds, see `ringsim.files.values`;
 - `By[float, rate]`: the result of this parser;
 - an enum, text, true or false, another record, `tuple[..., ...]`, `dict[str, ...]`, and `... | None` of any of these.
 
-A field with a default is optional. `msgspec.field(name="late_s")` sets a different key.
-Instances made in Python are only checked by `__post_init__`, which holds the rules between fields.
+`msgspec.field(name="late_s")` sets a different key. Only `__post_init__`, with the rules between fields, checks
+instances made in Python.
 """
 
 import json
@@ -67,13 +67,13 @@ class OpenRecord(msgspec.Struct, frozen=True):
 
 
 def decode(kind: Callable[..., _Record], data: Any, place: str = "") -> _Record:
-    """Return the record that `encode` wrote. Raises ValueError, in one line, for missing or impossible values."""
+    """Return the record that `encode` wrote. Raises ValueError for missing or impossible values."""
     record: _Record = parsed(kind, data, place)
     return record
 
 
 def parsed(kind: Any, value: Any, place: str = "") -> Any:
-    """Return a value converted to this annotation. Raises ValueError with place, value and rule."""
+    """Return a value converted to this annotation. Raises ValueError, in one line, with place, value and rule."""
     try:
         return _converted(value, kind)
     except msgspec.ValidationError as error:
@@ -203,11 +203,10 @@ class JsonFile(Record, frozen=True):
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """Return the record of `as_dict`. Raises ValueError, in one line, for anything else."""
+        """Return the record of `as_dict`. Raises ValueError for anything else."""
         return decode(cls, cls.FORMAT.read(data)[0])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write as JSON, complete or not at all."""
         save_json(path, self.as_dict())
 
     @classmethod

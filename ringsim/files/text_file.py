@@ -57,7 +57,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 def parse_json(text: str) -> Any:
     """Return the data of a JSON text.
 
-    Raises ValueError, in one line, for invalid JSON, infinity, NaN, a repeated name in one object, and deep nesting.
+    Raises ValueError for invalid JSON, infinity, NaN, a repeated name in one object, and deep nesting.
     """
     if not text.strip():
         raise ValueError("is empty: must hold JSON")
@@ -71,7 +71,7 @@ def parse_json(text: str) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return the tables of a TOML text. Raises ValueError, in one line, for invalid TOML and deep nesting."""
+    """Return the tables of a TOML text. Raises ValueError for invalid TOML and deep nesting."""
     import tomllib  # noqa: PLC0415  most commands read no file
 
     try:
@@ -129,15 +129,14 @@ def shortened(text: str, most: int = 60) -> str:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the names of the presets in a folder in alphabetical order."""
+    """Return the names of a folder's presets in alphabetical order."""
     return sorted(path.stem for path in folder.glob("*.toml"))
 
 
 def read_preset(kind: str, name: str, folder: Path) -> tuple[str, str]:
     """Return the text of a preset, or of a file whose name ends in .toml, and the file's name for messages.
 
-    kind: of what it describes, for messages. Raises ValueError for an unknown preset, and OSError for a file that
-    cannot be read.
+    kind: of what it describes. Raises ValueError for an unknown preset, and OSError for an unreadable file.
     """
     if name.endswith(".toml"):
         return read_text(Path(name)), name
@@ -182,11 +181,11 @@ def finite_or_none(value: Any) -> Any:
 
 @contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Yield a new file, which replaces `path` when the block ends without an error.
+    """Yield a new file, which replaces `path` when the block ends without an error; otherwise it is removed.
 
-    After an error or an interrupt, the new file is removed and an older file is unchanged. The file is synced before
-    the replacement, so that a crash of the machine leaves a complete file. A symbolic link's target is replaced.
-    Anything but a regular file, such as a FIFO or a device, is written in place. Raises OSError if it is unwritable.
+    It is synced before the replacement, so that a crash of the machine leaves a complete file. A symbolic link's target
+    is replaced. Anything but a regular file, such as a FIFO or a device, is written in place. Raises OSError if
+    unwritable.
     """
     path = Path(path)
     target = file_to_replace(path)
@@ -207,7 +206,7 @@ def is_read_only(path: Path) -> bool:
 
 
 def save_json(path: str | os.PathLike[str], data: Any) -> None:
-    """Write `data` as a JSON file. Raises ValueError for a number that JSON cannot represent."""
+    """Write `data` as a JSON file, with the errors of `json_text` and `atomic_file`."""
     with atomic_file(path) as file:
         file.write(json_text(data).encode())
 
@@ -220,7 +219,7 @@ def json_text(data: Any) -> str:
 def file_to_replace(path: Path) -> Path | None:
     """Return `path` without symbolic links, as the target of a rename; None if it is no regular file.
 
-    A link in /proc, such as /dev/stdout, may show a path that is no file, if it leads to a pipe or a deleted file.
+    A link in /proc, such as /dev/stdout, may show a path that is none, if it leads to a pipe or a deleted file.
     """
     target = Path(os.path.realpath(path))
     is_free = not path.exists() and not target.is_symlink()  # links that lead to each other end in a link

@@ -44,12 +44,12 @@ else:
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Return whether a value is a whole number, and not true or false, which are ints in Python."""
+    """Return whether a value is a whole number, and not true or false, ints in Python."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a number, of Python or NumPy, and not true or false."""
+    """Return whether a value is a number of Python or NumPy, and not true or false."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 

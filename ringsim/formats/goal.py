@@ -1,7 +1,6 @@
 """GOAL text of a `Schedule`, which LogGOPSim's `txt2bin` reads, so that another simulator can check ours.
 
-Format and units are those of spcl/LogGOPSim (`txt2bin.re`): sizes in bytes, `calc` in nanoseconds, one operation or
-dependency per line; `a requires b` means that a starts when b is done.
+As in spcl/LogGOPSim (`txt2bin.re`) sizes are in bytes, `calc` in nanoseconds; `a requires b`: a starts when b is done.
 """
 
 import math
@@ -27,7 +26,7 @@ def goal_lines(
 
     Transfer t is `s<t>` on its sender, `r<t>` on its receiver and, if it is reduced at a finite rate, `c<t>`, a calc of
     the rounded nanoseconds. Each pair of ranks numbers its messages with tags, and has its own nic at both ends. An
-    empty chunk is sent as one byte, since LogGOPSim charges (size - 1) G.
+    empty chunk is one byte, since LogGOPSim charges (size - 1) G.
     on_progress: called after each rank with the number of transfers to it.
     Raises ValueError for a negative size and for more kinds of pairs than GOAL has nics.
 

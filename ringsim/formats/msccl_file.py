@@ -1,9 +1,8 @@
 """MSCCL XML: read as a checked `Program`, and written from a `Schedule` by `msccl_lines`.
 
-The format is that of microsoft/msccl's runtime and of msccl-tools (`ir.py`). Each gpu has concurrent thread blocks;
-a thread block has a channel and at most one gpu to send to and one to receive from, and runs its steps in order.
-Buffers are i (input), o (output) and s (scratch), counted in chunks. Sizes must be a multiple of the number of
-chunks, therefore the XML has no partition.
+The format is that of microsoft/msccl's runtime and msccl-tools (`ir.py`). A gpu's thread blocks run at once; each has a
+channel and at most one gpu to send to and one to receive from, and runs its steps in order. Buffers are i (input), o
+(output) and s (scratch), counted in chunks, which all have one size.
 """
 
 import html
@@ -45,12 +44,12 @@ _BUFFERS = {Collective.ALL_GATHER: ("i", "o"), Collective.REDUCE_SCATTER: ("o", 
 
 
 def buffers_of(collective: Collective) -> tuple[str, str]:
-    """Return the buffer with only the gpu's share of the chunks, or "", and the buffer with all."""
+    """Return the buffer with only the gpu's share of the chunks, or "", and that with all."""
     return _BUFFERS.get(collective, ("", "i"))
 
 
 def buffer_chunks(collective: Collective, num_ranks: int, num_chunks: int, buffer: str) -> int:
-    """Return the number of chunks of a gpu's buffer; of scratch (s) the maximum."""
+    """Return the chunks of a gpu's buffer; of scratch (s) the maximum."""
     is_share = buffer == buffers_of(collective)[0]
     return MAX_CHUNKS if buffer == "s" else num_chunks // (num_ranks if is_share else 1)
 
@@ -59,7 +58,7 @@ _Record = TypeVar("_Record")
 
 
 class Types:
-    """The types of steps, such as "rrc" (receive, reduce, copy), grouped by operation, in the order of execution.
+    """The types of steps, such as "rrc" (receive, reduce, copy), by operation, in the order of execution.
 
     ADD: adds the message, or without one the value at dst, to the value at src.
     """
@@ -74,7 +73,7 @@ class Types:
 
 
 class Placed(NamedTuple):
-    """A transfer's place in a Schedule: step, row among all transfers, and channel."""
+    """A transfer's step in a Schedule, its row among all transfers, and its channel."""
 
     step: int
     row: int
@@ -101,7 +100,7 @@ _Buffer = Annotated[str, values.one_of("i", "o", "s")]
 
 
 class ThreadBlock(OpenRecord, frozen=True):
-    """A thread block. send, recv: its peers on channel `chan`; -1: none."""
+    """A thread block. send, recv: its peers; -1: none."""
 
     gpu: _Count
     id: _Count
@@ -216,12 +215,12 @@ class _Line(NamedTuple):
 
 
 def msccl_lines(schedule: Schedule, *, with_places: bool = False) -> Iterator[str]:
-    r"""Yield `schedule` as MSCCL XML, in place, line by line, each with its line end.
+    r"""Yield `schedule` as MSCCL XML, in place, each line with its line end.
 
     A gpu has a thread block per peer, direction and channel; channels between two gpus are numbered from 0. Reads and
     writes of one chunk keep the order of the rule of execution. A step waits for steps of other thread blocks (`depid`,
-    `deps`): for the first itself, for the others in preceding `nop`s, never in `nop`s alone, as the runtime counts
-    those as steps only if the step after them waits too.
+    `deps`): for the first itself, for the others in preceding `nop`s, never in `nop`s alone, which the runtime counts
+    as steps only if the step after them waits too.
     with_places: receives have the attribute `PLACED`, which MSCCL ignores; `read_msccl` then returns the same steps,
     rows and channels instead of the earliest possible steps.
     Raises ScheduleError for a gather, scatter or all_to_all, and for a reduce_scatter or all_gather whose ranks own

@@ -2,12 +2,11 @@
 
 A program is ordered, run on symbols, and its transfers are put into steps:
 1. A step follows the previous step of its thread block, the step given by depid and deps, and, if it receives, the
-   sending step: on a connection (two gpus and a channel) the k-th receive takes the k-th message. A send does
-   not wait for its receiver; MSCCL has room for several chunks.
+sending step: on a connection (two gpus and a channel) the k-th receive takes the k-th message. A send does not wait for
+its receiver; MSCCL has room for several chunks.
 2. A Schedule has one state for each rank and chunk, MSCCL has three buffers. A message therefore becomes a transfer
-   where it is used: added to the rank's state of the chunk (REDUCE), or in its place (COPY) because it is sent on,
-   added to or required at the end. A value that is sent or added to while the rank's state of the chunk differs cannot
-   be expressed, and is refused.
+where it is used: added to the rank's state of the chunk (REDUCE), or in its place (COPY) because it is sent on, added
+to or required at the end. A value that is used while the rank's state of the chunk differs is refused.
 3. Each transfer is in the earliest step in which it still reads the same state as in the program.
 """
 
@@ -37,7 +36,7 @@ _ONE_STATE = "its gpu keeps together with another one of it; a Schedule has one 
 
 
 class Location(NamedTuple):
-    """The place of a chunk in a buffer of a gpu."""
+    """A chunk's place in a buffer of a gpu."""
 
     gpu: int
     buffer: str
@@ -50,7 +49,7 @@ class Location(NamedTuple):
 def read_msccl(path: str | os.PathLike[str]) -> Schedule:
     """Return the schedule with the same sums in the same order as the MSCCL program in a file.
 
-    Its name is `msccl:` and the name in the file. `verify` proves it.
+    Its name is `msccl:` and the name in the file.
     Raises ValueError or ScheduleError, in one line that begins with file and place, for a file that is not MSCCL XML,
     deadlocks, has a race, or cannot be a Schedule; OSError if it cannot be read.
 
@@ -81,7 +80,6 @@ class _Value:
 
     @property
     def is_unused(self) -> bool:
-        """Whether it is a message that is not yet part of a state."""
         return self.send != NO_STEP
 
 
@@ -107,8 +105,7 @@ class _Move(NamedTuple):
 class _Run:
     """A run of a program on symbols. moves: in an order of dependence. states: the moves that made each.
 
-    Raises ScheduleError for sends without receives, deadlocks, races, reads before writes, values that a Schedule
-    cannot express, and outputs other than the rank's final state; ValueError for a program too large to examine.
+    Raises ScheduleError for a faulty program, and ValueError for too large a one.
     """
 
     def __init__(self, program: Program) -> None:
@@ -173,7 +170,7 @@ class _Run:
     def _in_order(self) -> Iterator[int]:
         """Yield the steps in a topological order.
 
-        `_clock`: (num_steps, num_blocks), the number of steps of each thread block that precede the end of a step.
+        `_clock`: (num_steps, num_blocks), how many steps of each thread block precede the end of a step.
         """
         import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 
@@ -272,7 +269,6 @@ class _Run:
         value.version, value.send = NOT_A_STATE, NO_STEP
 
     def _check_output(self) -> None:
-        """Require that output buffers end as the ranks' states, which `verify` proves."""
         program = self.program
         wanted = held_at_end(program.collective, program.num_ranks, program.num_chunks)
         for rank, chunk in np.argwhere(wanted).tolist():
@@ -291,7 +287,7 @@ class _Run:
     def _alias(self, gpu: int, buffer: str, offset: int) -> Location:
         """Return the key of a location in `_cells`.
 
-        In place, as in NCCL, the buffer with the gpu's share is part of the longer buffer, the key of both.
+        In place, as in NCCL, the buffer with the gpu's share is part of the longer one.
         """
         if self.program.in_place and buffer != "s":
             offset += gpu * self._share * (buffer == self._share_buffer)
@@ -318,8 +314,7 @@ def _steps(run: _Run) -> list[list[Transfer]]:
 def _earliest_steps(run: _Run) -> list[int]:
     """Return the earliest step, from 0, in which each move still reads the program's state.
 
-    Raises ScheduleError if there is none: if a receiver uses a message only after it has received a later state of the
-    same chunk from the same sender.
+    Raises ScheduleError if there is none.
     """
     import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 

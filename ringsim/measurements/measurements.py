@@ -189,6 +189,7 @@ TRANSFER = ("step", "src", "dst", "chunk", "issued_s", "applied_s")  # a value e
 class RecordedRun(Record, frozen=True):
     """The times of each transfer of one run, on one clock, 0 when the last rank began; others may have sent before 0.
 
+    algorithm: one of `ringsim algorithms` or a user's own.
     size_bytes, element_bytes: of the whole tensor and of an element, as sent.
     runs_s: of every run, from the last begin to the last end; the recorded run is the median one.
     begin_s, end_s: (num_ranks,).

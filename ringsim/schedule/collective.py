@@ -1,6 +1,6 @@
 """`Collective`: the contract of a schedule, as contribution counts.
 
-A set of contributors could not show that a contribution was added twice.
+A set of contributors could not show a contribution that was added twice.
 """
 
 from enum import Enum
@@ -48,7 +48,7 @@ class Collective(Enum):
     def is_whole(self) -> bool:
         """Whether every rank holds all chunks, at the start or at the end.
 
-        Otherwise an executor needs memory only for a rank's own and forwarded chunks.
+        Otherwise an executor needs memory only for own and forwarded chunks.
         """
         return _EVERYWHERE in _PLACES[self]
 
@@ -92,26 +92,26 @@ def _held(place: str, num_ranks: int, num_chunks: int) -> npt.NDArray[np.bool_]:
 
 
 def owners(num_shares: int, num_chunks: int) -> npt.NDArray[np.int64]:
-    """Return the share to which each chunk belongs, shape (num_chunks,).
+    """Return the share to which each chunk belongs, (num_chunks,).
 
-    Share r is the r-th run of `num_chunks / num_shares` chunks, and belongs to rank r. In an all_to_all of n ranks,
-    share `n * s + d` is the block of rank s for rank d.
+    Share r, the r-th run of `num_chunks / num_shares` chunks, belongs to rank r. In an all_to_all of n ranks, share `n
+    * s + d` is the block of rank s for rank d.
     """
     return np.arange(num_chunks) * num_shares // num_chunks
 
 
 def held_at_start(collective: Collective, num_ranks: int, num_chunks: int) -> npt.NDArray[np.bool_]:
-    """Return which rank has its own data in which chunk before the first step, shape (rank, chunk)."""
+    """Return which rank has its data in which chunk at the start, (rank, chunk)."""
     return _held(_PLACES[collective][0], num_ranks, num_chunks)
 
 
 def held_at_end(collective: Collective, num_ranks: int, num_chunks: int) -> npt.NDArray[np.bool_]:
-    """Return which rank must hold which chunk after the last step, shape (rank, chunk)."""
+    """Return which rank must hold which chunk at the end, (rank, chunk)."""
     return _held(_PLACES[collective][1], num_ranks, num_chunks)
 
 
 def initial_counts(collective: Collective, num_ranks: int, num_chunks: int) -> Counts:
-    """Return the counts before the first step, shape (rank, chunk, contributor); a rank without data has only zeros."""
+    """Return the counts at the start, (rank, chunk, contributor); a rank without data has only zeros."""
     counts = np.zeros((num_ranks, num_chunks, num_ranks), dtype=np.int32)
     for rank, holds in enumerate(held_at_start(collective, num_ranks, num_chunks)):
         counts[rank, :, rank] = holds

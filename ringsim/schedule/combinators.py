@@ -1,6 +1,6 @@
 """Combinators: operations on schedules that return schedules.
 
-A result is a `Relay` wherever that is possible.
+A result is a `Relay` wherever possible.
 """
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
@@ -62,8 +62,8 @@ def _one_after_another(first: Steps, second: Steps) -> Steps:
 def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> Schedule:
     """Run schedules of the same collective, ranks and chunks at once, each on its own share of the data.
 
-    Chunk c of the i-th of k schedules becomes chunk `k * c + i`; channels are numbered likewise. Steps alternate, and
-    the schedules do not wait for each other. The result is named `algorithm`, by default like the first schedule.
+    Chunk c of the i-th of k schedules becomes chunk `k * c + i`, and so do channels. Steps alternate, and the schedules
+    do not wait for each other. algorithm: by default the name of the first schedule.
 
     Raises ScheduleError if the schedules do not fit.
 
@@ -88,7 +88,6 @@ def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> S
 
 
 def _side_by_side(parts: list[Steps]) -> Steps:
-    """Return the steps of several schedules, interleaved: step 0 of each, then step 1 of each, ..."""
     relays, count = [steps.relay for steps in parts if steps.relay], len(parts)
     is_small = sum(len(relay.src) for relay in relays) <= MOST_HOPS
     if len(relays) == count and is_small and len({(relay.reduces, relay.num_turns) for relay in relays}) == 1:
@@ -140,8 +139,8 @@ def on_groups(
 ) -> Schedule:
     """Let every group of ranks run `schedule` in the same steps, within a schedule of more ranks and chunks.
 
-    groups: (num_groups, schedule.num_ranks); rank `groups[g, i]` takes the place of rank i. Groups do not overlap. The
-    chunks of group g start at `first_chunk[g]`; by default at 0.
+    groups: (num_groups, schedule.num_ranks); rank `groups[g, i]` takes the place of rank i.
+    first_chunk: (num_groups,), where the chunks of each group start; by default 0.
 
     Raises ScheduleError if the groups overlap or do not fit into `num_ranks` and `num_chunks`.
 
@@ -164,7 +163,6 @@ def on_groups(
 
 
 def _copied(steps: Steps, changes: Sequence[Callable[[Any], Any]], moved: tuple[Steps, Ints] | None = None) -> Steps:
-    """Return steps with several changed copies of all transfers; changes: of the columns of a relay or a table."""
     if steps.relay and (len(changes) == 1 or len(steps.relay.src) * len(changes) <= MOST_HOPS):
         return Steps.relayed(Relay.joined([change(steps.relay) for change in changes]))
 
@@ -182,7 +180,7 @@ def _renamed(ranks: Ints, first_chunk: int, rows: _Rows) -> _Rows:
 def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.integer]) -> Schedule:
     """Let rank `order[i]` take the place of rank i in `schedule`; a ring then goes order[0], order[1], ...
 
-    Shares that belong to ranks or to pairs of ranks move with them. In other collectives chunks keep their numbers.
+    Shares of ranks or of pairs of ranks move with them; other chunks keep their numbers.
 
     Raises ValueError if `order` is not a permutation of the ranks or moves the root, and ScheduleError if ranks own
     different numbers of chunks.
@@ -241,8 +239,8 @@ def on_channel(schedule: Schedule, channel: int) -> Schedule:
 def split(schedule: Schedule, segments: int) -> Schedule:
     """Cut each chunk into `segments` neighbouring chunks, and each step into as many steps.
 
-    Segment j of chunk c is chunk `c * segments + j`, sent in step `step * segments + j`. Use `pipeline` if the steps of
-    a rank lie far apart. Raises ValueError for less than one segment.
+    Segment j of chunk c is chunk `c * segments + j`, sent in step `step * segments + j`. Raises ValueError for less
+    than one segment.
 
         >>> from ringsim import ring_all_reduce, split
         >>> split(ring_all_reduce(4), 2)
@@ -271,9 +269,9 @@ def split(schedule: Schedule, segments: int) -> Schedule:
 def pipeline(schedule: Schedule, segments: int) -> Schedule:
     """Cut each chunk into `segments` neighbouring chunks, which start one step after the other.
 
-    Segment j of chunk c is chunk `c * segments + j` and is sent in step `step + j` of `num_steps + segments - 1`. With
-    `split` and execution in order, later segments on their way up a tree would delay the first segment on its way down.
-    Raises ValueError for less than one segment.
+    Segment j of chunk c is chunk `c * segments + j`, sent in step `step + j` of `num_steps + segments - 1`. In order,
+    unlike with `split`, later segments on their way up a tree do not delay the first on its way down. Raises ValueError
+    for less than one segment.
 
         >>> from ringsim import algorithm, pipeline
         >>> pipeline(algorithm("binomial_tree", 8, "broadcast"), 4)
@@ -304,7 +302,6 @@ def _segment(rows: _Rows, segments: int, j: int) -> _Rows:
 
 
 def _scaled(numbers: Any, factor: int, offset: int) -> Any:
-    """Return `factor * numbers + offset`. Raises ScheduleError for numbers too large for a table."""
     largest = int(numbers.max(initial=0)) * factor + int(offset)
     if largest > MAX_CHUNKS:
         raise ScheduleError(f"a chunk or channel would have the number {largest}: must be at most {MAX_CHUNKS}")

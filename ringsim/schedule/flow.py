@@ -37,7 +37,7 @@ class Flow(TransferTable):
     """All transfers of a schedule with the versions of the chunks; each column of shape (num_transfers,).
 
     reads: the row that wrote the version that is sent; NO_ROW if `src` holds it from the start.
-    replaces: the row that wrote the version that `dst` held; NO_ROW if `dst` holds it from the start.
+    replaces: likewise, of the version that `dst` held.
     """
 
     reads: Rows
@@ -45,12 +45,10 @@ class Flow(TransferTable):
 
     @cached_property
     def is_read(self) -> Bools:
-        """Whether a later transfer sends the version that this one writes."""
         return self._named_in(self.reads)
 
     @cached_property
     def is_replaced(self) -> Bools:
-        """Whether a later transfer overwrites, or adds to, the version that this one writes."""
         return self._named_in(self.replaces)
 
     def listed(self) -> "list[FlowRow]":
@@ -73,7 +71,7 @@ def flow(schedule: Schedule) -> Flow:
 def flow_of_rank(schedule: Schedule, rank: int) -> Flow:
     """Return the data flow of the transfers of `rank`, without listing the others.
 
-    `reads` is valid for its sends, and `replaces` for its receives; otherwise they are NO_ROW or the last row listed.
+    `reads` is valid for its sends, and `replaces` for its receives.
     """
     return _flow(schedule, schedule.steps.table_of(rank))
 
@@ -86,7 +84,7 @@ def _flow(schedule: Schedule, rows: TransferTable) -> Flow:
 
 
 class Occurrences:
-    """Find the rows with a given key, in step order.
+    """The rows with a given key, in step order.
 
     key: (num_rows,), from 0. step: (num_rows,), never falling.
     """
@@ -103,10 +101,7 @@ class Occurrences:
         return previous
 
     def last_until(self, key: AnyInts, step: AnyInts) -> Rows:
-        """Return the last row with each key in a step up to `step`, or NO_ROW.
-
-        A step below 0 is before all rows.
-        """
+        """Return the last row with each key up to each step, or NO_ROW; a step below 0 is before all rows."""
         rows = np.full(len(key), NO_ROW, dtype=np.int32)
         wanted = np.flatnonzero(step >= 0)
         if not len(wanted):
@@ -129,12 +124,11 @@ def pair(first: AnyInts, second: AnyInts, num_first: int, num_second: int) -> An
 
 @dataclass(frozen=True, eq=False)
 class Dependencies(TransferTable):
-    """The transfers for which each transfer waits, as numbers of rows; each column of shape (num_transfers,).
+    """The rows for which each transfer waits; NO_ROW: none. Rows are in step order, columns (num_transfers,).
 
-    The rows are the transfers in step order, as in `Flow` and `Timeline`; NO_ROW means no wait. A transfer starts when
-    `data_dependency` has been applied (rule 1) and `before_on_channel` has left (rule 2). It is applied when it has
-    arrived, when `before_on_connection` and `before_in_chunk` have been applied (rule 3), and when `buffer_dependency`
-    and the rank's earlier sends of the chunk, linked by `sent_before`, have left (rule 4).
+    A transfer starts when `data_dependency` has been applied (rule 1) and `before_on_channel` has left (rule 2). It is
+    applied when it has arrived, when `before_on_connection` and `before_in_chunk` have been applied (rule 3), and when
+    `buffer_dependency` and the rank's earlier sends of the chunk, linked by `sent_before`, have left (rule 4).
     """
 
     data_dependency: Rows
@@ -149,12 +143,10 @@ BYTES_PER_TRANSFER = 45  # of the columns above
 
 
 def dependencies(schedule: Schedule, *, in_order: bool = False) -> Dependencies:
-    """Return all transfers of `schedule` with their waits.
+    """Return all transfers of `schedule` with their waits. Raises ValueError if there is no memory for them.
 
-    in_order: wait like a rank of `collectives` on Gloo: it applies all that it receives in step order, and before it
-    changes the peer of a channel it has applied everything that it receives in earlier steps.
-
-    Raises ValueError if there is no memory for them.
+    in_order: wait like a rank of `collectives` on Gloo, which applies all that it receives in step order, and before it
+    changes the peer of a channel has applied everything that it receives in earlier steps.
     """
     rows = flow(schedule)
     step, src, dst, before_in_chunk = rows.step, rows.src, rows.dst, rows.replaces
@@ -189,13 +181,12 @@ def dependencies(schedule: Schedule, *, in_order: bool = False) -> Dependencies:
 
 
 def _received_before(step: Rows, src: Rows, dst: Rows, before_on_channel: Rows) -> Rows:
-    """Return the sender's last receive before each transfer that changes the peer of its channel."""
     changes_peer = (before_on_channel != NO_ROW) & (dst[before_on_channel] != dst)
     return Occurrences(dst, step).last_until(src, np.where(changes_peer, step - 1, -1))
 
 
 class RankOperation(NamedTuple):
-    """The part of one rank in a transfer: the send, or the receive and its application. `row` is the transfer."""
+    """One rank's part in the transfer `row`: the send, or the receive and its application."""
 
     is_send: bool
     row: int
@@ -204,9 +195,9 @@ class RankOperation(NamedTuple):
 def operations_of_ranks(
     waits: Dependencies, num_ranks: int
 ) -> Iterator[list[tuple[RankOperation, list[RankOperation]]]]:
-    """Yield the operations of each rank in step order, and within a step the sends first, for which writes may wait.
+    """Yield each rank's operations in step order, within a step the sends first, for which writes may wait.
 
-    Each operation comes with the rank's operations for which it waits, except those on its own channel or connection.
+    Each comes with those of the rank for which it waits, except on its own channel or connection.
     """
     rank, num_rows = np.concatenate([waits.src, waits.dst]), max(len(waits), 1)
     order = stable_order(rank)

@@ -1,8 +1,8 @@
 """`MemoryPasses`: the copies of ranks that read received chunks from each other's memory.
 
 A sender publishes a chunk: it copies its original data to where the other ranks of its host can read it. Sums are
-formed there, and a forwarded chunk stays where it was first published. A *lent* tensor lies in shared memory: its
-chunks are published in place, unless they could be overwritten too early.
+formed there, and a forwarded chunk stays where it was first published. The chunks of a *lent* tensor, in shared memory,
+are published in place unless they could be overwritten too early.
 """
 
 from collections import Counter
@@ -18,13 +18,13 @@ from ringsim.schedule.steps import Bools
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryPasses:
-    """The copies of each transfer besides its addition; rows in step order, shape (num_transfers,).
+    """The copies of each transfer besides its addition; (num_transfers,) each, in step order.
 
     published: whether the sender copies the chunk to published memory.
-    taken: whether the receiver copies the final value from the published memory to its tensor, or a sum formed in its
-        tensor to the published memory.
+    taken: whether the receiver copies the final value from published memory to its tensor, or a sum formed in its
+    tensor to published memory.
     apart: whether the sum is formed in a third place, not where its first operand lies.
-    most_published: the largest number of chunks in the published memory of a rank.
+    most_published: the largest number of chunks that a rank publishes.
     """
 
     published: Bools
@@ -36,8 +36,8 @@ class MemoryPasses:
 def memory_passes(schedule: Schedule, *, in_place: bool = False, is_lent: bool = False) -> MemoryPasses:
     """Return the copies of all transfers of `schedule`, whose ranks all share memory.
 
-    in_place: whether a rank's output is a part of its input, if the rank does not end with all chunks.
-    is_lent: whether the input lies in shared memory, and also the output if both are the same tensor.
+    in_place: whether the output of a rank that does not end with all chunks is a part of its input.
+    is_lent: whether the input lies in shared memory, and the output if both are the same tensor.
     """
     rows = flow(schedule)
     wanted = held_at_end(schedule.collective, schedule.num_ranks, schedule.num_chunks)
@@ -62,8 +62,8 @@ def memory_passes(schedule: Schedule, *, in_place: bool = False, is_lent: bool =
 def most_published(schedule: Schedule, rows: Flow, on_one_host: bool = True) -> int:
     """Return the largest number of chunks that a rank publishes in one execution.
 
-    rows: the flow of `schedule`. on_one_host: whether all ranks share memory; a forwarded chunk then stays where it was
-    first published.
+    rows: the flow of `schedule`. on_one_host: whether all ranks share memory; a forwarded chunk is then not published
+    again.
     """
     is_passed_on = (rows.reads != NO_ROW) & ~rows.reduce[rows.reads] & on_one_host
     publishes = _is_first(schedule, rows) & ~is_passed_on
@@ -74,9 +74,7 @@ def stays_until_read(schedule: Schedule, rows: Flow, rank: int) -> Bools:
     """Return for each chunk whether others can read it in the tensor of `rank` itself, (num_chunks,).
 
     They can if every version that overwrites another was made, directly or not, from the results of that version's
-    readers. Ranks that receive the chunk through others are also readers.
-
-    rows: the flow of `schedule`.
+    readers, even those that receive it through others. rows: the flow of `schedule`.
     """
     reading = _Reading(rank)
     for index, row in enumerate(rows.listed()):
@@ -89,9 +87,9 @@ def stays_until_read(schedule: Schedule, rows: Flow, rank: int) -> Bools:
 class _Reading:
     """The readers of the chunks of a rank, collected row by row. The bits of a number are a set of a chunk's rows.
 
-    made_from: for each row, the rows from which its version was made, itself included.
-    origin: for each row that copies a version of the rank, the row that wrote that version.
-    readers: for each version of the rank, its readers.
+    _made_from: for each row, the rows from which its version was made, itself included.
+    _origin: for each row that copies a version of the rank, the row that wrote it.
+    _readers: of each version of the rank.
     """
 
     def __init__(self, rank: int) -> None:
@@ -117,7 +115,6 @@ class _Reading:
             self._overwritten.append((index, (row.chunk, row.replaces)))
 
     def overwritten_too_early(self) -> list[int]:
-        """Return the chunks with a version whose overwriting does not depend on all of its readers."""
         return [version[0] for index, version in self._overwritten if self._readers[version] & ~self._made_from[index]]
 
     def _made(self, row: int) -> int:

@@ -15,8 +15,8 @@ PartitionFunction = Callable[[int, int], npt.NDArray[np.int64]]  # the type of t
 def partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
     """Return the bounds of the chunks: chunk `i` holds the elements `bounds[i]` to `bounds[i + 1]`; (num_chunks + 1,).
 
-    Chunk sizes differ by at most one element. Bound `i` is `i * num_elements // num_chunks`, so that cutting chunks
-    further keeps every old bound.
+    Bound `i` is `i * num_elements // num_chunks`: sizes differ by at most one element, and further cuts keep every
+    bound.
 
     Raises ValueError for a negative number of elements, less than one chunk, or more elements than 64 bits can count.
 
@@ -36,8 +36,8 @@ def partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
 def gloo_partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
     """Return the bounds of Gloo's all_reduce: every chunk has `num_elements / num_chunks` elements, rounded up.
 
-    The last chunks are shorter or empty. The chunk of an element determines the order of its additions, and therefore
-    the last bits of the sum. Raises ValueError as `partition` does.
+    The last chunks are shorter or empty. The chunk of an element determines the last bits of its sum. Raises ValueError
+    as `partition` does.
     """
     length = -(-num_elements // num_chunks) if num_chunks > 0 else 0
     return np.minimum(partition(num_chunks * length, num_chunks), num_elements)
@@ -47,7 +47,8 @@ def gloo_partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
 class UnevenShares:
     """Cut a tensor into shares of given lengths, and each share into equally many chunks, as `partition` does.
 
-    lengths: elements of each share. A tensor of another length has shares in the same proportions.
+    lengths: in elements; a tensor of another length has shares in the same proportions. Raises ValueError when it is
+    called with a number of chunks that is no multiple of the shares.
 
         >>> from ringsim import UnevenShares
         >>> UnevenShares((3, 0, 5))(8, 6)
@@ -57,7 +58,6 @@ class UnevenShares:
     lengths: tuple[int, ...]
 
     def __call__(self, num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
-        """Return the bounds of the chunks. Raises ValueError unless every share has equally many chunks."""
         if num_chunks % len(self.lengths):
             raise ValueError(
                 f"num_chunks {num_chunks}: must be a multiple of {len(self.lengths)}, the number of shares"

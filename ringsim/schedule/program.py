@@ -22,13 +22,13 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Receive one chunk from `peer`, and apply it.
+    """A receive of one chunk from `peer`, and its application.
 
-    `after_send_step`: the rank's sends of the chunk up to this step must have left before the write (rule 4); NEVER:
+    after_send_step: the rank's sends of the chunk up to this step must have left before the write (rule 4); NEVER:
     none.
-    `needs_staging`: whether the message needs a staging buffer: it is added, or the same step also sends the chunk or
+    needs_staging: whether the message needs a staging buffer, as it is added, or the same step also sends the chunk or
     writes it in an earlier row. Otherwise it may land in the chunk once `after_receive` receives are applied.
-    `unlocks`: the sends that become possible once this receive is applied, in the order of issue.
+    unlocks: the sends that are then possible, in the order of issue.
     """
 
     step: int
@@ -54,7 +54,7 @@ class RankProgram:
 
 
 def rank_program(schedule: Schedule, rank: int) -> RankProgram:
-    """Return the program of `rank` in `schedule`, with every send as early as rules 1 and 2 and one thread allow.
+    """Return the program of `rank`, with every send as early as rules 1 and 2 and one thread allow.
 
     Raises ValueError for a rank that the schedule does not have.
     """
@@ -93,11 +93,9 @@ def rank_program(schedule: Schedule, rank: int) -> RankProgram:
 def _group_sends(rows: Sequence[FlowRow], rank: int, number: Mapping[int, int]) -> dict[int, int]:
     """Return the group of each row that `rank` sends: 0 at the start, i once receive number i is applied.
 
-    A rank waits for one thing at a time. Therefore a send that may wait for a send to another peer (rule 2) is delayed
-    until all receives of earlier steps are applied. Sends to one peer are issued in step order on all channels, since
-    the order identifies the messages.
-
-    number: of each row that the rank receives, from 1; 0 for NO_ROW.
+    A rank waits for one thing at a time: a send that may wait for a send to another peer (rule 2) is delayed until all
+    receives of earlier steps are applied. Sends to one peer are issued in step order on all channels, since the order
+    identifies the messages.
     """
     steps_of_receives = [row.step for row in rows if row.dst == rank]
     group_of: dict[int, int] = {}

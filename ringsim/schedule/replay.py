@@ -43,11 +43,11 @@ def replay(
 ) -> None:
     """Run `schedule` on one buffer per rank, in place; a real run on the same data gives the same bits.
 
-    buffers: num_ranks one-dimensional arrays of equal length and dtype, as NumPy arrays or torch tensors.
+    buffers: one-dimensional NumPy arrays or torch tensors of equal length and dtype, one per rank.
     sent: changes a chunk that is sent, for example by rounding; its sender continues with the changed chunk.
     combine: called with a chunk and the received data, to change the chunk in place.
 
-    Raises ValueError unless there is one buffer of the same length per rank.
+    Raises ValueError unless there is one buffer per rank, all of one length.
 
         >>> import numpy as np
         >>> from ringsim import replay, ring_all_reduce

@@ -1,25 +1,21 @@
 """`Schedule`: a collective algorithm as data, and the one rule by which everything executes it.
 
-A schedule is a sequence of steps; a step is a set of transfers. A transfer names the sending rank, the receiving rank,
-the chunk, whether the receiver adds (REDUCE) or overwrites (COPY), and the channel. A schedule holds no bytes, times or
+A schedule is a sequence of steps, each a set of transfers. A transfer names the sending rank, the receiving rank, the
+chunk, whether the receiver adds (REDUCE) or overwrites (COPY), and the channel. A schedule holds no bytes, times or
 tensors.
 
 The rule of execution, which docs/rule.md explains, says when a transfer happens. Steps are an order, not a barrier, and
 within a step the order of the rows counts:
 
 1. Reading: a transfer may start when `src` has applied all earlier steps' writes to its chunk, and sends what the chunk
-   had before this step.
+had before this step.
 2. Sending: transfers of one rank on one channel leave in step order, one after the other.
 3. Applying: a rank applies the writes to one chunk in step order, and so the chunks of one connection, which is one
-   channel of one sender. Every run therefore adds in the same order, and gives the same bits.
+channel of one sender. Every run therefore adds in the same order, and gives the same bits.
 4. Overwriting: a write to a chunk waits until the rank's own earlier sends of it, this step's included, have left.
 
-No schedule can deadlock, and `replay`, which runs the steps one after the other, gives the result of any execution.
-An executor may wait for more: a rank of `collectives` on Gloo waits for one thing at a time (see `in_order` of
-`dependencies`).
-
-Executors: `verify` (symbolic), `simulate` (virtual time), `replay` (arrays in one process) and `collectives.execute`
-(tensors in many processes).
+No schedule can deadlock, and `replay` gives the result of any execution. Executors are `verify`, `simulate`, `replay`
+and `collectives.execute`; they may wait for more (see `in_order` of `dependencies`).
 """
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
@@ -80,7 +76,7 @@ class Schedule:
         num_chunks: int,
         steps: Iterable[Iterable[Transfer]],
     ) -> Schedule:
-        """Make a schedule from lists: one iterable of transfers per step.
+        """Make a schedule from one iterable of transfers per step.
 
         Raises ScheduleError for a rank or chunk out of range.
         """
@@ -90,9 +86,9 @@ class Schedule:
     def from_columns(
         cls, collective: Collective, algorithm: str, num_ranks: int, num_chunks: int, steps: Iterable[Columns]
     ) -> Schedule:
-        """Make a schedule from arrays: src, dst, chunk, reduce and channel of each step, broadcast against one another.
+        """Make a schedule from src, dst, chunk, reduce and channel of each step, arrays that broadcast.
 
-        The channel is optional; its default is 0. Raises ScheduleError for a rank or chunk out of range.
+        The channel is optional, by default 0. Raises ScheduleError for a rank or chunk out of range.
         """
         require_count("num_ranks", num_ranks)
         require_count("num_chunks", num_chunks)
@@ -118,8 +114,8 @@ class Schedule:
     def chunk_bytes(self, size_bytes: int, element_bytes: int = 1) -> Ints:
         """Return the bytes of each chunk, (num_chunks,), of a tensor of `size_bytes` with elements of `element_bytes`.
 
-        In an all_to_all each rank has a tensor of that size, and the chunks are those of all ranks. Raises ValueError
-        for a size that is negative or not whole elements.
+        In an all_to_all each rank has such a tensor, and the chunks are those of all ranks. Raises ValueError for a
+        size that is negative or not whole elements.
         """
         if element_bytes < 1 or size_bytes % element_bytes:
             raise ValueError(f"size {size_bytes} bytes: must be a multiple of the element size, {element_bytes} bytes")

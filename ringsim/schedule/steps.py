@@ -1,6 +1,6 @@
 """`Steps`: the steps of a schedule: a `TransferTable`, or a `Relay`, a rule for rings from which the table follows.
 
-A ring of 65,536 ranks has 8.6 billion transfers, too many for a table.
+A ring of 65,536 ranks has 8.6 billion transfers.
 """
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
@@ -28,7 +28,7 @@ class ScheduleError(Exception):
 
 
 class Transfer(NamedTuple):
-    """One chunk sent from `src` to `dst`. A send without its receive cannot be written.
+    """One chunk sent from `src` to `dst`: a send with its receive.
 
     channel: 0 or more; transfers of `src` on one channel leave one after the other.
     """
@@ -60,7 +60,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class TransferTable:
-    """All transfers of a schedule, the rows in step order, each column of shape (num_transfers,)."""
+    """All transfers of a schedule in step order; each column of shape (num_transfers,)."""
 
     step: Rows
     src: Rows
@@ -71,7 +71,7 @@ class TransferTable:
 
     @classmethod
     def of_steps(cls, steps: Sequence[Sequence[npt.ArrayLike]]) -> TransferTable:
-        """Return the table of steps of columns, which are broadcast against one another and read row by row."""
+        """Return the table of steps of columns, which are broadcast to one shape and read row by row."""
         parts = [[np.ravel(column) for column in np.broadcast_arrays(*columns)] for columns in steps]
         types = (np.int32, np.int32, np.int32, np.bool_, np.int32)
         columns = (
@@ -100,7 +100,7 @@ class TransferTable:
 def stable_order(key: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
     """Return `np.argsort(key, kind="stable")` for keys from 0, several times faster.
 
-    NumPy uses radix sort for 16-bit numbers. Therefore the lower half of a key is sorted first, then the upper half.
+    NumPy uses radix sort for 16-bit numbers: the lower half of a key is sorted first.
     """
     order = np.argsort((key & 0xFFFF).astype(np.uint16), kind="stable")
     while key.max(initial=0) > 0xFFFF:
@@ -116,7 +116,7 @@ class Relay:
     No chunk is on two hops of the same ranks at once. The first round sends chunks that ranks hold from the start. A
     rank's own sends of a chunk have arrived before the chunk returns.
 
-    src, dst, channel: (num_hops,), the same in every round; each hop is followed by one hop, which starts at its `dst`.
+    src, dst, channel: (num_hops,), the same in every round; each hop is followed by one that starts at its `dst`.
     chunk: (num_hops,), in the first round. after: (num_hops,), the hop that brings the chunk that this one forwards.
     turn: (num_hops,), the step within the round, never falling; a round has `num_turns` steps.
     reduces: (num_rounds,), whether the receivers of the round add.
@@ -174,7 +174,7 @@ class Relay:
             chunk = chunk[self.after]
 
     def table(self, hops: Ints | None = None) -> TransferTable:
-        """Return all transfers; with `hops`, in rising order, only the transfers on these hops."""
+        """Return all transfers, or only those on `hops`, in rising order."""
         hops = np.arange(len(self.src)) if hops is None else hops
         shape, places = (len(self.reduces), len(hops)), hops
         columns = {name: np.empty(shape, np.int32) for name in ("step", "src", "dst", "chunk", "channel")}
@@ -194,11 +194,11 @@ class Relay:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Copies:
-    """The same steps executed by several disjoint groups of ranks, each group with its own chunks and channels.
+    """The same steps executed by disjoint groups of ranks, each with its own chunks and channels.
 
-    steps: the first copy of each part alone; channel c of the i-th of k parts is channel `k * c + i`.
+    steps: the first copy of each part; channel c of the i-th of k parts is channel `k * c + i`.
     numbers: for each part, the numbers of its copies among all copies, (num_copies,); they also number the channels.
-    ranks: for each part, (num_copies, num_ranks), the rank of a copy in the place of each rank of `steps`.
+    ranks: for each part, (num_copies, num_ranks), the rank in the place of each rank of `steps`.
     """
 
     steps: Steps
@@ -222,10 +222,9 @@ class Copies:
 class Steps(Sequence[Step]):
     """The steps of a schedule. The table of transfers is made on first access.
 
-    num_steps, num_transfers: of the table that `make` returns.
     relay: the rule from which the transfers follow, if they form rings.
-    copies: the parts that several groups of ranks execute side by side, if known.
-    moved: of permuted steps, the original steps and the rank in the place of each original rank.
+    copies: the parts that several groups of ranks execute, if known.
+    moved: of permuted steps, the original steps, and the new rank of each original rank.
     """
 
     def __init__(
@@ -263,7 +262,7 @@ class Steps(Sequence[Step]):
         return table
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the attributes for pickle. Pickle cannot store the function `make`, so the table is made first."""
+        """Return the attributes for pickle, which cannot store the function `make`: the table is made first."""
         return vars(self) if self.relay else vars(self) | {"table": self.table, "_make": None}
 
     def table_of(self, rank: int) -> TransferTable:

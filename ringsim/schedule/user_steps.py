@@ -38,7 +38,7 @@ def whole_numbers(name: str, values: object) -> npt.NDArray[np.int64]:
 
 
 def listed_steps(num_ranks: int, num_chunks: int, steps: Iterable[ArrayColumns]) -> Steps:
-    """Return steps from the columns of each step, which are broadcast against one another and read row by row.
+    """Return steps from the columns of each step, which are broadcast to one shape and read row by row.
 
     Raises ScheduleError for a rank, chunk or channel out of range, and ValueError if there is no memory for a step.
     """
@@ -47,10 +47,6 @@ def listed_steps(num_ranks: int, num_chunks: int, steps: Iterable[ArrayColumns])
 
 
 def _in_range(step: int, columns: ArrayColumns, num_ranks: int, num_chunks: int) -> list[npt.NDArray[Any]]:
-    """Return the columns row by row, as 64-bit numbers.
-
-    Raises ScheduleError for the first transfer that is out of range or goes from a rank to itself.
-    """
     same_length = np.broadcast_arrays(*columns)
     if (num_transfers := same_length[0].size) > LARGE_STEP:
         require_memory(f"a step of {num_transfers:,} transfers", num_transfers * BYTES_LISTED)
@@ -108,7 +104,7 @@ def _transfer(step: int, row: Any) -> Transfer:
 
 
 def columns_by_step(steps: Any) -> Iterator[ArrayColumns]:
-    """Return the columns of each step as arrays of matching shapes; the last column may be left out.
+    """Return the columns of each step as arrays that broadcast; the last column may be left out.
 
     Raises ScheduleError for a wrong number of columns, and ValueError for anything else.
     """
@@ -142,7 +138,6 @@ def _column(step: int, name: str, values: object) -> npt.NDArray[np.integer | np
 
 
 def _as_whole(values: object) -> npt.NDArray[np.integer | np.bool_] | None:
-    """Return an array; None unless all values are whole numbers of at most 64 bits."""
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, OverflowError):  # such as lists of different lengths

@@ -1,10 +1,9 @@
 """`verify`: prove that a schedule keeps its collective's contract, by counting contributions.
 
-The proof runs the steps one after the other and counts, for each rank and chunk, how often each rank's original data is
-in it. By the rule of execution every execution has this result.
+The proof runs the steps one after the other and counts how often each rank's original data is in each rank's chunk. By
+the rule of execution every execution has this result.
 
-Memory: two arrays of ranks x chunks x ranks 32-bit integers; refused if one array is above `PROOF_BYTES`, or both are
-larger than the free memory.
+Memory: two arrays of ranks x chunks x ranks 32-bit integers, of which one may have `PROOF_BYTES`.
 """
 
 from collections.abc import Callable
@@ -29,7 +28,7 @@ class Proof(NamedTuple):
     """The result of `verify`.
 
     num_redundant: the number of transfers that copy data that the receiver already holds.
-    first_redundant: the step of the first redundant transfer, and the transfer.
+    first_redundant: the first of them, and its step.
     """
 
     num_steps: int
@@ -101,7 +100,6 @@ def _check_partition(schedule: Schedule) -> None:
 
 
 def _bounds(schedule: Schedule, num_elements: int) -> Ints:
-    """Return the bounds. Raises ScheduleError if a user's function fails."""
     place = f"{schedule}: partition: for {num_elements} elements in {plural(schedule.num_chunks, 'chunk')}"
     try:
         bounds = schedule.bounds(num_elements)
@@ -114,7 +112,7 @@ def _bounds(schedule: Schedule, num_elements: int) -> Ints:
 
 
 class _Counts:
-    """A state for `run` that counts contributions, shape (rank, chunk, contributor)."""
+    """A state for `run` that counts contributions, (rank, chunk, contributor)."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -125,7 +123,6 @@ class _Counts:
         self.first_redundant: tuple[int, Transfer] | None = None
 
     def read(self, step: int, transfer: Transfer) -> Counts:
-        """Return the counts that are sent. Raises ScheduleError for a chunk that is out of range or not held."""
         self._check_range(step, transfer)
         src, dst, chunk, *_ = transfer
         counts: Counts = self._counts[src, chunk].copy()
@@ -191,10 +188,7 @@ WIDTH = 80  # columns of a terminal
 
 
 def draw_grid(schedule: Schedule, marked_step: int, marked_rank: int | None) -> str:
-    """Return the steps x ranks around one cell, marked with `>`; as many ranks as fit into 80 columns.
-
-    `c3+r1` in a rank's column: chunk 3 arrives from rank 1 and is added; `c3=r1`: it overwrites.
-    """
+    """Return the steps x ranks around one cell, marked with `>`; as many ranks as fit into 80 columns."""
     steps = _window(marked_step, schedule.num_steps, MAX_STEPS)
     cells = {index: received_chunks(schedule.steps[index]) for index in steps}
     for reach in range(MAX_RANKS, -1, -1):

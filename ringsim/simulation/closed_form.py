@@ -1,16 +1,13 @@
 """`closed_form_s`: the time of an algorithm as a formula, as a check of the simulator.
 
-The formulas give the time by the rule of execution (see `schedule`) on a `Network`: a rank sends on several channels at
-once, which share its port, and applies messages of several connections at once; steps are no barrier. If a round is one
-message to one rank, this is the textbook's formula, with alpha = latency + both overheads, beta = 1/bandwidth and gamma
-= 1/reduce rate; otherwise the docstring names the difference.
+The formulas follow from the rule of execution (see `schedule`): messages on several channels of a rank share its port,
+and a rank applies messages of several connections at once. If a round is one message to one rank, the formula is the
+textbook's, with alpha = latency + both overheads, beta = 1/bandwidth and gamma = 1/reduce rate; otherwise its docstring
+names the difference.
 
-There is no formula if messages meet at a port at times that depend on latency and overheads: for double trees, two
-levels, and most exchanges and trees if n is not a power of two. Some algorithms have other formulas in order, or only
-there.
-
-Without a formula, executed in order and without latency, these take a multiple of S beta. Simulations of 2 to 64 ranks
-differ by less than 0.01 % (`test_closed_form.py` repeats a few):
+There is no formula if messages meet at a port at times that depend on latency and overheads. In order there are others.
+Without a formula, in order and without latency, these take a multiple of S beta, within 0.01 % of simulations of 2 to
+64 ranks:
 
     reduce binomial_tree                            ceil(log2 n)
     all_reduce binomial_tree                        2 ceil(log2 n)
@@ -33,7 +30,7 @@ from ringsim.simulation.simulate import RULE, Runtime
 
 
 class _Hop(NamedTuple):
-    """The costs of one chunk from rank to rank, in seconds; `apply_s` is the receiver's time after arrival."""
+    """The seconds of one chunk from rank to rank; `apply_s` is the receiver's time after arrival."""
 
     overhead_s: float
     bytes_s: float
@@ -45,7 +42,6 @@ class _Hop(NamedTuple):
         return self.overhead_s + self.bytes_s
 
     def together_s(self, num_messages: int) -> float:
-        """Return the time of messages that leave, or reach, one rank at once on several channels."""
         return self.overhead_s + self.bytes_s * num_messages
 
     @property
@@ -74,9 +70,9 @@ def _is_applied_at_once(_: int, hop: _Hop) -> bool:
 
 
 class _Formula(NamedTuple):
-    """The time in which chunks are added, and the time in which they are then copied; None: they are not.
+    """The times of adding chunks and of copying them afterwards; None if the algorithm does not.
 
-    chunks_per_rank: 0 if the data is not cut. holds: whether there is a formula. ending: a last term of the copying.
+    chunks_per_rank: 0 if the data is not cut. holds: whether there is a formula. ending: the last term of the copying.
     """
 
     chunks_per_rank: int
@@ -102,10 +98,10 @@ def closed_form_s(
     *,
     runtime: Runtime = RULE,
 ) -> float | None:
-    """Return the seconds of an algorithm, as `algorithm` makes it, on a uniform network; None if there is no formula.
+    """Return the seconds of a built-in algorithm on a uniform network; None if there is no formula.
 
-    Exact if the number of chunks divides the size. Otherwise the time lies between the times of the nearest sizes that
-    it divides, unless chunks of unequal sizes meet at a port.
+    Exact if the number of chunks divides the size. Otherwise the time lies between those of the nearest such sizes,
+    unless chunks of unequal sizes meet at a port.
 
         >>> from ringsim import Collective, Network, closed_form_s
         >>> network = Network.uniform(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
@@ -127,10 +123,9 @@ def closed_form_s(
 
 
 def closed_form_of(schedule: Schedule, network: Network, size_bytes: float, *, runtime: Runtime = RULE) -> float | None:
-    """Return `closed_form_s` of the schedule's algorithm; None if the schedule differs from the one of `build`.
+    """Return `closed_form_s` of the schedule's algorithm; None if the schedule differs from that of `build`.
 
-    Also None if the pairs of ranks of the network are not all alike. Schedules are compared, since users may name any
-    schedule `ring`.
+    The schedules are compared, since users may name any schedule `ring`. Also None if the network is not uniform.
     """
     key = schedule.collective, schedule.algorithm
     if network.message_costs is None or key not in _IN_ORDER:
@@ -144,7 +139,7 @@ def closed_form_of(schedule: Schedule, network: Network, size_bytes: float, *, r
 def _rounds(num_ranks: int, hop: _Hop) -> float:
     """(n-1)(alpha + c beta [+ c gamma]), with chunks of c = S/n bytes in half a ring, c = S along a chain.
 
-    Thakur, Rabenseifner and Gropp 2005, section 4; Patarasuk and Yuan 2009. Any n.
+    Thakur et al. 2005, section 4; Patarasuk and Yuan 2009. Any n.
     """
     return (num_ranks - 1) * hop.whole_s
 
@@ -152,8 +147,7 @@ def _rounds(num_ranks: int, hop: _Hop) -> float:
 def _wave(num_ranks: int, hop: _Hop) -> float:
     """Time of a linear pipeline: n - 1 hops for the first chunk, and a gap for each of the k - 1 following chunks.
 
-    k = 4n, c = S/k; any n. Sanders, Speck and Traeff 2009 use it for comparison. Here only the slower end of a hop
-    delays the next chunk.
+    k = 4n, c = S/k; any n. As in Sanders et al. 2009, but only the slower end of a hop delays the next chunk.
     """
     return (num_ranks - 1) * hop.whole_s + (4 * num_ranks - 1) * hop.gap_s
 
@@ -161,7 +155,7 @@ def _wave(num_ranks: int, hop: _Hop) -> float:
 def _two_pieces(num_ranks: int, hop: _Hop) -> float:
     """Time of half a ring with each chunk in two segments, both of a round before the next; c = S/(2n). Any n.
 
-    A segment is forwarded when it is applied and the previous train has passed: a round takes a hop or, if longer, the
+    A segment is forwarded once it is applied and the previous train has passed: a round takes a hop or, if longer, the
     gaps of a train.
     """
     return hop.whole_s + hop.gap_s + (num_ranks - 2) * max(hop.whole_s, 2 * hop.gap_s)
@@ -195,8 +189,8 @@ def _two_rings(num_ranks: int, hop: _Hop) -> float:
 def _exchange(num_ranks: int, hop: _Hop) -> float:
     """Time of recursive halving or doubling: log2(n) rounds of 1, 2, 4, ... n/2 chunks, c = S/n; n a power of two.
 
-    log2(n) alpha + (n-1) c beta [+ (n-1) c gamma] if each round were one message (Thakur, Rabenseifner and Gropp 2005,
-    sections 4.1 and 4.2). Here a round is a train of chunks, with an overhead for each.
+    log2(n) alpha + (n-1) c beta [+ (n-1) c gamma] if each round were one message (Thakur et al. 2005, sections 4.1 and
+    4.2). Here a round is a train of chunks.
     """
     rounds = num_ranks.bit_length() - 1
     return rounds * hop.whole_s + (num_ranks - 1 - rounds) * hop.gap_s
@@ -205,16 +199,16 @@ def _exchange(num_ranks: int, hop: _Hop) -> float:
 def _whole_rounds(num_ranks: int, hop: _Hop) -> float:
     """log2(n)(alpha + S beta + S gamma), n a power of two: recursive doubling, and up a binomial tree.
 
-    Thakur, Rabenseifner and Gropp 2005, section 4.5; Chan et al. 2007.
+    Thakur et al. 2005, section 4.5; Chan et al. 2007.
     """
     return (num_ranks.bit_length() - 1) * hop.whole_s
 
 
 def _tree_down(num_ranks: int, hop: _Hop) -> float:
-    """Time of ceil(log2(n)) hops, c = S, if n is a power of two (Thakur, Rabenseifner and Gropp 2005, 4.4).
+    """Time of ceil(log2(n)) hops, c = S, if n is a power of two (Thakur et al. 2005, section 4.4).
 
-    Any n: the root sends to the rank at half that power of two, whose tree has the ranks from there on, and continues
-    in the full tree of the ranks below. The longer of the two counts.
+    Any n: the root sends to the rank at half that power of two, the root of the ranks from there on, and continues in
+    the full tree below. The longer of the two counts.
     """
     if num_ranks == 1:
         return 0.0

@@ -1,7 +1,6 @@
 """The event engine: a schedule in virtual time on a topology whose ranks share resources.
 
-A transfer goes through these states. `Dependencies` names its waits; a time is known once all times before it are
-known.
+A transfer goes through these states, whose waits `Dependencies` names:
 
     waiting to start      its chunk is being written on the sender (rule 1), or the channel is busy (rule 2)
       | start_s           `_start`: the channel is taken
@@ -18,9 +17,8 @@ known.
       | applied_s         `_be_applied`: the next ones may start or be applied
 
 Only bytes that share a resource and work on scarce cores depend on other work. Such work begins in a slot of `Slots`,
-and `Activities` says which work ends next (`_end`). All other times are a maximum and a sum, known at once. Rows of one
-moment are handled in arrays: `_later` records rows and their next action, `_settle` runs the actions, and `_run_clock`
-advances to the next end of work. The last rows (`_first_of_tail`) need no clock.
+and `Activities` says which work ends next (`_end`). All other times are a maximum and a sum, known at once. The last
+rows (`_first_of_tail`) need no clock.
 """
 
 from collections.abc import Callable
@@ -45,7 +43,7 @@ def run_events(
     on_progress: OnProgress = ignore_progress,
     copies: CopyCounts | None = None,
 ) -> Timeline:
-    """Return all transfers of a schedule with their times; infinite for transfers that a failure prevents.
+    """Return the times of all transfers; infinite for transfers that a failure prevents.
 
     chunk_bytes: (num_chunks,). copies: see `TransferCosts`.
     """
@@ -55,10 +53,7 @@ def run_events(
 
 
 class EventRun:
-    """The state of every transfer. Rows are counted as in `Dependencies`; row -1 is before all rows, at time 0.
-
-    num_timers: see `Slots`.
-    """
+    """The state of every transfer. Row -1 is before all rows, at time 0. num_timers: see `Slots`."""
 
     def __init__(
         self, rows: Dependencies, topology: Topology, costs: TransferCosts, sent_on: RowConnections, num_timers: int = 0
@@ -208,8 +203,8 @@ class EventRun:
 class Slots:
     """The slots of work on shared resources.
 
-    Every connection has a slot for its bytes and, if cores are scarce, one for its overheads and one for applying. The
-    last `num_timers` slots only wait for a moment.
+    Every connection has one for its bytes and, if cores are scarce, for its overheads and for applying. The last
+    `num_timers` only wait for a moment.
     """
 
     def __init__(self, connections: Connections, topology: Topology, num_timers: int = 0) -> None:
@@ -244,8 +239,8 @@ class Slots:
     ) -> Bools:
         """Begin work on shared cores, and return which rows have no such work, (num_rows,).
 
-        is_applying: whether the work is the receivers' applying or the senders' overheads.
-        connection, row, from_s, work_s: (num_rows,); the start, and the seconds of one core.
+        is_applying: whether the receivers apply; otherwise the senders' overheads. All arrays are (num_rows,); work_s:
+        of one core.
         """
         end = self._num_connections * is_applying + connection
         rank = self._ends[end]
@@ -267,6 +262,5 @@ class Slots:
         return rows
 
     def ended(self, slot: Ints) -> tuple[Ints, Bools, Bools, Bools]:
-        """Return the rows in these slots, and whether each was sent, did an overhead, or was applied."""
         kind = slot // max(self._num_connections, 1)
         return self._row[slot], kind == 0, kind == 1, kind >= 2

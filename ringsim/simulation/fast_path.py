@@ -1,12 +1,10 @@
 """The fast path: the time of a schedule whose transfers follow from a rule, without listing all of them.
 
-`fast_path` chooses: the rounds of a ring that shares nothing, or the steps of another schedule that shares nothing,
-both here, or a few transfers that represent all (see `representatives`). All others go through the event engine.
+`fast_path` chooses: the rounds of a ring or the steps of another schedule that share nothing, both here, or a few
+transfers that represent all (see `representatives`).
 
-If nothing is shared, every time is a maximum of earlier times plus a cost, so that a round is a few NumPy operations.
-Each rank has one connection out and one in; execution in order therefore has the same times. Only the times of the last
-round are kept: a ring of 65,536 ranks needs little memory. For speed, a cost that is equal for all transfers is one
-number, and an index of neighbours in order is a slice.
+If nothing is shared, every time is a maximum of earlier times plus a cost: a round is a few NumPy operations, and only
+its own times are kept. Each rank has one connection out and one in; execution in order therefore has the same times.
 """
 
 from collections.abc import Iterator
@@ -55,7 +53,7 @@ def may_be_alike(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> b
 def private_rounds(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> "PrivateRounds | None":
     """Return the rounds of a relay, or the steps of a short table, that share nothing; None for other schedules.
 
-    Every rank has one connection out and one in, and sends once in a step.
+    Every rank sends once in a step.
     """
     relay = schedule.steps.relay
     if relay is None and schedule.num_transfers > LOOKED_AT_TRANSFERS:
@@ -72,7 +70,7 @@ def private_rounds(schedule: Schedule, topology: Topology, chunk_bytes: Ints) ->
 
 
 class RoundTimes(NamedTuple):
-    """The times of the transfers of one turn or step, each of shape (num_hops,), as in `Timeline`."""
+    """The times of the transfers of one turn or step, as in `Timeline`; (num_hops,) each."""
 
     start_s: Seconds
     sent_s: Seconds
@@ -83,7 +81,7 @@ class RoundTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrivateRounds:
-    """A relay in virtual time whose hops share nothing, or a table whose transfers share nothing, if there is none."""
+    """A relay in virtual time or, without one, the steps of a table; the transfers share nothing."""
 
     schedule: Schedule
     relay: Relay | None
@@ -157,8 +155,7 @@ class PrivateRounds:
 class _Turn:
     """The hops of one turn of all rounds, and their costs.
 
-    by_chunk: if all hops are alike, the seconds of sending and of adding each chunk; one number if the chunk does not
-    matter.
+    _by_chunk: if all hops are alike, the seconds of sending and of adding each chunk, or any chunk.
     """
 
     def __init__(self, relay: Relay, turn: int, topology: Topology, chunk_bytes: Ints) -> None:
@@ -182,7 +179,7 @@ class _Turn:
         return isinstance(self._bytes, float)
 
     def costs(self, step: int, chunk: Ints, reduces: bool) -> tuple[Cost, Cost, Cost]:
-        """Return the seconds of sending, of the path, and of applying. chunk: on all hops, in this round."""
+        """Return the seconds of sending, of the path, and of applying. chunk: of every hop."""
         own = chunk[self.hops]
         if self._topology.jitter is None and self._by_chunk is not None:
             send_s, add_s = self._by_chunk
@@ -204,7 +201,6 @@ def _of_chunk(values: Floats | float, chunk: Ints) -> Floats | float:
 
 
 def _one_if_same(values: Floats) -> Floats | float:
-    """Return one number if all values are equal, since NumPy is faster with it."""
     return float(values[0]) if len(values) and (values == values[0]).all() else values
 
 

@@ -1,11 +1,11 @@
 """Work that shares resources: the rate of each piece, and its end.
 
-Rates are max-min fair, as in SimGrid: no rate can be raised without lowering one that is no higher. They follow from
-the *level* of each resource: the rate of users that no other resource limits; infinite if the resource is not used up.
-A piece of work has the lowest level of its resources as its rate, or its own limit.
+Rates are max-min fair: no rate can be raised without lowering one that is no higher. They follow from the *level* of
+each resource: the rate of users that no other resource limits; infinite if it is not used up. Work has the lowest level
+of its resources as its rate, or its own limit.
 
-When a few pieces begin or end, `Levels` corrects the levels of the affected resources only (Charny, Clark and Jain
-1995). When many do, all levels are computed anew in arrays. The two differ by rounding only.
+When a few pieces begin or end, `Levels` corrects the affected levels (Charny et al. 1995); when many do, it computes
+all in arrays. The two differ by rounding only.
 """
 
 import math
@@ -29,15 +29,12 @@ NEGLIGIBLE = 1e-9  # of a bucket, or of the rate at which it fills
 
 
 def fair_rates(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> Floats:
-    """Return the max-min fair rates of these activities, (num_activities,).
+    """Return the max-min fair rates of these activities, (num_activities,). Raises ValueError for NaN.
 
-    resource: (width, num_activities), the resources of each activity, without repetition; unused places have the number
-    of a resource without limit.
+    resource: (width, num_activities), those of each activity, without repetition, filled up with one without limit.
     use: (width, num_activities), capacity of that resource used per unit of rate.
     most: (num_activities,), finite, the rate of each if nothing were shared.
     capacity: (num_resources,); infinite: without limit.
-
-    Raises ValueError for NaN.
     """
     return _rates_at(fair_levels(resource, use, most, capacity), resource, most)
 
@@ -106,7 +103,7 @@ class Levels:
         return _sum_by(self._resource, self._use * np.where(self._active, rate, 0.0), len(self._capacity))
 
     def update(self, left: Ints, joined: Ints) -> tuple[Ints, Floats]:
-        """End the work in the slots `left`, and begin the work in the slots `joined`.
+        """End the work in the slots `left`, and begin that in `joined`.
 
         Returns the slots that joined or whose rates may have changed, and their rates.
         """
@@ -139,7 +136,6 @@ class Levels:
         return self._spread(deque(dict.fromkeys((*self._changed, *waiting))))
 
     def _spread(self, waiting: deque[int]) -> set[int] | None:
-        """Correct the levels of waiting resources, and add the resources that share a user with a changed one."""
         touched, queued = set(), set(waiting)
         most_visits = FEW_CHANGES + np.count_nonzero(self._active) // 2  # then arrays are faster
         while waiting:
@@ -206,8 +202,8 @@ class Levels:
 class Buckets:
     """The token buckets of resources; (num_buckets,) each.
 
-    A bucket fills at its resource's capacity, and data through the resource empties it. The resource has PEAK_RATIO
-    times its capacity until its bucket is empty.
+    A bucket fills at its resource's capacity, and data through the resource empties it. Until it is empty, the resource
+    has PEAK_RATIO times its capacity.
     """
 
     def __init__(self, resources: Resources) -> None:
@@ -225,7 +221,7 @@ class Buckets:
         self._grows = np.where(np.abs(grows) > NEGLIGIBLE * self._fills, grows, 0.0)
 
     def empty_after_s(self) -> Floats:
-        """Return the seconds until each is empty; infinite if it is already, or never will be."""
+        """Return the seconds until each is empty; infinite if it already is, or never will be."""
         empties = (self._grows < 0) & self._is_open
         after_s: Floats = np.divide(self._saved, -self._grows, out=np.full(len(empties), np.inf), where=empties)
         return after_s
@@ -242,12 +238,9 @@ class Buckets:
 
 
 class Activities:
-    """A fixed number of slots, each with one activity at a time.
+    """A fixed number of slots, each with one activity at a time; for the arguments see `fair_rates`.
 
-    resource, use: (width, num_slots), and `most`: (num_slots,), of the work in each slot: see `fair_rates`.
-
-    While no other activity begins or ends, the end is computed from the beginning in one operation. Therefore work that
-    shares nothing takes exactly `amount / most`.
+    Work that shares nothing takes exactly `amount / most`, as its end is computed from its beginning in one operation.
     """
 
     def __init__(self, resource: Ints, use: Floats, most: Floats, resources: Resources) -> None:
@@ -271,7 +264,7 @@ class Activities:
     def begin(self, slot: Ints, at_s: Floats, lead_s: Floats | float, amount: Floats) -> None:
         """Begin work of `amount` in each of these free slots, after a lead that uses no shared resource.
 
-        Raises ValueError for a negative or NaN time or amount, with which the clock would stand still.
+        Raises ValueError for a negative or NaN time or amount.
         """
         good = (at_s >= 0) & (lead_s >= 0) & (amount >= 0)
         if not good.all():
@@ -288,7 +281,7 @@ class Activities:
         self._rate[slot] = 0.0
 
     def next_ended(self) -> tuple[Ints, Floats]:
-        """Return the slots in which work ends next, at the same moment, and that moment; none if no work will ever end.
+        """Return the slots in which work ends next, and that moment; no slots if none ever will.
 
         The caller begins all work of that moment before the next call.
         """

@@ -1,13 +1,10 @@
 """A few connections that represent all, if the rule of a schedule is known: most transfers are never listed.
 
-Connections of one class are busy at the same times, and one is simulated for all. Classes come from colour refinement,
-as in graph theory: two connections keep the same colour while they cost the same and share resources of one colour with
-connections of the same colours. The result is an equitable partition. Colours are 64-bit hashes.
-
-- In a `Relay`, such as NCCL's rings, all rounds are alike. Therefore the connections before and after a class must also
-  each be of one class. Of rings over hosts of m ranks m connections remain: one host represents all.
-- In `Copies`, such as NCCL's trees on each rail, one copy of each part represents all if the copies of every connection
-  are of one class.
+Connections of one class are busy at the same times, and one is simulated for all. Classes come from colour refinement:
+two connections keep the same colour, a 64-bit hash, while they cost the same and share resources of one colour with
+connections of the same colours: an equitable partition. In a `Relay`, such as NCCL's rings, the connections before and
+after a class must also each be of one class: of rings over hosts of m ranks m connections remain. In `Copies`, such as
+NCCL's trees on each rail, one copy of each part represents all if the copies of every connection are of one class.
 
 The connection that represents a class uses as much of a resource as the whole class, which keeps the fair rates.
 """
@@ -37,7 +34,7 @@ _FACTORS = np.random.default_rng(0).integers(2**63, 2**64, size=16, dtype=np.uin
 class Representatives:
     """The transfers that represent a schedule whose chunks all have `chunk_bytes` bytes.
 
-    num_listed: their number. listed: lists them, with the number of the connection of each, (num_listed,).
+    listed: returns these `num_listed` transfers, and the number of the connection of each, (num_listed,).
     """
 
     schedule: Schedule
@@ -58,7 +55,7 @@ class Representatives:
 
 
 def may_have_representatives(schedule: Schedule) -> bool:
-    """Return whether to look for them: the rule of the transfers is known, and not too large."""
+    """Return whether the rule of the transfers is known, and not too large."""
     copies = schedule.steps.copies
     return schedule.steps.relay is not None or (copies is not None and copies.steps.num_transfers <= MAX_COPY_ROWS)
 
@@ -97,7 +94,7 @@ def _of_relay(relay: Relay, topology: Topology) -> _Few | None:
 
 
 def _rounds(relay: Relay) -> Dependencies:
-    """Return the transfers of all rounds with their waits; `after` may name one hop twice."""
+    """Return the transfers of all rounds with their waits; `after` may name a hop twice."""
     table, width = relay.table(), len(relay.src)
     row = np.arange(len(table), dtype=np.int32).reshape(-1, width)
     none = np.full(len(table), NO_ROW, dtype=np.int32)
@@ -163,7 +160,7 @@ class _Colouring:
     def classes(self, max_classes: int, *neighbours: Ints) -> tuple[_Partition, _Partition] | None:
         """Return the classes of connections and of resources; None for more than `max_classes` of connections.
 
-        neighbours: (num_connections,) each; the neighbours of one class must have the same colours.
+        neighbours: (num_connections,) each; those of one class must have one colour.
         """
         known = (0, 0)
         while (counts := (self._num_colours(), len(np.unique(self._of_resource)))) != known:
@@ -192,7 +189,6 @@ class _Colouring:
 
 
 def _static(connections: Connections, topology: Topology) -> Colours:
-    """Return the initial colours of connections: latency, rate, and the costs of their ends."""
     processors, src, dst = topology.processors, connections.src, connections.dst
     columns: list[Floats] = [
         connections.latency_s,
@@ -213,14 +209,13 @@ def _bits(numbers: Floats) -> Colours:
 
 
 def _mixed(colours: Colours) -> Colours:
-    """Return a hash of each number: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    """Return a hash of each number: the finaliser of SplitMix64 (Steele et al. 2014)."""
     colours = (colours ^ (colours >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     colours = (colours ^ (colours >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return colours ^ (colours >> np.uint64(31))
 
 
 def _connections_of(connections: Connections, classes: _Partition, of_resources: _Partition) -> Connections:
-    """Return the first connection of each class, with the resource use of the whole class."""
     first, num_classes = classes.first, len(classes.first)
     column, user = np.nonzero(connections.use > 0)
     resource, use = connections.resource[column, user], connections.use[column, user]

@@ -34,7 +34,7 @@ class Connections:
 
 
 class Ends(NamedTuple):
-    """The ends of connections, (num_connections,): ranks, a number for the sender and channel, the channel."""
+    """The ends of connections, (num_connections,). sender: a number for the sending rank and channel."""
 
     src: Ints
     dst: Ints
@@ -54,14 +54,14 @@ class Ends(NamedTuple):
 
 
 class RowConnections(NamedTuple):
-    """The number of each row's connection, (num_rows,), and all connections."""
+    """All connections, and the number of each row's connection, (num_rows,)."""
 
     number: Rows
     connections: Connections
 
 
 def connect(rows: Dependencies, topology: Topology, num_workers: int = 1) -> RowConnections:
-    """Return the connections of a schedule's rows, once for each worker; rows use the first worker's connections."""
+    """Return the connections of these rows, once for each worker; rows use the first worker's."""
     keys = connection_keys(rows.src, rows.dst, rows.channel, topology.num_ranks)
     known, number = np.unique(keys, return_inverse=True)
     ends = Ends.of(known, topology.num_ranks).of_workers(num_workers)
@@ -89,7 +89,6 @@ def connections_of(ends: Ends, topology: Topology) -> Connections:
 
 
 def _with_links_of_pairs(ends: Ends, topology: Topology) -> tuple[Paths, Resources]:
-    """Add a resource for each pair of ranks whose several channels share a rate limit."""
     paths, resources = topology.connection_paths(ends.src, ends.dst, ends.channel), topology.resources
     pair, number, count = np.unique(ends.src * topology.num_ranks + ends.dst, return_inverse=True, return_counts=True)
     several = (count[number] > 1) & np.isfinite(paths.bytes_per_s)
@@ -113,7 +112,6 @@ def _with_links_of_pairs(ends: Ends, topology: Topology) -> tuple[Paths, Resourc
 
 
 def _is_shared(ends: Ends, paths: Paths, resources: Resources, cores: Ints) -> Bools:
-    """Return whether several channels or ranks use each resource, or it fails or has a token bucket."""
     named = paths.resource != NONE
     sender = np.broadcast_to(ends.sender[:, None], named.shape)[named]
     num_senders = int(sender.max(initial=0)) + 1
@@ -126,9 +124,7 @@ def _is_shared(ends: Ends, paths: Paths, resources: Resources, cores: Ints) -> B
 def has_contention(schedule: Schedule, topology: Topology) -> bool:
     """Return whether two messages of a schedule can contend on a topology.
 
-    They cannot if every resource serves at most one channel of one rank, whose messages leave one after the other. A
-    ring in which every rank has its own port shares nothing. Two channels between the same two ranks share the limits
-    of a message.
+    They cannot if every resource serves at most one channel of one rank.
     """
     return have_contention(used_connections(schedule), topology)
 
@@ -146,7 +142,6 @@ def used_connections(schedule: Schedule) -> Ends:
 
 
 def _connection_keys(steps: Steps, num_ranks: int) -> Ints:
-    """Return the keys of all connections, without listing the transfers of a relay or of copies."""
     if steps.copies and not steps.relay:
         first = connection_ends(np.unique(_connection_keys(steps.copies.steps, num_ranks)), num_ranks)
         return connection_keys(*steps.copies.of_connections(*first)[:3], num_ranks)
@@ -157,8 +152,8 @@ def _connection_keys(steps: Steps, num_ranks: int) -> Ints:
 def with_in_network_reduction(schedules: Sequence[Schedule], topology: Topology) -> Topology:
     """Return the topology with the connections whose messages its switches add or copy.
 
-    A switch adds the messages of a step that a rank adds to one chunk, and copies a chunk that a rank sends to several
-    ranks, if all their ranks are connected to it. This must be true of all messages of a connection.
+    A switch adds the messages of a step that a rank adds to one chunk, and copies a chunk that a rank sends to several,
+    if all these ranks are connected to it, and this holds for all messages of a connection.
     """
     if topology.switch_of_rank is None:
         return topology
@@ -182,7 +177,7 @@ def with_in_network_reduction(schedules: Sequence[Schedule], topology: Topology)
 def _merged(schedule: Schedule, switch: Ints) -> tuple[Ints, Ints]:
     """Return connections, and the number of messages on each that are added together or, as a negative number, copied.
 
-    0: none, as in a relay, in which no rank sends or receives a chunk twice at a time.
+    It is 0 in a relay, in which no rank sends or receives a chunk twice at a time.
     """
     if schedule.steps.relay:
         key = _connection_keys(schedule.steps, schedule.num_ranks)

@@ -1,7 +1,7 @@
 """`simulate`: the times of every transfer of a schedule on a network; `predict_time`: the end of the last one.
 
-`events` simulates any schedule; `fast_path` gives the same times without listing all transfers where it can. A tensor
-too large for shared memory goes in portions.
+`fast_path` gives the times of `events` without listing all transfers. A tensor too large for shared memory goes in
+portions.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is ma
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The way in which ranks wait, and the transport of their messages.
+    """How ranks wait, and the transport of their messages.
 
     in_order: whether a rank waits for one thing at a time, as on Gloo (see `dependencies`).
     num_workers: the number of collectives on which a rank works at once.
@@ -34,8 +34,7 @@ class Runtime:
     is_lent: whether tensors lie in memory that the ranks of a host share, as those of `collectives.empty`.
 
         >>> from ringsim import Runtime, load_network, predict_time, ring_all_reduce
-        >>> in_order = Runtime(in_order=True)
-        >>> round(predict_time(ring_all_reduce(4), load_network("gbe"), 2**20, runtime=in_order), 6)
+        >>> round(predict_time(ring_all_reduce(4), load_network("gbe"), 2**20, runtime=Runtime(in_order=True)), 6)
         0.012709
     """
 
@@ -47,11 +46,10 @@ class Runtime:
     is_lent: bool = False
 
     def shared_memory(self, network: Network) -> SharedMemory | None:
-        """Return the costs of shared memory; None if messages go over the links of the network."""
         return network.shared_memory if self.shares_memory else None
 
     def topology(self, network: Network, num_ranks: int) -> Topology:
-        """Return the topology of the messages, through shared memory if all ranks publish as much as they can."""
+        """Return the topology of the messages; of shared memory if all ranks publish as much as they can."""
         if self.shared_memory(network) is None:
             return network.topology(num_ranks)
         return network.memory_topology(num_ranks, touched_bytes=self.touched_bytes)
@@ -70,14 +68,13 @@ def simulate(
     runtime: Runtime = RULE,
     on_progress: OnProgress = ignore_progress,
 ) -> Timeline:
-    """Simulate a schedule: return every transfer with its times, all ranks starting at 0.
+    """Return every transfer of a schedule with its simulated times, all ranks starting at 0.
 
-    size_bytes: of the whole tensor (for reduce_scatter the input, for all_gather the output), which
-    `schedule.partition` cuts into chunks of whole elements.
+    size_bytes: of the whole tensor (for reduce_scatter the input, for all_gather the output).
     on_progress: called with the number of transfers simulated since its last call.
 
-    Raises ValueError for a size that is negative or not a multiple of `element_bytes`, for more transfers than there is
-    memory for, and for a tensor that goes through shared memory in several portions.
+    Raises ValueError for a size that is negative or not a multiple of `element_bytes`, for too little memory, and for a
+    tensor that goes through shared memory in several portions.
 
         >>> from ringsim import load_network, ring_all_reduce, simulate
         >>> timeline = simulate(ring_all_reduce(4), load_network("gbe"), 2**20)
@@ -186,8 +183,8 @@ def _portions(
 ) -> tuple[int, Callable[[OnProgress], Timeline]]:
     """Return the least number of portions that fit into a slot of shared memory, and the run of the largest.
 
-    Portions go one after the other, and each takes an equal part of every chunk. chunk_bytes: (num_chunks,), of the
-    whole tensor.
+    Portions go one after the other, each with an equal part of every chunk. chunk_bytes: (num_chunks,), of the whole
+    tensor.
     """
     costs = network.shared_memory
     assert costs is not None

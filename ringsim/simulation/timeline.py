@@ -19,15 +19,15 @@ OnProgress = Callable[[int], object]
 
 
 def ignore_progress(_: int) -> None:
-    """Do nothing; the default of `on_progress`."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """One run of a schedule, simulated or measured; a column per field, each of shape (num_transfers,).
+    """One run of a schedule, simulated or measured; each column is (num_transfers,), in step order.
 
-    Rows are in step order. Times are seconds from the start of the run. A transfer holds its link from `start_s` to
-    `sent_s`, arrives at `arrived_s`, and occupies the receiving rank from `apply_s` to `applied_s`.
+    Times are seconds from the start. A transfer holds its link from `start_s` to `sent_s`, and occupies the receiving
+    rank from `apply_s` to `applied_s`.
     """
 
     num_ranks: int
@@ -62,7 +62,7 @@ class Timeline:
         return max(float(column.max(initial=0.0, where=np.isfinite(column))) for column in columns)
 
     def applied_order(self, rank: int) -> list[tuple[int, int, int]]:
-        """Return the transfers that `rank` applied, as (step, src, chunk), in order of time."""
+        """Return the transfers that `rank` applied as (step, src, chunk), by time."""
         rows = np.flatnonzero(self.dst == rank)
         rows = rows[np.lexsort((rows, self.applied_s[rows], self.apply_s[rows]))]
         return [(int(self.step[i]), int(self.src[i]), int(self.chunk[i])) for i in rows]
@@ -76,7 +76,7 @@ class CopyCounts(NamedTuple):
     """The copies of ranks that read received chunks in place; (num_rows,) each.
 
     published: whether the sender copies the chunk to where the receiver reads it.
-    at_receiver: the receiver's time besides adding, as a number of copies of the chunk.
+    at_receiver: the receiver's time besides adding, in copies of the chunk.
     """
 
     published: Bools
@@ -86,7 +86,7 @@ class CopyCounts(NamedTuple):
 class TransferCosts:
     """The costs of each row alone on a topology, jitter included, in seconds of the rank's own core.
 
-    rows: transfers in step order. chunk_bytes: (num_chunks,). copies: None if messages travel.
+    rows: in step order. chunk_bytes: (num_chunks,). copies: None if messages travel.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """`Waits`: the transfers that may start or be applied after others, as `Dependencies` says.
 
-NO_ROW is the row before all others, and the last element of every column. Rows that become ready at one moment are
-handled together, in arrays.
+NO_ROW is the row before all others, and the last element of every column. Rows of one moment are handled in arrays.
 """
 
 import numpy as np
@@ -16,7 +15,7 @@ NEVER_READY = 100  # more things to wait for than any row has
 
 
 class Waits:
-    """The number of things for which each row still waits, before its start and before its application.
+    """For how many things each row still waits, before its start and before its application.
 
     free_after: (num_rows,), the send whose end frees the chunk that a row writes (rule 4), if the row waits for it.
     free_s: (num_rows + 1,), when that send and all before it have left; None if no row waits for one.
@@ -41,7 +40,7 @@ class Waits:
         return first + np.flatnonzero(self._to_start[first:last] == 0)
 
     def after_send(self, row: Ints) -> tuple[Ints, Ints]:
-        """Return the rows that may now start, and the rows that may be applied, after these have left."""
+        """Return the rows that may start, and those that may be applied, after these have left."""
         may_start = _count_down(self._to_start, self._next_on_channel[row])
         may_apply = _count_down(self._to_apply, row)
         if self._writers:
@@ -59,9 +58,9 @@ class Waits:
 
 
 def _is_free_on_arrival(rows: Dependencies) -> Bools:
-    """Return whether the chunk that a row writes is free on arrival, so that no wait is needed.
+    """Return whether the chunk that a row writes is free on arrival.
 
-    It is free if the receiver has sent the chunk only once, and to the sender, who applied it before sending the row.
+    It is if the receiver has sent it only once, and to the sender, who applied it before sending the row.
     """
     last_send = rows.buffer_dependency
     was_received = (rows.dst[last_send] == rows.src) & (last_send <= rows.data_dependency)
@@ -70,7 +69,7 @@ def _is_free_on_arrival(rows: Dependencies) -> Bools:
 
 
 class Successors:
-    """The rows that wait for a row, if there may be many."""
+    """The rows that wait for a row."""
 
     def __init__(self, waits_for: Rows) -> None:
         waiting = np.flatnonzero(waits_for != NO_ROW).astype(np.int32)

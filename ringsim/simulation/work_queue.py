@@ -1,7 +1,7 @@
 """`time_queue`: the begin and end of collectives that wait in a queue for workers.
 
-Concurrent collectives share links and cores. `_QueueRun` extends the event engine: a collective begins when a worker
-takes it, and the workers of a rank each have their own connections.
+In `_QueueRun`, an event engine, a collective begins when a worker takes it, and each worker of a rank has its own
+connections.
 """
 
 import math
@@ -26,10 +26,8 @@ IDLE = -1  # in place of a collective: a worker has none
 class QueuedCall(NamedTuple):
     """A collective that is called at `ready_s`.
 
-    size_bytes: of the whole tensor, elements of `element_bytes` each.
-    call_s: the time of the call before its first message.
-    network: a separate network for its messages; by default the network of all calls.
-    is_lent: as in `Runtime`.
+    size_bytes: of the whole tensor. call_s: the time of the call before its first message.
+    network: a separate network for its messages; None: that of all calls. is_lent: as in `Runtime`.
     """
 
     schedule: Schedule
@@ -42,7 +40,7 @@ class QueuedCall(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The begin and end of a collective; infinite if it never begins or ends."""
+    """The begin and end of a collective; infinite if never."""
 
     begin_s: float
     end_s: float
@@ -51,7 +49,7 @@ class Span(NamedTuple):
 def time_queue(calls: Sequence[QueuedCall], network: Network, runtime: Runtime) -> list[Span]:
     """Return when each call begins and ends if the workers of every rank take the calls in order.
 
-    A worker takes the next call when its last one has ended on all ranks. A stream of NCCL is one worker; Gloo has two.
+    A worker takes a call when its last one has ended on all ranks. A stream of NCCL is one worker; Gloo has two.
 
     Raises ValueError for a size that is not whole elements, calls of different numbers of ranks, a first call before 0,
     no worker, separate networks, and for shared memory.
@@ -85,7 +83,7 @@ def time_queue(calls: Sequence[QueuedCall], network: Network, runtime: Runtime) 
 
 
 def has_steady_times(topology: Topology) -> bool:
-    """Return whether a collective takes the same time whenever it begins: no failures, jitter or token buckets."""
+    """Return whether a collective takes the same time whenever it begins."""
     resources = topology.resources
     return topology.jitter is None and not (np.isfinite(resources.fails_at_s) | (resources.burst_bytes > 0)).any()
 
@@ -111,10 +109,7 @@ def _joined(parts: Sequence[Dependencies], name: str, start: Ints | None) -> np.
 
 
 class _QueueRun(EventRun):
-    """The state of every transfer, and the begin and end of every collective; infinite if there is none.
-
-    A row belongs to the first worker's connections until its worker is known.
-    """
+    """The state of every transfer, and the begin and end of every collective; infinite if there is none."""
 
     def __init__(self, queue: Sequence[QueuedCall], topology: Topology, runtime: Runtime) -> None:
         rows, first_row = _in_a_row([call.schedule for call in queue], runtime)

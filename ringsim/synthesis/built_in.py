@@ -26,7 +26,7 @@ INTERRUPTED = "interrupted"  # why an algorithm was skipped
 class NamedTime:
     """A built-in algorithm and its seconds, or None and the reason for skipping it.
 
-    algorithm: with its number of segments if there are several. order: the rank placement, if it is changed.
+    algorithm: with its number of segments if there are several. order: the rank placement, if changed.
     """
 
     algorithm: str
@@ -58,7 +58,7 @@ class NamedTime:
 class BuiltInAlgorithms:
     """The built-in algorithms of a collective on a network, each simulated for at most `seconds`.
 
-    say: called with the phase. time_s: returns a schedule's simulated seconds; raises TimeoutError at the given
+    say: called with the phase. time_s: returns a schedule's simulated seconds, or raises TimeoutError at the given
     `time.monotonic`.
     """
 
@@ -92,7 +92,7 @@ class BuiltInAlgorithms:
     def with_forms(self, named: list[NamedTime]) -> list[NamedTime]:
         """Return the algorithms and their faster forms by time: in segments, and for the fastest other placements.
 
-        All forms together are simulated for `seconds`, or until a KeyboardInterrupt.
+        All forms together have `seconds`, or until a KeyboardInterrupt.
         """
         ends_at, known = time.monotonic() + self.seconds, list(named)
         try:

@@ -1,8 +1,7 @@
 """`Draft`: an unfinished schedule with an estimate of its time, so that only promising drafts are simulated.
 
-Its parts are copies of chunks over links. Reversed in time and on reversed links, copies become additions: a chunk
-that spread from its owner to all ranks is collected at its owner. A reduce_scatter is therefore an all_gather found on
-reversed links.
+Its parts are copies of chunks over links. Reversed in time and on reversed links, copies become additions: a
+reduce_scatter is an all_gather found on reversed links.
 """
 
 import math
@@ -65,12 +64,10 @@ class Part:
         return Part(src, dst, chunk, True, _channels(src, dst), start_s[order], end_s[order], self.busy_s)
 
     def on_channels_after(self, other: "Part") -> "Part":
-        """Move the transfers to channels that the other part does not use."""
         return replace(self, channel=self.channel + int(other.channel.max(initial=0)) + 1)
 
 
 def _channels(src: Ints, dst: Ints) -> Ints:
-    """Return a channel for each pair of ranks, (num_transfers,), from 0 for each sender."""
     pair, number = np.unique(np.column_stack([src, dst]), axis=0, return_inverse=True)
     return (np.arange(len(pair)) - np.searchsorted(pair[:, 0], pair[:, 0]))[number.ravel()]
 
@@ -85,8 +82,8 @@ def assemble(
 ) -> Schedule:
     """Return the schedule that runs these parts one after the other.
 
-    num_waves: pieces of each chunk. A wave runs all parts on one piece of each chunk. The next wave starts when the
-    busiest resource has served it, so that its first part overlaps with this wave's second part.
+    num_waves: pieces of each chunk, with each of which a wave runs all parts. The next wave starts when the busiest
+    resource has served it: its first part overlaps with this wave's second part.
     """
     period_s = period_of(parts)
     rows, begin_s = [], 0.0
@@ -118,7 +115,6 @@ def in_order_of(schedule: Schedule, end_s: Floats) -> Schedule:
 
 
 def _steps(src: Ints, dst: Ints, chunk: Ints, reduce: Bools, channel: Ints) -> Iterator[Columns]:
-    """Yield as few steps as keep the order: a step begins where a transfer sends a chunk that the last step wrote."""
     begins, written = [0], set[tuple[int, int]]()
     for row, (sender, receiver, number) in enumerate(zip(src.tolist(), dst.tolist(), chunk.tolist(), strict=True)):
         if (sender, number) in written:
@@ -133,8 +129,8 @@ def _steps(src: Ints, dst: Ints, chunk: Ints, reduce: Bools, channel: Ints) -> I
 class Problem:
     """The collective to find a schedule for, its size, and the network as links.
 
-    islands: see `islands_of`. bound_s: lower bound of the time; latency_s: the same for any size.
-    max_transfers: of a schedule in waves. in_order: whether a rank does one thing at a time.
+    islands: see `islands_of`. bound_s: lower bound of the time; latency_s: that for any size. max_transfers: of a
+    schedule in waves. in_order: whether a rank does one thing at a time.
     """
 
     collective: Collective
@@ -176,7 +172,7 @@ class Problem:
 class Draft:
     """The parts of a schedule, from which it can be assembled.
 
-    num_waves: see `assemble`. estimate_s: the time if each link always had its share of the network, but no less than
+    num_waves: see `assemble`. estimate_s: the time if each link always had its share of the network, but at least
     consecutive overheads.
     """
 
@@ -214,8 +210,8 @@ class Drafting:
     def drafts(self, *, is_balanced: bool = True) -> list[Draft]:
         """Return the drafts of one try by their estimates.
 
-        is_balanced: fit the halves of an all_reduce to each other, which takes several times as long.
-        Raises NotConnectedError if the links do not lead to all ranks.
+        is_balanced: fit the halves of an all_reduce to each other, which takes several times as long. Raises
+        NotConnectedError if the links do not lead to all ranks.
         """
         return sorted(self._drafts(NUM_ROUNDS if is_balanced else 0), key=lambda draft: draft.order)
 
@@ -239,9 +235,9 @@ class Drafting:
         return Overlay.of(self._overlay.links, half.busy_s / self._problem.bound_s)
 
     def _in_waves(self, halves: tuple[Part, Part]) -> Iterator[Draft]:
-        """Yield the draft of an all_reduce with the best number of waves, see `assemble`, then drafts with fewer waves.
+        """Yield the draft of an all_reduce with the best number of waves, then drafts with fewer waves.
 
-        Of similar estimates the fewest waves are best: their simulation takes less time.
+        Of similar estimates the fewest waves are the fastest to simulate.
         """
         fixed_s = 2 * self._problem.latency_s
         ends_s = max(sum(half.time_s for half in halves) - fixed_s, 0.0)  # of the first wave to come, the last to go

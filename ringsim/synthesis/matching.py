@@ -1,12 +1,10 @@
 """Overlays, each with a few links of a network, and a greedy matching of chunks to an overlay's links over time.
 
 Islands are sets of ranks, such as hosts and racks, whose links cost less than the links between the sets. An overlay
-reserves a share of each resource for each of its links. A schedule has no clock: if a rank receives from many others,
-messages meet at its port, and one late message delays all. On networks with ports and switches each rank therefore
-sends to a few fixed ranks, so that max-min fair shares always hold.
-The matching follows TACOS (Won et al., MICRO 2024). At each moment at which a link is free or a chunk arrives, every
-rank chooses missing chunks for its free incoming links, the rarest first. A link carries one message at a time. A
-chunk enters an island once, as links into an island are expensive.
+reserves a share of each resource for each of its links. On networks with ports and switches each rank sends to a few
+fixed ranks, so that max-min fair shares always hold: without a clock, one late message at a port delays all.
+The matching follows TACOS (Won et al., MICRO 2024): whenever a link is free or a chunk arrives, every rank chooses
+missing chunks for its free incoming links, the rarest first. A chunk enters an island once.
 """
 
 import heapq
@@ -33,8 +31,7 @@ def islands_of(links: Links) -> list[Ints]:
     """Return for each level of the network, such as hosts and racks, the island of each rank, (num_ranks,).
 
     A level ends where links cost `LEVEL_COST_RATIO` times as much as the next cheaper links, which connect its islands.
-    The cost of a link is the seconds per byte if all ranks that share it send at once: a NIC of eight ranks costs eight
-    times as much as a link of the same bandwidth between two of them. Islands of one rank each, or of all
+    A link costs the seconds per byte if all ranks that share it send at once. Islands of one rank each, or of all
     ranks, are no level. An island has the number of its lowest rank.
     """
     sharing = np.append(np.minimum(*links.spread()), 0)[links.resource]
@@ -96,8 +93,8 @@ class Overlay:
 def overlays(links: Links, islands: list[Ints]) -> Iterator[Overlay]:
     """Yield different overlays, those with few links first.
 
-    Each rank of an innermost island is joined to the ranks at some offsets, and each island, rank by rank, to the
-    islands at some offsets within the same outer island.
+    Each rank of an innermost island is joined to the ranks at some offsets, and each island, rank by rank, to islands
+    within the same outer island.
     """
     levels = [np.arange(links.num_ranks), *islands, np.zeros(links.num_ranks, dtype=np.int64)]
     seen: set[bytes] = set()
@@ -129,7 +126,6 @@ def _ways_to_join(inner: Ints, outer: Ints, is_linked: Bools) -> list[Bools]:
 
 
 def _joined(inner: Ints, outer: Ints, offsets: tuple[int, ...] | None) -> Bools:
-    """Return the joined pairs of ranks of inner islands within an outer island, (num_ranks, num_ranks)."""
     joined = np.zeros((len(inner), len(inner)), dtype=np.bool_)
     for island in np.unique(outer):
         members = [np.flatnonzero((inner == part) & (outer == island)) for part in np.unique(inner[outer == island])]
@@ -161,8 +157,8 @@ class MatchedCopies(NamedTuple):
 class ChunkMatching:
     """A search for the link and the time of every copy until all ranks have all chunks.
 
-    islands: of each level, (num_ranks,), see `islands_of`. held: (num_ranks, num_chunks), whether a rank has a chunk at
-    the start. rng: decides between equally good copies.
+    islands: see `islands_of`. held: (num_ranks, num_chunks), whether a rank has a chunk at the start. rng: for equally
+    good copies.
     """
 
     def __init__(
@@ -256,7 +252,6 @@ class ChunkMatching:
 
 
 def _any_of_island(island: Ints, held: Bools) -> Bools:
-    """Return whether a rank of each island has each chunk, (num_ranks, num_chunks)."""
     in_island = np.zeros_like(held)
     np.logical_or.at(in_island, island, held)
     return in_island

@@ -35,7 +35,7 @@ GOOD_ENOUGH = 1.001  # times the bound, at which a search ends
 class Synthesis:
     """The result of a search.
 
-    schedule: the fastest, proved; `is_named` if it is built-in, because the search found none faster.
+    schedule: the fastest, proved; `is_named` if it is built-in.
     found_schedule, found_s: the fastest found, proved, and its seconds. bound: None if unknown.
     named: built-in algorithms by time. num_tried: number of simulated schedules.
     """
@@ -69,7 +69,7 @@ class SearchOptions:
 
     seconds: time limit, but at least one schedule is found; a running simulation is given up after twice that time.
     chunks_per_rank: of a rank's share (of a broadcast or reduce: of all the data); None: several numbers are tried.
-    enough: multiple of the bound at which the search ends earlier. runtime: how ranks execute the schedules.
+    enough: multiple of the bound at which the search ends.
     Raises ValueError for no time, and for less than one chunk.
     """
 
@@ -186,7 +186,6 @@ class _SynthesisSearch:
         )
 
     def _prove(self, schedule: Schedule) -> bool:
-        """Prove a schedule, again after a KeyboardInterrupt; return whether there was one."""
         try:
             self._say("proving")
             verify(schedule)
@@ -236,8 +235,7 @@ class _SynthesisSearch:
     def _improve_order(self) -> None:
         """Try the best drafts with their transfers sorted by their end under the rule of execution.
 
-        In a reduce_scatter, a reversed plan, the sends of a slow rank come first. A rank that executes one step after
-        the other would wait for them instead of sending to the slow rank.
+        A reversed plan sends as late as possible, for which a rank in order would wait.
         """
         for _, draft in reversed(self._best_tried()[:NUM_KEPT]):
             if draft.num_transfers * self._s_per_transfer > ORDER_SHARE * self._options.seconds:

@@ -1,9 +1,8 @@
 """The interval of a predicted step, and changes that would make it shorter, by further simulations.
 
 If all calls take f times their predicted time, a step takes f times the step with computations of 1/f of their time.
-The interval therefore needs no other network. Recorded times of computations are taken as exact. A GPU's file says how
-far published steps are from their predictions on one host, and `low` and `high` of a network's `[[fabric]]` are bounds
-of the rates of its NICs across hosts.
+The interval therefore needs no other network. Recorded times of computations are taken as exact; see `gpu_interval` for
+the times of a GPU's kernels.
 """
 
 import math
@@ -99,7 +98,7 @@ def _on_end_s(simulation: StepSimulation, end: Literal["low", "high"], step_s: f
 
 
 def gpu_interval(within: tuple[float, float] | None, step_s: float, fast_s: float, slow_s: float) -> Estimate | None:
-    """Return the interval of a step from `within` of the GPU's file and the step at both ends of the NICs' rates.
+    """Return the interval of a step from `within` of the GPU's file and the step at both ends of `[[fabric]]`.
 
     Both are taken as independent: half-widths of logarithms add in quadrature around the middle of `within`.
     """

@@ -88,7 +88,7 @@ class StepTimeline:
 
     @property
     def exposed_s(self) -> float:
-        """Exposed communication: seconds without computing after a call is issued."""
+        """Exposed communication: seconds without computing, after the CPU has issued the call."""
         return self.step_s - self.compute_s - self.issuing_s
 
     @property

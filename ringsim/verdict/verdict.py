@@ -139,7 +139,7 @@ class StepCost:
 
 
 class Check(NamedTuple):
-    """The errors of held-out predictions in a file; num_within_spread: of the measured times."""
+    """The errors of held-out predictions in a file; num_within_spread: those within the measured spread."""
 
     file: str
     kind: str
