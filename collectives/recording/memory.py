@@ -190,7 +190,7 @@ def parts_of(tensor: Tensor) -> tuple[Tensor, ...]:
 
 
 def _tensors_held_by(value: Any, seen: set[int]) -> list[Tensor]:
-    """Return the tensors in an optimizer's state, also in objects of its own, such as the factors of Shampoo."""
+    """Return the tensors in an optimizer's state, also in its objects, such as the factors of Shampoo."""
     if isinstance(value, Tensor):
         return [value]
     if id(value) in seen or isinstance(value, nn.Module | type | distributed.ProcessGroup):
