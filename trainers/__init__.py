@@ -1,8 +1,6 @@
 """Data-parallel training: strategies of gradient synchronisation, a training loop, and the launch of ranks.
 
 Importing this package loads no torch.
-
-    from trainers import DataParallel, spawn
 """
 
 from importlib import import_module

@@ -31,22 +31,22 @@ ADVICE = "every rank must make the same steps, with the optimizer that model.opt
 class DataParallel(nn.Module):
     """A wrapper of `model` whose backward passes leave the mean of all ranks' gradients; use it like the model.
 
-    strategy: a name in STRATEGIES, or a function that makes a strategy from a model and a group.
-    group: None: the default process group.
-    broadcast: copy rank 0's parameters and buffers to all ranks; otherwise all ranks must have the same.
+    strategy: a name in STRATEGIES, or a function of model and group.
+    group: the default process group if None.
+    broadcast: copy rank 0's parameters and buffers to all ranks, which otherwise must have the same.
 
-    Rank 0 broadcasts its persistent buffers before each forward pass in training. The set of trained parameters is
-    fixed at construction.
+    Rank 0 broadcasts its persistent buffers before each forward pass in training. The trained parameters are fixed at
+    construction.
 
     Raises ValueError on every rank if the ranks' models differ, for a model on several devices, and for sparse
     gradients.
 
     >>> import torch
     >>> from trainers import DataParallel, distributed_environment, init_process_group
-    >>> group = init_process_group(distributed_environment(), timeout_s=60)  # of all ranks that torchrun has started
+    >>> group = init_process_group(distributed_environment(), timeout_s=60)
     >>> model = DataParallel(torch.nn.Linear(2, 1), "bucketed", group)
     >>> optimizer = model.optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.5))
-    >>> model(torch.ones(4, 2)).mean().backward()  # leaves the mean of all ranks' gradients
+    >>> model(torch.ones(4, 2)).mean().backward()
     >>> model.weight.grad
     tensor([[1., 1.]])
     >>> optimizer.step()
@@ -168,10 +168,7 @@ class DataParallel(nn.Module):
         super().zero_grad(set_to_none)
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        """Return this rank's optimizer: `model.optimizer(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3))`.
-
-        Sharded strategies pass this rank's shares as `parameters`.
-        """
+        """Return this rank's optimizer; sharded strategies pass this rank's shares as `parameters` to `make`."""
         return self.strategy.optimizer(make)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
@@ -179,7 +176,7 @@ class DataParallel(nn.Module):
         return self.strategy.clip_grad_norm_(max_norm)
 
     def check_identical(self) -> None:
-        """Raise DriftError on every rank if the ranks' parameters differ; buffers are not compared; collective."""
+        """Raise DriftError on every rank if the ranks' parameters differ, buffers aside; collective."""
         self.unshard()
         if differs := first_mismatch(self.model, self.group, buffers=False):
             raise DriftError(f"{differs}; {ADVICE}")
@@ -189,7 +186,7 @@ class DataParallel(nn.Module):
         self.strategy.compile(lambda module: torch.compile(module, *arguments, **keywords))
 
     def state_dict(self, *arguments: Any, **keywords: Any) -> Any:
-        """Return the plain model's state; with sharded parameters it is a copy, and the call is collective."""
+        """Return the plain model's state; with sharded parameters a copy, and collective."""
         return self.strategy.state_of(self.model, *arguments, **keywords)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
@@ -257,7 +254,7 @@ def named_tensors(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
 
 
 def fingerprint(model: nn.Module, buffers: bool = True) -> str:
-    """Return a hash of the bits of all parameters, and of all buffers unless excluded."""
+    """Return a hash of the bits of all parameters and, unless excluded, buffers."""
     return _hash(fingerprints(model, buffers)).hex()
 
 
@@ -266,10 +263,7 @@ def _hash(tensors: list[TensorFingerprint]) -> bytes:
 
 
 def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True, values: bool = True) -> str | None:
-    """Describe the first tensor that differs between ranks, or return None; collective.
-
-    Raises CollectiveError when a peer fails.
-    """
+    """Describe the first tensor that differs between ranks, or return None; collective."""
     own = fingerprints(model, buffers, values)
     with naming_failures(f"rank {group.rank()}: {COMPARING}"):
         hashed = torch.frombuffer(bytearray(_hash(own)), dtype=torch.int64).to(home_of(group))

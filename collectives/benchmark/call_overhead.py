@@ -1,6 +1,6 @@
 """`probe_calls`: the cost of calling a collective of ours and of torch.distributed, without its messages.
 
-A separate module, because `CollectiveCall` itself may probe the group.
+It is not in `probes`, because `CollectiveCall` itself may probe the group.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,12 +22,9 @@ TOUCHED_BYTES = 32 * 2**20  # between two calls: more than the caches of a core,
 
 @contextmanager
 def probe_calls(group: dist.ProcessGroup) -> Iterator[list[ProbeWorkload]]:
-    """Yield the probes, with a process group of one rank that lasts as long as the context; collective.
+    """Yield the probes of calls (see `ProbeKind`), with a group of one rank that lasts as long as the context.
 
-    "call": every rank sends a message to the next by a call; the time beyond a "shift" is the call's cost. "shm/call":
-    the same through shared memory, if all ranks share it. "call/dist": torch's all_reduce of one rank, which sends
-    nothing. "call/cold" and others: one call after a walk through memory, as after a backward pass. "call/warm":
-    without the walk. "call/async": with the walk, in the group's thread.
+    Collective. The time of a "call" beyond a "shift" is the call's cost; torch's all_reduce of one rank sends nothing.
     """
     # The thread of this group gets the policy of the other groups.
     with batch_policy_for_new_groups() if have_gloo_threads_batch_policy() else nullcontext():

@@ -1,7 +1,7 @@
 """`BenchmarkPlan`: the request of a benchmark, checked before anything begins; `BenchmarkCase`: one of its cases.
 
-A rank's elements repeat its own table of random whole numbers, whose length is a large prime, so that a misplaced chunk
-is detected. The expected results follow from the tables.
+A rank's elements repeat its own table of random whole numbers, whose length is a large prime, to detect a misplaced
+chunk.
 """
 
 from collections.abc import Callable
@@ -89,7 +89,7 @@ class Pattern:
         return self._repeat(self.tables[rank], case.share if case.collective in _GATHERS else case.num_elements)
 
     def result(self, rank: int) -> torch.Tensor | None:
-        """Return the expected output of `rank`; None where it is undefined, as after reduce on all but the root."""
+        """Return the expected output of `rank`; None where undefined, as after reduce on all but the root."""
         case = self.case
         own = slice(rank * case.share, (rank + 1) * case.share)
         if case.collective in (Collective.REDUCE, Collective.GATHER) and rank != 0:
@@ -139,7 +139,7 @@ class Buffers:
 
     @classmethod
     def of(cls, pattern: Pattern, rank: int, allocate: Callable[..., torch.Tensor] = torch.empty) -> Self:
-        """Return the tensors of `rank`, made by `allocate`, which has the arguments of `torch.empty`."""
+        """Return the tensors of `rank`. allocate: as `torch.empty`."""
         case, given = pattern.case, pattern.given(rank)
 
         def new(length: int) -> torch.Tensor:
@@ -157,7 +157,6 @@ class Buffers:
 
     @classmethod
     def of_all(cls, pattern: Pattern) -> list[Self]:
-        """Return the filled tensors of every rank."""
         everyone = [cls.of(pattern, rank) for rank in range(pattern.case.num_ranks)]
         for own in everyone:
             own.refill()
@@ -192,9 +191,9 @@ class BenchmarkPlan:
     in_place: the kinds to time; an all_to_all is never in place.
     iterations: None for as many as fit into `cell_time_s`.
     calls: in a row per iteration; None for as many as take 50 ms.
-    plain_ring: also time a ring of isend and irecv. limit: also time the limit of the memory that the ranks share.
+    plain_ring, limit: also time a ring of isend and irecv, and the limit of the memory that the ranks share.
     shared: allocate tensors by `collectives.empty`.
-    probes: for `ringsim calibrate`. record: a run of each algorithm, for `ringsim compare`.
+    record: a run of each algorithm.
     """
 
     collectives: tuple[Collective, ...]
@@ -213,7 +212,6 @@ class BenchmarkPlan:
     record: bool = False
 
     def cases(self, num_ranks: int) -> list[BenchmarkCase]:
-        """Return the cases in order. Raises ValueError for a size that is too small."""
         cases = {
             BenchmarkCase(collective, elements, self.dtype, num_ranks, in_place): None
             for collective in self.collectives
@@ -246,7 +244,7 @@ class BenchmarkPlan:
 
 
 def growing_sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:
-    """Return the sizes from `begin` to `end`, growing by `factor`. Raises ValueError for an empty range."""
+    """Return the sizes from `begin` to `end`, growing by `factor`. Raises ValueError if there are none."""
     if not 1 <= begin <= end:
         rule = "the first (-b) must be at least 1 and not above the last (-e)"
         raise ValueError(f"sizes from {begin} to {end} B: {rule}")

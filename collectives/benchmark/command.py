@@ -171,7 +171,6 @@ def main(
 
 
 def _write(measurements: Measurements, output: Path | None) -> None:
-    """Write the file, if any; exit with 1 if an element was wrong."""
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         console.write_output(output, [measurements.as_text()])

@@ -88,9 +88,9 @@ def measure(
 ) -> list[CollectiveTimes]:
     """Return the times of each implementation, the same on every rank; collective.
 
-    In each iteration every implementation has a turn, in rotated order, so that a slow moment of the machine falls on
-    all. Every turn begins with torch's own barrier: any warming up benefits torch. A turn is several calls in a row,
-    whose mean counts, as in nccl-tests. Raises CollectiveError when a peer fails.
+    In each iteration every implementation has a turn, in rotated order, so that a slow moment falls on all. A turn
+    begins with torch's own barrier: any warming up benefits torch. It is several calls in a row, whose mean counts, as
+    in nccl-tests.
     """
     with naming_failures(f"rank {group.rank()}: {case} failed"):
         data = pattern(case)
@@ -125,7 +125,6 @@ def _count_wrong(run: Run, data: Pattern, buffers: Buffers, group: dist.ProcessG
 def _one_round(
     runs: Sequence[Run], buffers: Buffers, group: dist.ProcessGroup, turn: int, calls: int
 ) -> list[tuple[float, float]]:
-    """Return the begin and end of each implementation's calls on this rank, in seconds of its clock."""
     times = [(0.0, 0.0)] * len(runs)
     for place in range(len(runs)):
         index = (turn + place) % len(runs)
@@ -142,7 +141,7 @@ def _one_round(
 def _agree(
     plan: BenchmarkPlan, one_round: Callable[[], object], num_implementations: int, group: dist.ProcessGroup
 ) -> tuple[int, int]:
-    """Return the numbers of calls in a row and of iterations that fit, as measured by rank 0; the same on all ranks."""
+    """Return the numbers of calls in a row and of iterations that fit, by rank 0's clock; collective."""
     if plan.calls and plan.iterations:
         return plan.calls, plan.iterations
     rounds_s = []

@@ -1,7 +1,7 @@
 """`memory_limit`: the results of all ranks of a collective, computed by the threads of one process.
 
-It reads every input and writes every result once, and neither sends nor waits for a rank. Its time is the limit of
-ranks that share the memory of a host.
+It reads every input and writes every result once, without sending or waiting: the limit of ranks that share the memory
+of a host.
 """
 
 import math
@@ -45,10 +45,7 @@ def memory_limit(case: BenchmarkCase, buffers: Sequence[Buffers]) -> Operation:
 
 
 def blocks_of(case: BenchmarkCase, buffers: Sequence[Buffers], block_bytes: int) -> list[list[Operation]]:
-    """Return for each block the operations, in order, that compute it on all ranks that must hold it.
-
-    buffers: of each rank. Blocks are independent of each other.
-    """
+    """Return for each block the operations, in order, that compute it on all ranks that must hold it."""
     num_chunks = case.collective.num_shares(case.num_ranks)
     sources = _by_chunk([own.input for own in buffers], held_at_start(case.collective, case.num_ranks, num_chunks))
     targets = _by_chunk([own.output for own in buffers], held_at_end(case.collective, case.num_ranks, num_chunks))
@@ -61,7 +58,7 @@ def blocks_of(case: BenchmarkCase, buffers: Sequence[Buffers], block_bytes: int)
 
 
 def _by_chunk(tensors: Sequence[torch.Tensor], held: npt.NDArray[np.bool_]) -> list[list[torch.Tensor]]:
-    """Return where each chunk is, by rank; a rank's tensor is the chunks that it holds, one after the other."""
+    """Return the places of each chunk, by rank; a rank's tensor is its chunks, in order."""
     places: list[list[torch.Tensor]] = [[] for _ in held.T]
     for tensor, chunks in zip(tensors, map(np.flatnonzero, held), strict=True):
         for chunk, place in zip(chunks, tensor.tensor_split(len(chunks)) if len(chunks) else (), strict=True):
@@ -80,7 +77,6 @@ def _operations(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]
 
 
 def _parts(blocks: Sequence[Sequence[Operation]], count: int) -> list[list[Operation]]:
-    """Return the operations of each thread, which has neighbouring blocks."""
     ends = [len(blocks) * index // count for index in range(count + 1)]
     return [list(chain(*blocks[begin:end])) for begin, end in pairwise(ends)]
 

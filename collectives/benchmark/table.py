@@ -18,7 +18,7 @@ _LIMIT_FOOT = f"# {OVER_LIMIT}: likewise over that of {LIMIT}, one process that 
 
 
 def format_table(measurements: Measurements, wide: bool = False) -> str:
-    """Return a table for each collective; wide: with the spread, algbw and the wrong elements."""
+    """Return a table per collective; wide: with spread, algbw and wrong elements."""
     blocks = [line if wide else wrap_text(line, indent="#   ") for line in _origin(measurements)]
     for collective in dict.fromkeys(times.collective for times in measurements.collectives):
         times = [timed for timed in measurements.collectives if timed.collective is collective]

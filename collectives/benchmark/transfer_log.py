@@ -34,8 +34,6 @@ def record_runs(
     The size is the largest in the plan that travels in one portion, as only such a run has a timeline.
 
     say: gets a message on rank 0 if that is not the plan's largest size, or if there is none.
-
-    Raises CollectiveError when a peer fails.
     """
     sizes = tuple(sorted(plan.sizes_bytes, reverse=True))
     recorded: dict[tuple[Collective, str], RecordedRun] = {}
@@ -55,7 +53,6 @@ def record_runs(
 
 
 def _in_one_portion(cases: Sequence[BenchmarkCase], algorithm: str, group: dist.ProcessGroup) -> _Execution | None:
-    """Return the first of `cases` that travels in one portion, the same on all ranks; None if none does."""
     for case in cases:
         name = chooser_of(group).choose(case.collective, case.size_bytes, group) if algorithm == AUTO else algorithm
         schedule = build(case.collective, name, case.num_ranks, case.size_bytes)
@@ -68,7 +65,7 @@ def _in_one_portion(cases: Sequence[BenchmarkCase], algorithm: str, group: dist.
 
 
 def _record(execution: _Execution, warm_up: int) -> RecordedRun:
-    """Return the median of several runs in place, each after a barrier; the runs use no queue."""
+    """Return the median of several runs in place, each after a barrier, outside the queue."""
     case, _, executor, _ = execution
     group, rank = executor.group, executor.group.rank()
     buffers = Buffers.of(pattern(case), rank)
@@ -116,7 +113,7 @@ def _middle_run(
 
 
 def gather(own: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-    """Return the tensors of all ranks, (ranks, ...), which have one shape; collective."""
+    """Return the tensors of all ranks, (ranks, ...); collective."""
     gathered = [torch.empty_like(own) for _ in range(group.size())]
     dist.all_gather(gathered, own, group=group)
     return torch.stack(gathered)

@@ -59,7 +59,7 @@ class Chooser:
         self._chosen.clear()
 
     def choose(self, collective: Collective, size_bytes: int, group: dist.ProcessGroup) -> str:
-        """Return the algorithm for `size_bytes`. Collective: all ranks ask for the same."""
+        """Return the algorithm for `size_bytes`; collective."""
         key = collective, (size_bytes.bit_length() + 1) // 2
         if group.size() == 1:
             return self._candidates[collective][0]
@@ -117,17 +117,14 @@ def require_network(group: dist.ProcessGroup) -> None:
 def use_network(network: Network | str | os.PathLike[str], group: dist.ProcessGroup | None = None) -> None:
     """Let the algorithm "auto" choose by simulating on `network`, from now on, instead of probing the group first.
 
-    Every rank of the group calls this with the same network.
+    Every rank of the group calls this, with the same network.
 
     network: a Network, or a preset or file as in `ringsim.load_network`.
 
-    Raises ValueError if there is no such group or network, or the file is invalid.
+    Raises ValueError for a wrong group, network or file.
 
         >>> collectives.use_network(ringsim.Network.uniform(latency_s=20e-6, bandwidth_bytes_per_s=1e9))
-        >>> tensor = torch.ones(3)
-        >>> collectives.all_reduce(tensor, algorithm="auto")
-        >>> tensor
-        tensor([2., 2., 2.])
+        >>> collectives.all_reduce(torch.ones(3), algorithm="auto")
     """
     chosen = load_network(os.fspath(network)) if isinstance(network, str | os.PathLike) else network
     if not isinstance(chosen, Network):
@@ -140,7 +137,7 @@ def add_candidate(
 ) -> None:
     """Add `algorithm` to the candidates of "auto", which chooses it from now on where it is fastest in the simulator.
 
-    Every rank of the group calls this with the same arguments.
+    Every rank of the group calls this, with the same arguments.
 
     algorithm: FILE.py:FUNCTION, MSCCL's FILE.xml, or another built-in algorithm. It is proved here.
 
@@ -170,7 +167,7 @@ def _collective(name: Collective | str) -> Collective:
 def named_with_digest(algorithm: str, schedule: Schedule) -> str:
     """Return an algorithm's name as ranks compare it, with a digest of the schedule if it is a user's own.
 
-    Files of the same name with different content therefore have different fingerprints.
+    The digest tells apart files of the same name with different content.
     """
     if is_built_in(schedule.collective, algorithm):
         return algorithm

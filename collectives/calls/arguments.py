@@ -23,10 +23,7 @@ Given = torch.Tensor | list[torch.Tensor] | None
 
 
 class CallOptions(Struct, frozen=True):
-    """The arguments of a call other than its tensors, named as in the functions.
-
-    root: as a rank of the job, and as one of the group.
-    """
+    """A call's arguments other than tensors. root: as a rank of the job, and of the group."""
 
     group: Group
     async_op: bool
@@ -37,7 +34,7 @@ class CallOptions(Struct, frozen=True):
 
 
 def start(name: str, output: Given, given: Given, options: CallOptions) -> Work | None:
-    """Check the arguments of the function `name`, and start its call. output, given: as in the table of functions."""
+    """Check the arguments of the function `name`, and start its call. output, given: as in `FUNCTIONS`."""
     call, operands = prepare(name, output, given, options)
     function = FUNCTIONS[name]
     if function.is_in_place:
@@ -48,7 +45,7 @@ def start(name: str, output: Given, given: Given, options: CallOptions) -> Work 
 
 
 def prepare(name: str, output: Given, given: Given, options: CallOptions) -> tuple[CollectiveCall, Operands]:
-    """Return the call of the function `name`, and its tensors, each of which is checked alone."""
+    """Return the call of the function `name`, and its tensors, each checked alone."""
     function = FUNCTIONS[name]
     collective = function.collective
     outputs = _checked(function.output, output, table.check_writable)
@@ -64,10 +61,6 @@ def prepare(name: str, output: Given, given: Given, options: CallOptions) -> tup
 
 
 def _checked(name: str, given: Given, check: Callable[[str, torch.Tensor], None]) -> tuple[torch.Tensor, ...]:
-    """Return the checked tensors of an argument; empty for None on a rank that is not the root.
-
-    Raises ValueError for a list in place of a tensor, or a tensor in place of a list.
-    """
     if name.endswith(("_list", "tensors")):
         if given is None and name in ("gather_list", "scatter_list"):
             return ()
@@ -83,7 +76,7 @@ def _checked(name: str, given: Given, check: Callable[[str, torch.Tensor], None]
 def _check_shares(share: tuple[str, Any], whole: tuple[str, Any], call: CollectiveCall) -> tuple[int, ...] | None:
     """Return the elements of each rank's share; None if equal. Raises ValueError if the tensors do not fit.
 
-    share: name and tensor of an argument. whole: likewise, or with a list (in a rooted collective only on the root).
+    share, whole: name and value of an argument; `whole` may have a list, in a rooted collective only on the root.
     """
     name, shares = whole
     if isinstance(shares, torch.Tensor):
@@ -99,9 +92,9 @@ def _check_shares(share: tuple[str, Any], whole: tuple[str, Any], call: Collecti
 
 
 def _root(group: dist.ProcessGroup, function: Function, rank: int | None, group_rank: int | None) -> int:
-    """Return the root of a call as a rank of `group`. rank: of the whole job; 0 if neither is given with a list.
+    """Return the root of a call as a rank of `group`; 0 if neither is given with a list.
 
-    Raises ValueError unless exactly one is given, and it is in the group.
+    rank: of the whole job. Raises ValueError unless exactly one is given, and it is in the group.
     """
     name = function.root
     if rank is None and group_rank is None and not function.is_in_place:
@@ -121,7 +114,7 @@ def _root(group: dist.ProcessGroup, function: Function, rank: int | None, group_
 def start_uneven(
     call: CollectiveCall, operands: Operands, sent: Sequence[int], expected: Sequence[int], async_op: bool
 ) -> Work | None:
-    """Start an all_to_all of blocks of any lengths, which the ranks exchange first; see `BlockLengths.agree`."""
+    """Start an all_to_all of blocks of any lengths, which the ranks first exchange."""
     fingerprint = call.fingerprint(
         "all_to_all", None, operands.inputs[0].dtype, " in blocks whose lengths ranks tell each other"
     )
@@ -137,7 +130,7 @@ def start_uneven(
 
 
 class BlockLengths:
-    """The exchange of block lengths between the ranks of a group before an all_to_all."""
+    """The exchange of block lengths between the ranks of a group."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._num_ranks = group.size()
@@ -147,7 +140,7 @@ class BlockLengths:
         """Return the number of elements from every rank to every rank, sender by sender; collective.
 
         sent, expected: this rank's elements to and from each rank. Raises MismatchError, on every rank, if they
-        disagree; CollectiveError if a rank does not answer within the group's timeout.
+        disagree; CollectiveError if a rank exceeds the group's timeout.
         """
         num_ranks = self._num_ranks
         rows = self._rows.gather(torch.tensor([*sent, *expected]))

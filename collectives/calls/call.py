@@ -21,10 +21,10 @@ AUTO = "auto"
 class Operands(Struct):
     """The tensors of a collective on one rank: parts of one long tensor, the *whole*, on which a schedule runs.
 
-    inputs: make up the whole, one after the other; in an all_gather only this rank's share. A gather, scatter or
-    all_to_all has no whole, only this rank's inputs.
+    inputs: make up the whole, in order; in an all_gather only this rank's share. A gather, scatter or all_to_all has no
+    whole, only this rank's inputs.
     outputs: likewise; in a reduce_scatter only this rank's share. All tensors are on one device.
-    reduction: None if nothing is reduced. splits: elements of each rank's share; None if they are equal.
+    reduction: None if nothing is reduced. splits: as in `Executor.run`.
     """
 
     inputs: tuple[torch.Tensor, ...]  # no lists, which a program may change before it is the call's turn
@@ -35,7 +35,7 @@ class Operands(Struct):
 
 
 class GroupRuntime:
-    """The parts of a group's state that its calls need, made with the first call.
+    """The state of a group that its calls need.
 
     executors: by algorithm, root and variant for a size. compared_names: of algorithms, as in fingerprints.
     """
@@ -54,7 +54,7 @@ class GroupRuntime:
 class CollectiveCall:
     """One collective on one group.
 
-    is_recorded: whether the group sends nothing and only records its calls.
+    is_recorded: whether the group only records its calls.
     transport: of its tensors, set by `perform`. stamp: set at its turn.
     """
 
@@ -76,7 +76,6 @@ class CollectiveCall:
             self._executor(algorithm, 0)
 
     def start(self, name: str, operands: Operands, async_op: bool) -> runtime.Work | None:
-        """Execute the collective with these checked operands. Returns None, or a `Work` if `async_op`."""
         tensor = (operands.outputs if self.collective in SCATTERING else operands.inputs)[0]
         num_elements = tensor.numel() if operands.splits is None else sum(operands.splits)
         fingerprint = self.fingerprint(name, num_elements, tensor.dtype, *self._details(operands))
@@ -95,7 +94,6 @@ class CollectiveCall:
         return amount if reduction is None else (*amount, ", ", reduction.name, operands.dtypes)
 
     def _run(self, operands: Operands) -> None:
-        """Run the schedule on the output, or on a copy if necessary."""
         inputs, outputs, dtypes, splits = operands.inputs, operands.outputs, operands.dtypes, operands.splits
         reduction = operands.reduction
         gathers, scatters = self.collective is Collective.ALL_GATHER, self.collective is Collective.REDUCE_SCATTER
@@ -160,7 +158,7 @@ class CollectiveCall:
         return stays and single and self._can_use_directly(operands.inputs[0], state)
 
     def _can_be_summed_in(self, output: torch.Tensor, whole: torch.Tensor, operands: Operands) -> bool:
-        """Whether the sum can form in the output: it may overlap only the share of the input that it replaces."""
+        """Whether the sum can form in the output, which may overlap only the share of the input that it replaces."""
         own = self._share(whole, operands.splits)
         is_apart = own.data_ptr() == output.data_ptr() or not _same_storage(own, output)
         return is_apart and self._can_use_directly(output, operands.dtypes.state)

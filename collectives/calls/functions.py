@@ -1,10 +1,12 @@
 """The collectives, with torch.distributed's own signatures.
 
 Tensors have any shape, strides and length, zero included, the same number of elements and dtype on every rank, and are
-all on the CPU or all on one CUDA device. Calls of one group are executed in the order in which they were made.
+all on the CPU or all on one CUDA device. Inputs are only read. A group executes its calls in order.
 
-async_op: False: the call returns None when it is done; True: it returns a `Work` at once.
+op: as in `all_reduce`.
+async_op: False: the call returns None when done; True: it returns a `Work` at once.
 group: the default group if None.
+src, dst: the root, a rank of the whole job; or group_src, group_dst: a rank of `group`.
 algorithm: one of `ringsim algorithms`, `FILE.py:FUNCTION`, an MSCCL `FILE.xml`, or "auto".
 wire: the dtype that travels, such as torch.bfloat16 for a float32 tensor, which halves the bytes. Values out of its
 range become infinite or NaN.
@@ -14,9 +16,9 @@ make different calls that are new to the group; `CollectiveError` if ranks mix u
 exceeds the group's timeout.
 
 CUDA tensors: on NCCL each step's messages are launched as one group; on Gloo, or the backend "ring", they go through
-pinned memory of the host, which is kept. A collective begins after the earlier work of the current stream. When the
-call, or `Work.wait`, returns, the current stream waits for it. On NCCL the CPU does not wait: NCCL's own watchdog finds
-a peer that fails, and there is no CollectiveError.
+pinned memory of the host, which is kept. A collective begins after the earlier work of the current stream, which waits
+for it from the return of the call, or of `Work.wait`. On NCCL the CPU does not wait: NCCL's own watchdog finds a peer
+that fails, and there is no CollectiveError.
 
 The examples are executed by each of two ranks, whose number is `rank`.
 """
@@ -55,9 +57,9 @@ def all_reduce(
     """Reduce `tensor` over all ranks of `group`, in place; every rank ends with the same bits, except with "direct".
 
     op: SUM, AVG (divides the sum, or in float16 and float8 each contribution), PRODUCT, MIN, MAX, BAND, BOR or BXOR.
-    With the algorithm "direct" ranks add in different orders, and may differ in the last bit. With "gloo_ring" a SUM of
-    real numbers has the very bits of dist.all_reduce on Gloo.
-    Other arguments and errors: see `collectives.calls.functions`.
+    With "direct" ranks add in different orders, and may differ in the last bit. With "gloo_ring" a SUM of real numbers
+    has the bits of dist.all_reduce on Gloo.
+    Other arguments and errors of all collectives: see `collectives.calls.functions`.
 
         >>> tensor = torch.tensor([1.0, 2.0]) + rank
         >>> collectives.all_reduce(tensor, dist.ReduceOp.SUM, algorithm="halving_doubling")
@@ -79,11 +81,10 @@ def reduce_scatter_tensor(
 ) -> Work | None:
     """Reduce `input` over all ranks and leave the r-th of its equal parts in rank r's `output`.
 
-    input: num_ranks times the elements of `output`; only read. op: as in `all_reduce`.
-    Other arguments and errors: see `collectives.calls.functions`.
+    input: num_ranks times the elements of `output`.
 
         >>> share, whole = torch.empty(2), torch.arange(4.0)
-        >>> collectives.reduce_scatter_tensor(share, whole, dist.ReduceOp.SUM)
+        >>> collectives.reduce_scatter_tensor(share, whole)
         >>> torch.equal(share, 2 * whole[2 * rank : 2 * rank + 2])
         True
     """
@@ -105,9 +106,7 @@ def reduce_scatter(
 ) -> Work | None:
     """Reduce the r-th tensor of `input_list` over all ranks into rank r's `output`.
 
-    input_list: one tensor per rank, as long as that rank's `output`, only read; lengths may differ between ranks. op:
-    as in `all_reduce`.
-    Other arguments and errors: see `collectives.calls.functions`.
+    input_list: one tensor per rank, as long as that rank's `output`; lengths may differ between ranks.
 
         >>> output = torch.empty(3)
         >>> collectives.reduce_scatter(output, [torch.ones(3), torch.full((3,), 10.0)], dist.ReduceOp.AVG)
@@ -123,7 +122,6 @@ def all_gather_into_tensor(
     """Gather every rank's `input_tensor` into every rank's `output_tensor`, in rank order.
 
     output_tensor: num_ranks times the elements of `input_tensor`, which may be this rank's share of it.
-    Other arguments and errors: see `collectives.calls.functions`.
 
         >>> whole = torch.empty(4)
         >>> collectives.all_gather_into_tensor(whole, torch.full((2,), float(rank)))
@@ -142,7 +140,6 @@ def all_gather(
     """Gather every rank's `tensor` into every rank's `tensor_list`; the r-th of the list is rank r's.
 
     tensor_list: one tensor per rank, as long as that rank's `tensor`; lengths may differ between ranks.
-    Other arguments and errors: see `collectives.calls.functions`.
 
         >>> gathered = [torch.empty(2), torch.empty(2)]
         >>> collectives.all_gather(gathered, torch.full((2,), float(rank)))
@@ -185,13 +182,10 @@ def broadcast(
 ) -> Work | None:
     """Copy rank `src`'s `tensor` to the `tensor` of every other rank.
 
-    src: a rank of the whole job; alternatively `group_src`, a rank of `group`.
-    Other arguments and errors: see `collectives.calls.functions`.
-
-        >>> tensor = torch.full((2,), float(rank))
-        >>> collectives.broadcast(tensor, src=1)
-        >>> tensor
-        tensor([1., 1.])
+    >>> tensor = torch.full((2,), float(rank))
+    >>> collectives.broadcast(tensor, src=1)
+    >>> tensor
+    tensor([1., 1.])
     """
     return start("broadcast", tensor, tensor, CallOptions(group, async_op, algorithm, root=(src, group_src)))
 
@@ -209,13 +203,10 @@ def reduce(
 ) -> Work | None:
     """Reduce `tensor` over all ranks into rank `dst`'s `tensor`; the tensors of the other ranks are unchanged.
 
-    dst: a rank of the whole job; alternatively `group_dst`, a rank of `group`. op: as in `all_reduce`.
-    Other arguments and errors: see `collectives.calls.functions`.
-
-        >>> tensor = torch.ones(3)
-        >>> collectives.reduce(tensor, dst=1)
-        >>> tensor.tolist() == [2.0 if rank == 1 else 1.0] * 3
-        True
+    >>> tensor = torch.ones(3)
+    >>> collectives.reduce(tensor, dst=1)
+    >>> tensor.tolist() == [2.0 if rank == 1 else 1.0] * 3
+    True
     """
     return start("reduce", tensor, tensor, CallOptions(group, async_op, algorithm, op, wire, root=(dst, group_dst)))
 
@@ -232,12 +223,11 @@ def gather(
 ) -> Work | None:
     """Gather every rank's `tensor` into rank `dst`'s `gather_list`; the r-th of the list is rank r's.
 
-    gather_list: on rank `dst` one tensor per rank, each as long as `tensor`; elsewhere None or empty.
-    dst: a rank of the whole job; alternatively `group_dst`, a rank of `group`; 0 if neither is given.
-    Other arguments and errors: see `collectives.calls.functions`.
+    gather_list: on rank `dst` one tensor per rank, as long as `tensor`; elsewhere None or empty.
+    dst: rank 0 by default.
 
         >>> gathered = [torch.empty(2), torch.empty(2)] if rank == 0 else None
-        >>> collectives.gather(torch.full((2,), float(rank)), gathered, dst=0)
+        >>> collectives.gather(torch.full((2,), float(rank)), gathered)
         >>> gathered is None or gathered[1].tolist() == [1.0, 1.0]
         True
     """
@@ -256,12 +246,11 @@ def scatter(
 ) -> Work | None:
     """Copy the r-th tensor of rank `src`'s `scatter_list` into rank r's `tensor`.
 
-    scatter_list: on rank `src` one tensor per rank, each as long as `tensor`; elsewhere None or empty.
-    src: a rank of the whole job; alternatively `group_src`, a rank of `group`; 0 if neither is given.
-    Other arguments and errors: see `collectives.calls.functions`.
+    scatter_list: on rank `src` one tensor per rank, as long as `tensor`; elsewhere None or empty.
+    src: rank 0 by default.
 
         >>> tensor = torch.empty(2)
-        >>> collectives.scatter(tensor, [torch.zeros(2), torch.ones(2)] if rank == 0 else None, src=0)
+        >>> collectives.scatter(tensor, [torch.zeros(2), torch.ones(2)] if rank == 0 else None)
         >>> tensor.tolist() == [float(rank)] * 2
         True
     """
@@ -280,21 +269,16 @@ def all_to_all_single(
 ) -> Work | None:
     """Send the d-th block of `input` to rank d, and receive the block from rank s into the s-th block of `output`.
 
-    input, output: blocks are runs along the first dimension. `input` is only read.
+    input, output: blocks are runs along the first dimension.
     output_split_sizes, input_split_sizes: the length of each rank's block along that dimension, 0 included; None or
-    empty: equal blocks. Either all ranks give sizes or none does. With sizes, the ranks first exchange them, which
-    takes as long as the smallest all_gather.
-    Other arguments and errors: see `collectives.calls.functions`.
+    empty: equal blocks. Either all ranks give sizes or none. Ranks first exchange sizes, which takes as long as the
+    smallest all_gather.
 
     Raises MismatchError, on all ranks, if a rank sends another number of elements than the receiver expects.
 
-        >>> output = torch.empty(2)
-        >>> collectives.all_to_all_single(output, torch.tensor([10.0, 11.0]) + 20 * rank)
-        >>> output.tolist() == [10.0 + rank, 30.0 + rank]
-        True
-        >>> mine = torch.full((3,), float(rank))  # one element for rank 0, two for rank 1
+        >>> sent = torch.full((3,), float(rank))
         >>> output = torch.empty(2 * (rank + 1))
-        >>> collectives.all_to_all_single(output, mine, [rank + 1, rank + 1], [1, 2])
+        >>> collectives.all_to_all_single(output, sent, [rank + 1, rank + 1], [1, 2])
         >>> output.tolist() == [0.0] * (rank + 1) + [1.0] * (rank + 1)
         True
     """
@@ -320,7 +304,6 @@ def all_to_all(
 
     output_tensor_list, input_tensor_list: one tensor per rank, all of one dtype and device, of any length. The ranks
     first exchange the lengths, and raise MismatchError as in `all_to_all_single`.
-    Other arguments and errors: see `collectives.calls.functions`.
 
         >>> received = [torch.empty(1), torch.empty(2)]
         >>> collectives.all_to_all(received, [torch.zeros(rank + 1), torch.ones(rank + 1)])
@@ -343,7 +326,6 @@ def barrier(group: Group = None, async_op: bool = False) -> Work | None:
     """Wait until every rank of `group` has called it.
 
     On a group without a backend for the CPU it also waits for the current CUDA stream.
-    Other arguments and errors: see `collectives.calls.functions`.
 
         >>> collectives.barrier()
     """
@@ -362,18 +344,17 @@ def barrier(group: Group = None, async_op: bool = False) -> Work | None:
 def empty(*size: int | Sequence[int], dtype: torch.dtype | None = None, group: Group = None) -> Tensor:
     """Return an uninitialised tensor on the CPU which collectives of `group` do not copy to send it.
 
-    The ranks of a host read and add such a tensor in each other's memory; any other tensor they copy before they send
-    it. Results are the same bits. A collective on such a tensor, or on a part of one, returns when all ranks of the
-    host have read it.
+    The ranks of a host read and add such a tensor in place; any other is copied first. Results have the same bits. A
+    collective on such a tensor, or on a part of one, returns when all ranks of the host have read it.
 
-    The memory is freed when the tensor and all its views are gone. Its storage cannot be resized, and a process forked
-    from the rank also shares it. The tensor is an ordinary one if the group shares no memory (`use_transport`), or if
-    the address space or the size of files is limited (`ulimit -v`, `ulimit -f`).
+    The memory is freed when the tensor and all its views are gone. Its storage cannot be resized, and a forked process
+    also shares it. The tensor is an ordinary one if the group shares no memory (`use_transport`), or if `ulimit -v` or
+    `ulimit -f` limits the address space or the size of files.
 
     size, dtype: as in `torch.empty`.
     group: all its ranks must call this, or another collective, the first time.
 
-    Raises ValueError if there is no such group, RuntimeError if there is no memory.
+    Raises RuntimeError if there is no memory.
 
         >>> tensor = collectives.empty(2, 3).fill_(rank)
         >>> collectives.all_reduce(tensor)

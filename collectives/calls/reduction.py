@@ -26,8 +26,8 @@ def _chosen_by(choose: Callable[..., torch.Tensor]) -> Combine:
 def _add_parts(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
     """Add complex numbers as pairs of numbers, as torch.distributed does.
 
-    `add_` multiplies its second argument by the complex 1, which can change the sign of a zero: the sum would depend on
-    the order.
+    `add_` multiplies its second argument by the complex 1, which can change a zero's sign: the sum would depend on the
+    order.
     """
     torch.view_as_real(chunk).add_(torch.view_as_real(arrived.to(chunk.dtype)))
 
@@ -70,7 +70,7 @@ class Reduction:
 
 
 def _divide(tensor: torch.Tensor, num_ranks: int) -> None:
-    """Divide in place: integers towards zero, as NCCL does, and each part of a complex number, as Gloo does."""
+    """Divide in place: integers towards zero, as NCCL, and each part of a complex number, as Gloo."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     tensor.div_(num_ranks, rounding_mode=None if tensor.is_floating_point() else "trunc")
@@ -87,7 +87,7 @@ class ReductionDtypes(NamedTuple):
 
     @property
     def are_narrow(self) -> bool:
-        """Whether a sum may overflow although the mean does not: in float16 and float8."""
+        """Whether a sum, but not the mean, may overflow: in float16 and float8."""
         return any(torch.finfo(dtype).max < torch.finfo(torch.bfloat16).max for dtype in self if _has_range(dtype))
 
 
@@ -143,7 +143,7 @@ def _check_meaning(kind: ReduceOp.RedOpType, dtype: torch.dtype) -> None:
 
 
 def _try_out(reduction: Reduction, dtype: torch.dtype) -> None:
-    """Raise ValueError if torch cannot compute it; an error in the middle of a collective would break the group."""
+    """Raise ValueError if torch cannot compute it: an error in a collective would break the group."""
     try:
         output, chunk, arrived = (torch.empty(1, dtype=dtype).copy_(torch.ones(1)) for _ in range(3))
         reduction.begin(chunk, 2)

@@ -1,6 +1,6 @@
 """`Rehearsal`: one of our collectives on a group that sends nothing, recorded with its rank's local work.
 
-The results are correct if all ranks hold the same data as this one.
+The results are correct if all ranks hold the same data.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ Op = ReduceOp.RedOpType | ReduceOp
 
 
 class CallRecorder(Protocol):
-    """The interface between a call and the recorder of its group (`collectives.recording.Recorder`)."""
+    """The interface between a call and its group's recorder (`collectives.recording.Recorder`)."""
 
     clock: Callable[[], float]
 
@@ -31,15 +31,15 @@ class CallRecorder(Protocol):
         """Exclude the time of the block."""
 
     def call(self, call: TraceCall, result: list[torch.Tensor]) -> Work:
-        """Record a call that already has its result, and return its work."""
+        """Record a call that already has its result."""
 
     def sendrecv(self, counterpart: TraceCall, distance: int, result: list[torch.Tensor]) -> Work | None:
-        """Make a send or recv one call with its counterpart, if there is one."""
+        """Make a send or recv one call with its counterpart, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedGroup:
-    """The recorder of a group, and the group's index in the trace."""
+    """The recorder of a group, and its index in the trace."""
 
     recorder: CallRecorder
     index: int
@@ -54,7 +54,7 @@ def record_group(group: dist.ProcessGroup, recorded: RecordedGroup) -> None:
 
 
 def recorded_group(group: dist.ProcessGroup) -> RecordedGroup | None:
-    """Return the recorder of `group`; None if it really communicates."""
+    """Return the recorder of `group`; None if it communicates."""
     return _RECORDED.get(group)
 
 
@@ -80,7 +80,7 @@ class Rehearsal:
         self._size_bytes, self._dtype, self._is_lent = 0, torch.uint8, False
 
     def execute(self, operands: RunOperands, reduction: Reduction | None, size_bytes: int) -> None:
-        """Write the result for ranks that all hold this rank's data; send nothing.
+        """Write the result for ranks that all hold this rank's data.
 
         size_bytes: of all chunks, for the recording.
         """

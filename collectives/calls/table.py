@@ -1,6 +1,6 @@
 """`FUNCTIONS`: the table of collectives, from which functions, process groups, recordings and the benchmark follow.
 
-The checks of operands are made before anything is sent: a mistake found later would break the group.
+Operands are checked before anything is sent: a mistake found later would break the group.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ SCATTERING = Collective.REDUCE_SCATTER, Collective.SCATTER, Collective.ALL_TO_AL
 class Function(Struct, frozen=True, dict=True):
     """A function of `collectives` and torch.distributed; coalesced ones, except the all_reduce, are only methods.
 
-    output, input: the arguments with the tensors that it writes and reads; the same name if it is in place.
+    output, input: the arguments with the tensors that it writes and reads; the same if in place.
     methods: of torch's ProcessGroup, the newest name first.
-    root: the argument for the root, a rank of the job: src or dst; empty if there is none.
+    root: the argument src or dst; else empty.
     """
 
     name: str
@@ -37,7 +37,6 @@ class Function(Struct, frozen=True, dict=True):
 
     @lazily
     def is_coalesced(self) -> bool:
-        """Whether it executes a collective for each of several tensors or pairs of operands."""
         return self.name != self.single
 
     @lazily
@@ -76,12 +75,12 @@ FIRST = {collective: next(one for one in _ALL if one.collective is collective) f
 
 
 def own_share(whole: torch.Tensor, rank: int, num_ranks: int, splits: tuple[int, ...] | None) -> torch.Tensor:
-    """Return the share of `rank` in `whole`, which is contiguous: an equal one, or the one in `splits`."""
+    """Return the share of `rank` in `whole`, which is contiguous. splits: as in `Executor.run`."""
     return (whole.view(-1).split(splits) if splits else whole.view(num_ranks, -1))[rank]
 
 
 def check_tensor(name: str, tensor: torch.Tensor) -> None:
-    """Raise ValueError if the elements of `tensor` cannot be sent: it is not dense, or torch cannot copy it."""
+    """Raise ValueError if `tensor` cannot be sent: it is not dense, or torch cannot copy it."""
     if tensor.layout != torch.strided:
         raise ValueError(f"{name} has the layout {tensor.layout}: must be dense; call to_dense() first")
     if tensor.is_quantized:
@@ -106,7 +105,7 @@ def _can_be_copied(dtype: torch.dtype, conjugated: bool, negated: bool) -> bool:
 
 
 def check_writable(name: str, tensor: torch.Tensor) -> None:
-    """Raise ValueError if `tensor` can hold no result: if `check_tensor` does, or its elements share memory."""
+    """Raise ValueError if `tensor` can hold no result: `check_tensor` does, or its elements share memory."""
     check_tensor(name, tensor)
     if not tensor.is_contiguous() and _overlaps(tensor):
         raise ValueError(
@@ -159,9 +158,7 @@ def check_as_many(name: str, tensor: torch.Tensor, other_name: str, other: torch
 def block_lengths(name: str, tensor: torch.Tensor, sizes: Sequence[int] | None, num_ranks: int) -> list[int]:
     """Return the number of elements of each rank's block of `tensor`.
 
-    sizes: rows of each block, along the first dimension; None: equally many.
-
-    Raises ValueError unless the blocks cover all rows.
+    sizes: rows of each block; None: equally many. Raises ValueError unless the blocks cover all rows.
     """
     num_rows = tensor.size(0) if tensor.dim() else 1
     row = tensor.numel() // num_rows if num_rows else 0
@@ -197,7 +194,7 @@ def check_shares(
 
     rank: only this rank's tensor must match `tensor` in length; None: all must.
 
-    Raises ValueError for another length, number of tensors, dtype or device.
+    Raises ValueError for another length, number, dtype or device.
     """
     check_number(list_name, tensors, num_ranks)
     for index, listed in enumerate(tensors):

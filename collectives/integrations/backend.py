@@ -4,7 +4,7 @@
     dist.init_process_group("ring", pg_options=collectives.BackendOptions(all_reduce="halving_doubling"))
 
 Everything else goes to Gloo unchanged: sends and receives, also in batches, sparse tensors, a monitored barrier. CUDA
-tensors of collectives go through memory of the host; other CUDA tensors work as far as Gloo supports them.
+tensors of collectives go through host memory; others work as far as Gloo supports them.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,9 +37,8 @@ HAS_STRATEGIES = hasattr(eval_frame, "_FrameExecStrategy")  # from torch 2.7 on
 def untraced(function: T) -> T:
     """Make Dynamo run a function, or each method of a class, and everything it calls, as plain Python.
 
-    Dynamo traces every Python frame of a compiled program, also frames called from torch's C++, but refuses the
-    attributes of a process group. `torch.compiler.disable` needs a wrapper for each call, and imports Dynamo, which
-    takes seconds.
+    Dynamo traces every Python frame of a compiled program, also those called from C++, but refuses a process group's
+    attributes. `torch.compiler.disable` wraps each call, and imports Dynamo, which takes seconds.
     """
     for method in vars(function).values() if isinstance(function, type) else [function]:
         if isinstance(method, FunctionType):
@@ -54,16 +53,12 @@ def untraced(function: T) -> T:
 class BackendOptions:
     """Which algorithms a group uses; `pg_options` of init_process_group and new_group, the same on every rank.
 
-    all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all: algorithms.
     wire: for the collectives that reduce, as in `all_reduce`; for floating-point tensors only.
     transport: as in `use_transport`; None for the environment's.
 
         >>> options = collectives.BackendOptions(all_reduce="halving_doubling", wire=torch.bfloat16)
         >>> group = dist.new_group(backend="ring", pg_options=options)
-        >>> tensor = torch.ones(3)
-        >>> dist.all_reduce(tensor, group=group)
-        >>> tensor
-        tensor([2., 2., 2.])
+        >>> dist.all_reduce(torch.ones(3), group=group)
     """
 
     all_reduce: str = "ring"
@@ -97,10 +92,10 @@ _OPTIONS = {
 def carries_out(context: CallContext) -> Callable[[type[T]], type[T]]:
     """Give a class of process groups torch's methods for the functions of the table.
 
-    Within `context` they call the method `carry_out` of the class with the function, the options, and the operands in
-    the function's form; for a function in place, with a list of tensors. They accept every form of torch's
-    ProcessGroup: reduce([tensor]), reduce([tensor], opts), reduce(tensor, root) and reduce(tensor, root, op, timeout),
-    also by keyword.
+    Within `context` they call the class's `carry_out` with the function, the options, and the operands in the
+    function's form; for a function in place, a list of tensors. They accept every form of torch's ProcessGroup:
+    reduce([tensor]), reduce([tensor], opts), reduce(tensor, root) and reduce(tensor, root, op, timeout), also by
+    keyword.
     """
 
     def changed(group: type[T]) -> type[T]:
@@ -170,7 +165,7 @@ def allreduce(group: dist.ProcessGroup, tensors: Tensors, opts: Any) -> dist.Wor
 class RingGroup(dist.ProcessGroup):
     """A process group with our collectives; sends, receives, and everything else are Gloo's.
 
-    It has the methods that torch.distributed calls; roots are ranks of the group.
+    Roots are ranks of the group.
     """
 
     def __init__(
@@ -213,9 +208,9 @@ class RingGroup(dist.ProcessGroup):
         group_desc: str | None = None,
         device_types: Any = None,  # noqa: ARG002  a group of ours has one backend for all devices
     ) -> "RingGroup | None":
-        """Return a group of `ranks` of this one, by default with its options, as torch's method; None on other ranks.
+        """Return a group of `ranks`, by default with this one's options, as torch's method; None on other ranks.
 
-        torch's own needs the store of the group in C++, and would end the process.
+        torch's own needs the group's store in C++, and would end the process.
         """
         ranks = sorted(ranks)
         if self.rank() not in ranks:
@@ -274,8 +269,7 @@ class RingGroup(dist.ProcessGroup):
 def create(options: Any, group_options: BackendOptions | None) -> RingGroup:
     """Return the group of `init_process_group("ring")` or `new_group(backend="ring")`.
 
-    options: torch's own: store, rank, size and timeout. Raises ValueError unless `group_options`, the `pg_options`, is
-    None or a BackendOptions.
+    options: torch's own. group_options: the `pg_options`; raises ValueError unless they are None or a BackendOptions.
     """
     return RingGroup(options.store, options.group_rank, options.group_size, options.timeout, group_options)
 
@@ -283,7 +277,7 @@ def create(options: Any, group_options: BackendOptions | None) -> RingGroup:
 def register() -> None:
     """Register the backend "ring" with torch.distributed; `import collectives` calls this.
 
-    torch's `monitored_barrier` refuses backends other than "gloo"; a group of ours uses its Gloo's.
+    torch's `monitored_barrier` refuses other backends than "gloo"; our groups use their Gloo's.
     """
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
     in_torch = dist.monitored_barrier
@@ -307,7 +301,7 @@ def mark_last_bucket(bucket: torch.Tensor) -> None:
     """Mark the bucket for `is_last_bucket`; it must not share its storage.
 
     DistributedDataParallel waits at once for the last bucket, though it asks not to wait. A process group is not told
-    which bucket is the last, so the bucket is marked where it is allocated.
+    which bucket is the last, so it is marked where it is allocated.
     """
     bucket.untyped_storage().is_last_bucket = True  # type: ignore[attr-defined]
 

@@ -19,12 +19,10 @@ from collectives.runtime import CPU, Work
 class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     """torch's DistributedDataParallel, for the CPU, whose buckets the collectives use in place, without copying.
 
-    It takes the same arguments; use it with the backend "ring" or with `ddp_comm_hook`. Its buckets are allocated by
-    `empty`. Where ranks share no memory nothing changes. On the backend "ring" the last bucket is summed in the thread
-    of the backward pass, which would only wait for it.
+    It takes the same arguments; use it with the backend "ring" or with `ddp_comm_hook`. Where ranks share no memory
+    nothing changes. On the backend "ring" the last bucket is summed in the thread of the backward pass.
 
-    gradient_as_bucket_view: as in torch, but True by default: gradients are summed, and read by the optimizer, in their
-    bucket.
+    gradient_as_bucket_view: as in torch, but True by default.
 
         >>> model = collectives.DistributedDataParallel(torch.nn.Linear(3, 1))
         >>> model.register_comm_hook(None, collectives.ddp_comm_hook)
@@ -44,7 +42,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     def allocating_buckets(self) -> Iterator[None]:
         """Put the buckets that the reducer makes in the block into shared memory.
 
-        It makes them at its construction, and again in the second step, in the order of the gradients.
+        It makes them when constructed, and again in the second step, in the order of the gradients.
         """
         with _BucketAllocation(self.process_group) as allocation:
             yield
@@ -88,7 +86,7 @@ def check_trained_dtypes(
 ) -> None:
     """Raise RuntimeError for a new, thawed or converted parameter, which would not be synchronised.
 
-    before: the result of `trained_dtypes` when the model was wrapped.
+    before: `trained_dtypes` when the model was wrapped.
     """
     for name, parameter in parameters:
         if parameter.requires_grad and before.get(id(parameter)) != parameter.dtype:
@@ -136,8 +134,7 @@ class HookState:
     """The options of `ddp_comm_hook`, given to `register_comm_hook` with it.
 
     group: of the DistributedDataParallel; the default group if None.
-    algorithm, wire: as in `all_reduce`. With wire torch.bfloat16, float32 gradients travel in half the bytes, and each
-    rank adds in float32.
+    algorithm, wire: as in `all_reduce`. Each rank adds in the gradients' dtype.
 
         >>> collectives.HookState(wire=torch.bfloat16)
         HookState(group=None, algorithm='ring', wire=torch.bfloat16)
@@ -154,17 +151,14 @@ def ddp_comm_hook(
 ) -> torch.futures.Future[torch.Tensor]:
     """Make a bucket of gradients the mean over all ranks: `model.register_comm_hook(state, ddp_comm_hook)`.
 
-    Returns at once. Buckets are reduced one after the other in the group's thread; only the last one, after which the
-    program waits, in the program's own thread. If a bucket cannot be reduced, the backward pass raises a RuntimeError
-    with the text of the CollectiveError.
+    Returns at once. Buckets are reduced one after the other in the group's thread, the last one in the program's own,
+    which waits anyway. If a bucket cannot be reduced, the backward pass raises a RuntimeError with the text of the
+    CollectiveError.
 
-    torch.distributed sums sparse gradients, also on the backend "ring", whatever the options.
+    torch.distributed sums sparse gradients, whatever the options.
 
         >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
         >>> model.register_comm_hook(collectives.HookState(wire=torch.bfloat16), collectives.ddp_comm_hook)
-        >>> model(torch.full((2, 3), float(rank))).sum().backward()
-        >>> model.module.weight.grad
-        tensor([[1., 1., 1.]])
     """
     state = state or HookState()
     gradients = bucket.buffer()

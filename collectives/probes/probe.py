@@ -26,8 +26,8 @@ _WRITTEN = 60  # as each byte of a float32, a bfloat16 and a float16 about 0.01,
 class Blocks(NamedTuple):
     """How a probe is timed: in `turns` turns of `number` blocks, whose rounds take at least `least_s`.
 
-    Where threads share cores, a polling thread can delay another one until the kernel's next tick, 4 ms and more. A
-    short block has at most one such wait, and the median of the blocks none.
+    Where threads share cores, a polling thread can delay another until the kernel's next tick, 4 ms and more. A short
+    block has at most one such wait, the median of the blocks none.
     """
 
     turns: int = 4
@@ -51,18 +51,18 @@ def probe(
 ) -> Measurements:
     """Probe `group`: latency, bandwidth and overhead between neighbours, and the rate of additions; collective.
 
-    Every rank gets the same measurements, in a few seconds. All ranks work at once, as they slow each other down in a
-    collective where they share cores. Messages go through an `Executor`, over torch.distributed and, where all ranks
-    share memory, also through that.
+    Every rank gets the same measurements, in a few seconds. All ranks work at once, because they slow each other down
+    in a collective where they share cores. Messages go through an `Executor`, over torch.distributed and, where all
+    ranks share memory, also through that.
 
     tensor_bytes: of the largest tensor to be predicted; messages have up to half of it.
-    memory_bytes: touched by a rank between two collectives. The probes walk through as much: data in the caches moves
+    memory_bytes: touched by a rank between two collectives, and walked through by the probes: data in the caches moves
     and adds several times faster.
     blocks: with few, a busy moment of the machine matters. sizes: of messages.
     calls: makes the probes of calls, `probe_calls`. With them, pairs of ranks alone and additions in other dtypes are
-    also probed, and ranks meet at a barrier before each block. Without them a collective of `group` may ask for the
-    probes; ranks then meet by our own messages, since another collective would wait for the end of the first.
-    on_progress: called between two probes with the number done and the number of all.
+    also probed, and ranks meet at a barrier before each block. Without them ranks meet by our own messages: a
+    collective of `group` may ask for the probes, and another one would wait for its end.
+    on_progress: called between probes with the number done and of all.
     """
     sizes = _sizes(sizes, tensor_bytes)
     # Filled, because all unwritten pages are one page, which is always in the caches.
@@ -95,7 +95,7 @@ def _times(
     meet: Callable[[], object] | None,
     on_progress: Callable[[int, int], object],
 ) -> list[torch.Tensor]:
-    """Return the times of this rank for each probe: (block or call, elapsed or of a core)."""
+    """Return this rank's times for each probe: (block or call, elapsed or of a core)."""
     meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group, shares_memory=False)
     meet = meet or partial(meeting.run, torch.zeros(1))
     times: list[list[tuple[float, float]]] = [[] for _ in workloads]
@@ -113,7 +113,7 @@ def time_blocks(
     """Return the seconds per round of each block or call, elapsed and of a core; 0 on ranks without a part; collective.
 
     meeting: an all_reduce, by which the ranks agree on the rounds of a block.
-    meet: synchronises them before each block: threads keep their cores for many rounds, but should not for all.
+    meet: synchronises them before each block, since threads should not keep their cores for all rounds.
     """
     if workload.before is not None:
         return [time for _ in range(blocks.number) for time in _time_calls(workload, workload.before, meeting)]
@@ -146,7 +146,6 @@ def _time_calls(workload: ProbeWorkload, before: Rounds, meeting: Executor) -> l
 
 
 def _agreed_runs(workload: ProbeWorkload, blocks: Blocks, meeting: Executor) -> int:
-    """Return the number of runs in a block, the same on all ranks; synchronises them."""
     num_runs = 1
     meeting.run(torch.zeros(1))  # so that the earlier work of others is over
     for _ in range(2):  # the first one also warms up, and gives too few
@@ -164,13 +163,12 @@ def _agreed_runs(workload: ProbeWorkload, blocks: Blocks, meeting: Executor) -> 
 
 
 def _sizes(sizes: Sequence[int], tensor_bytes: int) -> list[int]:
-    """Return the sizes up to half the tensor, and that half; at least two sizes."""
     half = tensor_bytes // 2 // sizes[0] * sizes[0]
     return [size for size in sizes if size < half or size <= sizes[1]] + [half] * (half > sizes[1])
 
 
 def places_of(group: dist.ProcessGroup) -> RankHosts:
-    """Return the hosts of the ranks of `group`; collective."""
+    """Return the hosts of the ranks; collective."""
     names = TextAllGather(group, Tag.HOSTS).gather(f"{runtime.machine_name()} {runtime.namespace_name()}")
     return RankHosts(_numbered([name.split(" ")[0] for name in names]), _numbered(names))
 

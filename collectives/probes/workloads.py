@@ -23,12 +23,12 @@ Rounds = Callable[[], object]
 
 
 def whole_time() -> tuple[float, float]:
-    """Return a clock of elapsed seconds, and one of core-seconds of all threads of this rank."""
+    """Return the time, and the core-seconds of all threads of this rank."""
     return time.perf_counter(), time.process_time()
 
 
 class TimedAddition:
-    """Adds as collectives do, and is a clock of the additions alone.
+    """Adds as collectives do, and is a clock of the additions.
 
     Messages take several times as long as their additions, and vary by as much.
     """
@@ -43,15 +43,14 @@ class TimedAddition:
         self._of_core_s += time.thread_time() - begin_cpu
 
     def read(self) -> tuple[float, float]:
-        """Return the seconds of all additions, elapsed and of a core."""
         return self._elapsed_s, self._of_core_s
 
 
 class ProbeWorkload(NamedTuple):
     """The work of the ranks in one probe.
 
-    ranks: that take part. rounds: executes ROUNDS_PER_RUN rounds, or one call if there is a `before`.
-    before: executed before each call and not timed; then all ranks must take part. calls: in a block.
+    ranks: that take part. rounds: executes ROUNDS_PER_RUN rounds, or with a `before` one call.
+    before: executed before each call, not timed; all ranks must take part. calls: in a block.
     clock: of the rounds, elapsed and of a core.
     """
 
@@ -99,7 +98,7 @@ def shift_schedule(
 
 
 def one_way_schedule(num_ranks: int, rounds: int, reduce: bool) -> Schedule:
-    """Return a schedule in which every rank sends the next one `rounds` new chunks, which are not forwarded."""
+    """Return a schedule in which every rank sends the next one `rounds` new chunks."""
     ranks = np.arange(num_ranks)
     num_colours = 2 + num_ranks % 2  # neighbours send different chunks, so that no sent chunk is overwritten
     colour = ranks % 2
@@ -159,13 +158,11 @@ class ProbedGroup:
             yield from self.rested_shifts()
 
     def provenance(self) -> dict[str, Any]:
-        """Return a rank's slot size and touched bytes, if all ranks share memory."""
         if not self._shared.on_one_host:
             return {}
         return {SLOT_BYTES: self._shared.slot_bytes, TOUCHED_BYTES: len(self._memory)}
 
     def shifts(self) -> Iterator[ProbeWorkload]:
-        """Yield messages from every rank to the next, of each size, and several at a time of the smallest."""
         for size, in_flight in [*((size, 1) for size in self._sizes), (self._sizes[0], IN_FLIGHT)]:
             rounds = self._messages(self._ring_shift(size, in_flight), self._memory, size)
             yield ProbeWorkload(ProbeKind("shift"), size, in_flight, self._everyone, rounds)
@@ -176,11 +173,10 @@ class ProbedGroup:
         )
 
     def _groups(self, size: int) -> int:
-        """Return how many chunks of `size` bytes there is memory for."""
         return min(ROUNDS_PER_RUN, max(len(self._memory) // size, 1))
 
     def rested_shifts(self) -> Iterator[ProbeWorkload]:
-        """Yield messages from every rank to the next after a pause, in which token buckets of links fill up."""
+        """Yield messages to the next rank after a pause, in which token buckets of links fill up."""
         num_ranks = len(self._everyone)
         meeting = Executor(
             build(Collective.ALL_REDUCE, "recursive_doubling", num_ranks), self._group, shares_memory=False
@@ -214,7 +210,6 @@ class ProbedGroup:
                 yield ProbeWorkload(ProbeKind("ping", str(rank)), size, 1, pair, rounds)
 
     def exchanges(self) -> Iterator[ProbeWorkload]:
-        """Yield exchanges of one pair of neighbours, and of all pairs at once: bidirectional bandwidth."""
         num_ranks = len(self._everyone)
         for num_pairs in sorted({min(1, num_ranks // 2), num_ranks // 2} - {0}):
             rings = [(2 * pair, 2 * pair + 1) for pair in range(num_pairs)]
@@ -235,7 +230,6 @@ class ProbedGroup:
             yield ProbeWorkload(kind, size, 1, self._everyone, rounds, clock=add.read)
 
     def clones(self) -> Iterator[ProbeWorkload]:
-        """Yield copies into new memory, if tensors are long enough to get it."""
         if len(self._memory) >= FRESH_BYTES:
             pieces = cycle(spread(self._memory, FRESH_BYTES))
 
@@ -276,7 +270,7 @@ class ProbedGroup:
         return lambda: executor.run(next(windows), reduce=reduce)
 
     def _published(self, schedule: Schedule, memory: torch.Tensor, length: int) -> Rounds:
-        """Return a run of the schedule on `length` elements, the second half of which may be the source."""
+        """Return a run of the schedule on `length` elements, half of which may be the source."""
         executor = Executor(schedule, self._group)
         whole = length // 2 if schedule.collective is Collective.REDUCE_SCATTER else length
         windows = cycle([piece.split(whole) for piece in spread(memory, length)])

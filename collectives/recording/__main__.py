@@ -1,7 +1,7 @@
 """`python -m collectives.recording REQUEST [REPORT]`: what `ringsim trace` starts; REQUEST is a `TraceRequest` as JSON.
 
-The exit code is written to the file REPORT as soon as it is known, before the program's own functions of atexit run;
-or where the program is, if a signal such as SIGSEGV ends the process.
+The file REPORT gets the exit code as soon as it is known, before the program's functions of atexit run; or the place of
+the program, if a signal such as SIGSEGV ends the process.
 """
 
 import atexit
@@ -29,7 +29,7 @@ ENDING_S = 5.0  # in which the program's own functions of atexit may end
 def main() -> None:
     """Record the program, or end with exit code 2 and one line.
 
-    `ringsim trace` sends SIGTERM after Ctrl-C; then the line says how far the program has come.
+    After Ctrl-C, `ringsim trace` sends SIGTERM; then the line says how far the program has come.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _end(report: Path, exit_code: int, message: str = "") -> NoReturn:
-    """End the process as Python does, but without waiting for the program's threads."""
+    """End the process as Python does, but without waiting for threads."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with suppress(OSError):  # the disk is full, or the program may open no more files
         report.write_text(f"{exit_code}\n")

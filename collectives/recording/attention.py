@@ -68,7 +68,7 @@ def _chosen(
 ) -> SDPBackend | None:
     """Return the first kernel that is enabled and takes the arguments.
 
-    The order, unless the program sets one, and the conditions are those of torch (`sdp_utils.cpp`) on an H100.
+    The order, unless the program sets one, and the conditions are torch's (`sdp_utils.cpp`) on an H100.
     """
     enabled: Any = torch.backends.cuda
     tensors, widths = (query, key, value), (query.shape[-1], value.shape[-1])
@@ -92,7 +92,6 @@ def _chosen(
 
 
 def _bias(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor | None:
-    """Return what a mask adds to the scores of each head."""
     if mask is None:
         return None
     if mask.dtype == torch.bool:
@@ -134,7 +133,7 @@ register_autograd("ringsim::flex_attention", _backward, setup_context=_save, lib
 def _flops(
     pairs: Callable[[dict[str, Any]], int | None], operator: OpOverload, *args: Any, **options: Any
 ) -> int | None:
-    """Count the products of a kernel for its pairs of queries and keys; backward it computes the scores again."""
+    """Count a kernel's products for its pairs of queries and keys; backward it recomputes the scores."""
     given = named(operator, args, options)
     is_backward = not given.keys().isdisjoint(("grad_out", "grad_out_", "gradient"))
     num_of_scores, num_of_values = (3, 2) if is_backward else (1, 1)
@@ -144,14 +143,13 @@ def _flops(
 
 
 def _pairs_of_squares(given: dict[str, Any]) -> int:
-    """Return the pairs of attention to all keys, or causal, with the first query at the first key."""
     query, num_keys = given["query"], given["key"].shape[-2]
     num_pairs = _pairs(query.shape[-2], num_keys, 0, None, 0) if given["is_causal"] else query.shape[-2] * num_keys
     return int(query.shape[:-2].numel() * num_pairs)
 
 
 def _pairs_of_sequences(given: dict[str, Any]) -> int:
-    """Return the pairs of sequences one after the other, or of a batch of them, which torch has in another order."""
+    """Return the pairs of packed sequences, or of a batch, whose dimensions are in another order."""
     query, key = given["query"], given["key"]
     offsets = [given.get(f"cum_seq_{side}", given.get(f"cu_seq_{side}")) for side in "qk"]
     if offsets[0] is None:
@@ -166,7 +164,7 @@ def _pairs_of_sequences(given: dict[str, Any]) -> int:
 
 
 def _lengths(offsets: Tensor, total: int, longest: int) -> list[int]:
-    """Return the lengths of sequences; if nobody knows them, as many as possible are as long as the longest."""
+    """Return the lengths of packed sequences; if they are unknown, as many as possible have the length `longest`."""
     if is_unknown(offsets):
         return [*[longest] * (total // longest), total % longest]
     with _disable_current_modes():
@@ -175,7 +173,7 @@ def _lengths(offsets: Tensor, total: int, longest: int) -> list[int]:
 
 
 def _pairs(queries: int, keys: int, first: int, left: int | None, right: int | None) -> int:
-    """Return how many keys all queries see, the first from the place of a key; None or -1: a window without end."""
+    """Return how many keys all queries see, from the place `first` on; None or -1: an unbounded window."""
     own = np.arange(queries) + first
     begin = np.clip(own - left, 0, keys) if left is not None and left >= 0 else 0
     end = np.clip(own + right + 1, 0, keys) if right is not None and right >= 0 else np.full(queries, keys)
@@ -183,7 +181,6 @@ def _pairs(queries: int, keys: int, first: int, left: int | None, right: int | N
 
 
 def _pairs_of_blocks(given: dict[str, Any]) -> int | None:
-    """Return the pairs in the blocks that a mask keeps; None if it depends on numbers that are unknown."""
     query, key, rows, columns = (given[name] for name in ("query", "key", "rows", "columns"))
     lengths = query.shape[-2], key.shape[-2]
     counts = [count for count in (given["partial"], given["full"]) if count is not None]
@@ -214,7 +211,7 @@ FORMULAS = {packet: partial(_flops, pairs, packet.default) for packet, pairs in 
 def _attend_flexibly(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, mask: tuple[Any, ...], *__: Any) -> Any:
     """Stand in for the operator of FlexAttention: output, logsumexp and the largest scores.
 
-    What changes the scores is called once, so that parameters in it, such as a bias, get gradients.
+    `score_mod` is called once, so that parameters in it, such as a bias, get gradients.
     """
     _, _, partial, _, full, *_, rows, columns, _ = mask
     score = score_mod(query.new_zeros(()), *[query.new_zeros((), dtype=torch.int32)] * 4)
@@ -224,7 +221,7 @@ def _attend_flexibly(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, 
 
 
 def _make_mask(given: dict[str, Any]) -> Any:
-    """Make a mask with its numbers; of many pairs, from some queries and keys of each block, with its ends."""
+    """Make a block mask with data; for many pairs, from a sample of each block, with its ends."""
     device = torch.device(given["device"] or torch.accelerator.current_accelerator() or "cpu")
 
     def keeps(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Any:
@@ -249,7 +246,7 @@ def _make_mask(given: dict[str, Any]) -> Any:
 
 
 def _sampled(given: dict[str, Any], num_blocks: list[int], num_samples: int, sides: tuple[int, int]) -> Any:
-    """Make a mask from pairs at irregular distances, so that no regular pattern escapes them."""
+    """Make a mask from pairs at irregular distances, which no regular pattern escapes."""
     lengths = given["Q_LEN"], given["KV_LEN"]
     steps = torch.linspace(0, 1, num_samples)
     places = (steps**1.5 * (sides[0] - 1)).long(), (steps * (sides[1] - 1)).long()
@@ -286,9 +283,9 @@ class _KeepingUnknown(TorchDispatchMode):
 
 
 def attend_on_cpu(*args: Any, **options: Any) -> Any:
-    """Compute `scaled_dot_product_attention` by the kernels of a CPU, with numbers.
+    """Compute `scaled_dot_product_attention` with data, by the kernels of a CPU.
 
-    Dropout is left out: kernels of a GPU contain it, while a CPU would compute and store all scores.
+    Dropout is left out: a GPU's kernels contain it, while a CPU would compute and store all scores.
     """
     given = named(_ATTENTION, args, options) | {"dropout_p": 0.0}
     query = given["query"]
@@ -302,7 +299,7 @@ def attend_on_cpu(*args: Any, **options: Any) -> Any:
 
 @contextmanager
 def attention_of_gpus(is_fake: bool) -> Iterator[None]:
-    """Replace attention within the block; without numbers by the kernels of a GPU."""
+    """Replace attention within the block; without data by the kernels of a GPU."""
     function = attend if is_fake else attend_on_cpu
     flexible: Any = {
         "flex_attention_hop": _attend_flexibly,

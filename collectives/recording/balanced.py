@@ -1,7 +1,7 @@
 """`--assume balanced`: what a router chooses where tensors have no values, so that all experts get equally many tokens.
 
-The indices that topk, sort, argmax and the like return have data: one choice after the other, row by row. What programs
-compute from these integers, such as counts, masks and splits, then has data as well.
+The indices that topk, sort, argmax and the like return have data: one choice after the other, row by row. So does what
+programs compute from them, such as counts, masks and splits.
 """
 
 import math
@@ -28,7 +28,7 @@ _COUNTING = aten.histc.default, aten.bincount.default
 def assumed(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the outcome of an operator that chooses, counts or begins a count, with integers that have data, or None.
 
-    To be called without tensors with data among the arguments.
+    No argument may be a tensor with data.
     """
     if func in _ZEROS:
         zeros = func(*args, **kwargs)
@@ -55,7 +55,7 @@ def _known_zeros(like: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _are_zeros(tensor: Tensor) -> bool:
-    """Whether a tensor has not been written since it was made of zeros; its views share its version."""
+    """Whether a tensor is unchanged since it was made of zeros; its views share its version."""
     version = getattr(tensor, "version_of_zeros", None)
     return version is not None and version == tensor._version
 
@@ -66,7 +66,7 @@ def _equal_counts(total: int, num_bins: int) -> Tensor:
 
 
 def _choices(given: torch.Size, dim: int | None, asked: torch.Size) -> Tensor:
-    """Return the indices of what is chosen along a dimension. given, asked: shapes of the values and the indices."""
+    """Return the indices of the choices along a dimension. given, asked: shapes of the values and the indices."""
     if dim is None or not given:  # the choice of one of all elements
         return torch.zeros(asked, dtype=torch.int64)
     is_kept = len(asked) == len(given)

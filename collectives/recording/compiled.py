@@ -1,7 +1,7 @@
 """`compiling`: torch.compile runs the program's compiled code as the kernels that a GPU would run, without data.
 
-Dynamo captures the code, and AOTAutograd decides what is saved for the backward pass, both as for inductor. In place of
-inductor, `fusion.plan` finds the kernels. Each is recorded as one operator, and only what it writes exists as a tensor.
+Dynamo captures the code, and AOTAutograd decides what is saved for the backward pass, as for inductor. In its place,
+`fusion.plan` finds the kernels. Each is recorded as one operator, and only what it writes exists as a tensor.
 """
 
 import sys
@@ -63,7 +63,7 @@ _INTO_MEMORY = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.badd
 
 @contextmanager
 def not_compiling(in_eager_mode: list[str]) -> Iterator[None]:
-    """Make torch.compile only warn within the block, as a GPU's kernels would take other times on this machine.
+    """Make torch.compile only warn within the block, as a GPU's kernels would take other times here.
 
     in_eager_mode: gets the name of each backend that would fuse operators.
     """
@@ -82,7 +82,7 @@ def not_compiling(in_eager_mode: list[str]) -> Iterator[None]:
 def compiling(recorder: Recorder, in_eager_mode: list[str]) -> Iterator[None]:
     """Let torch.compile capture functions, and run their kernels, within the block.
 
-    in_eager_mode: gets the reasons why parts of the program could not be captured.
+    in_eager_mode: gets the reasons why parts of the program are not captured.
     """
     optimize: Any = torch._dynamo.optimize
 
@@ -111,7 +111,7 @@ def compiling(recorder: Recorder, in_eager_mode: list[str]) -> Iterator[None]:
 
 
 def _of_dynamo() -> Iterator[Replacement]:
-    """Yield the replacements that let Dynamo capture a program within our modes, which it leaves meanwhile."""
+    """Yield the replacements with which Dynamo captures within our modes, which it leaves meanwhile."""
     modes: list[Any] = []  # of the program
     capture, call_method = convert_frame.CatchErrorsWrapper.__call__, OptimizerVariable.call_method
     match_constant = GuardBuilder.CONSTANT_MATCH
@@ -161,7 +161,6 @@ def _of_dynamo() -> Iterator[Replacement]:
 
 
 def _noting_failures(in_eager_mode: list[str]) -> Replacement:
-    """Return the replacement that notes what Dynamo cannot capture here, but could in the program itself."""
     describe = vars(convert_frame)["format_error_msg"]
 
     def note(error: Exception, code: CodeType, *rest: Any) -> str:
@@ -193,7 +192,7 @@ def _as_it_is(model: Any) -> Any:
 
 @contextmanager
 def noting_scripts(in_eager_mode: list[str]) -> Iterator[None]:
-    """Note calls of TorchScript within the block: its operators are watched, although a GPU would fuse them."""
+    """Note calls of TorchScript within the block: its operators are watched, though a GPU would fuse them."""
 
     def note() -> AbstractContextManager[None]:
         in_eager_mode.append("TorchScript")
@@ -212,7 +211,7 @@ def _backend(make_kernels: Callable[..., Any]) -> Any:
     decompositions = select_decomp_table()
 
     def within_device(tensor: Tensor, *, device: Any = None, **options: Any) -> Any:
-        """Cast a tensor. With the CPU as device, without index, torch's C++ means where it takes the tensor to be."""
+        """Cast a tensor. The CPU without index means in torch's C++ where it takes the tensor to be."""
         if device not in (None, CPU, tensor.device):
             return NotImplemented
         if options.get("dtype") in (None, tensor.dtype) and not options.get("memory_format"):
@@ -220,7 +219,7 @@ def _backend(make_kernels: Callable[..., Any]) -> Any:
         return decompositions[_CAST](tensor, **options)
 
     def in_place_of(tensor: Tensor, *args: Any, device: Any = None, make: Any, **options: Any) -> Tensor:
-        """Make a tensor where another one is, which in torch's C++ is the CPU, as in the backward pass of an index."""
+        """Make a tensor where another one is, in C++ the CPU, as in the backward pass of an index."""
         return make(tensor, *args, device=tensor.device if device == CPU else device, **options)  # type: ignore[no-any-return]
 
     like_another = {made: partial(in_place_of, make=decompositions[made]) for made in _LIKE_ANOTHER}
@@ -238,7 +237,7 @@ def _backend(make_kernels: Callable[..., Any]) -> Any:
 
 
 def _for_lists() -> dict[OpOverload, Callable[..., Any]]:
-    """Return decompositions of operators on lists into operators on each tensor, which torch has in C++."""
+    """Return decompositions, which torch has in C++, of operators on lists into operators on tensors."""
     names = [name for name in dir(torch._C._VariableFunctions) if name.startswith("_foreach_") and name[-1] != "_"]
     operators = [
         getattr(getattr(aten, name), overload) for name in names for overload in getattr(aten, name).overloads()
@@ -255,7 +254,7 @@ def _for_lists() -> dict[OpOverload, Callable[..., Any]]:
 class Kernels:
     """The kernels of a graph, which run on tensors without data.
 
-    Takes the inputs as a list, which it empties, so that a tensor ends when nothing reads it any more.
+    A run empties its list of inputs, so that a tensor is freed after its last use.
     """
 
     def __init__(
@@ -309,7 +308,7 @@ class Kernels:
 
 
 def _has_effects(unit: Unit) -> bool:
-    """Whether a unit does more than write numbers that nobody knows, such as to inputs."""
+    """Whether a unit does more than write unknown numbers; for example, whether it writes to inputs."""
     target: Any = unit.nodes[0].target
     is_plain = isinstance(target, OpOverload) and target.namespace in NAMESPACES and not target._schema.is_mutable
     results = [tensor for node in unit.writes for tensor in tensors_of(node)]
@@ -321,15 +320,15 @@ def _may_have_data(like: Tensor) -> bool:
 
 
 class _UnknownError(Exception):
-    """Numbers depend on others that nobody knows."""
+    """A number depends on unknown ones."""
 
 
 class _GraphRun:
     """One run of a graph's kernels.
 
-    values: what is in memory. Views, and what stays in registers, is computed where it is read.
+    values: what is in memory. Views, and values in registers, are computed where they are read.
     is_seen: whether the step is watched, or modes of the program, such as a policy for checkpoints, see its operators;
-    otherwise nothing is computed without need.
+    otherwise only what is needed is computed.
     """
 
     def __init__(self, module: GraphModule, recorder: Recorder, mode: CachingFakeMode, values: dict[Node, Any]) -> None:
@@ -340,7 +339,6 @@ class _GraphRun:
         self.is_seen = self._has_others or self._watch is not None
 
     def do(self, unit: Unit) -> None:
-        """Run a unit: record a kernel, and make what it writes; run other operators, which are watched."""
         if unit.operator is not None:
             self._recorder.count(unit.operator)
         for node in unit.writes:
@@ -356,7 +354,7 @@ class _GraphRun:
             self._values.pop(node, None)
 
     def value(self, node: Node) -> Any:
-        """Return the value of a node; of a kernel that was left out, new tensors."""
+        """Return a node's value; of a kernel that was left out, new tensors."""
         if node in self._values:
             return self._values[node]
         if is_view(node) or node.op == "get_attr":
@@ -365,7 +363,6 @@ class _GraphRun:
         return self._values[node]
 
     def new(self, like: Any) -> Any:
-        """Return new tensors without data like those of the captured graph."""
         if not isinstance(like, Tensor):
             return tree_map_only(Tensor, self.new, like)
         made = self._mode.new(like, *([*map(int, sizes)] for sizes in (like.shape, like.stride())))
@@ -389,7 +386,6 @@ class _GraphRun:
             return target(*args, **kwargs)
 
     def _known(self, node: Node) -> Any:
-        """Return the numbers of a node, if they are known; otherwise new tensors without data."""
         like = node.meta["val"]
         if isinstance(like, Tensor) and _may_have_data(like):
             with self._recorder.stopped(), suppress(_UnknownError):
@@ -405,7 +401,7 @@ class _GraphRun:
         return value
 
     def _copy_known(self, target: Any, source: Any) -> None:
-        """Copy numbers into an input that has data; what other inputs contain, nobody knows."""
+        """Copy numbers into an input that has data; the contents of other inputs are unknown."""
         written = self.value(target)
         if not isinstance(written, FakeTensor):
             with self._recorder.stopped():

@@ -1,7 +1,7 @@
 """`without_data`: run a program on tensors without data, which computes nothing and uses no memory.
 
-The tensors are PyTorch's fake tensors, with shape, dtype, device and storage. Tensors that PyTorch reads in C++, or
-that describe the job and not the model, are real.
+The tensors are PyTorch's fake tensors. Tensors that PyTorch reads in C++, or that describe the job and not the model,
+are real.
 """
 
 import os
@@ -64,7 +64,7 @@ for _name in ("batch_norm_elemt", "batch_norm_backward_elemt"):
 def without_data(in_worker: Callable[[], Any], is_balanced: bool = False) -> Iterator[None]:
     """Let tensors have shapes, dtypes and storages, but no data, within the block.
 
-    in_worker: context of what other processes of the program would load. is_balanced: experts get equally many tokens.
+    in_worker: context of loading in the program's other processes. is_balanced: experts get equally many tokens.
     """
     mode = CachingFakeMode()
     values = WithoutValues(mode, is_balanced)
@@ -88,7 +88,6 @@ def _of_values(values: WithoutValues) -> Iterator[Replacement]:
 
 
 def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
-    """Yield replacements for functions of torch whose tensors need data or memory."""
     # DistributedDataParallel compares shapes with all ranks in C++.
     yield "torch.distributed._verify_params_across_processes", returning(None)
     # A mesh is an array of ranks, and its methods read it.
@@ -134,7 +133,7 @@ def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
 
 
 def _without_saving() -> Iterator[Replacement]:
-    """Yield replacements for functions of torch that would overwrite the program's checkpoints."""
+    """Yield replacements for functions that would overwrite the program's checkpoints."""
     yield "torch.save", wraps(_SAVE)(_save)
     yield "torch.load", wraps(_LOAD)(_load)
     yield from ((name, _of_files(resolve_name(name))) for name in _FILES)
@@ -148,11 +147,11 @@ def _without_saving() -> Iterator[Replacement]:
 
 
 class _Elsewhere(int):
-    """No workers, where the program has asked for some, or for as many as another loader has."""
+    """No workers, where the program has asked for some."""
 
 
 def _load_here(loader: Any, name: str, value: Any) -> None:
-    """Set an attribute of a data loader, also of a subclass that makes itself, as if it had no workers."""
+    """Set an attribute of a data loader, also of a subclass, as if it had no workers."""
     is_elsewhere = name == "num_workers" and (value > 0 or isinstance(value, _Elsewhere))
     _SET(loader, name, _Elsewhere() if is_elsewhere else _NO_WORKERS.get(name, value))
 
@@ -176,9 +175,9 @@ def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Any:
 
 
 def _parameter(kind: Any, data: Tensor | None = None, requires_grad: bool = True) -> Any:
-    """Make a parameter without data, also of numbers that have data, as it will be trained.
+    """Make a parameter without data, also from numbers that have data, as it will be trained.
 
-    kind: the class; a program's own class becomes one of tensors without data, as an object has one class only.
+    kind: the class; the program's own class becomes a subclass of FakeTensor.
     """
     if type(data) is Tensor and data.is_floating_point():
         data = torch.empty_strided(data.shape, data.stride(), dtype=data.dtype, device=device_of(data))
@@ -204,7 +203,7 @@ def _fake_tensor(kind: Any, *args: Any, **options: Any) -> Any:
 
 
 def _swap(tensor: Tensor, other: Tensor) -> None:
-    """Move a parameter as `module.to()` does with one that has data, also where a graph holds it for a weight norm."""
+    """Move a parameter as `module.to()` does with data, also where a graph holds it for a weight norm."""
     if isinstance(tensor, FakeTensor) and isinstance(other, FakeTensor) and tensor.is_meta == other.is_meta:
         tensor.data = other
     else:
@@ -212,7 +211,7 @@ def _swap(tensor: Tensor, other: Tensor) -> None:
 
 
 def _save(thing: Any, file: Any, *args: Any, **options: Any) -> None:
-    """Save only in memory: what is saved there has shapes, and files of the program stay as they are."""
+    """Save only in memory, with shapes; files of the program stay as they are."""
     if isinstance(file, BytesIO):
         _SAVE(thing, file, *args, **options)
         _SENT[file.getbuffer().nbytes] = file.getvalue()
@@ -224,7 +223,7 @@ def _save(thing: Any, file: Any, *args: Any, **options: Any) -> None:
 
 
 def _load(file: Any, map_location: Any = None, **options: Any) -> Any:
-    """Load, and map what was saved in memory, which has no storages that torch could map."""
+    """Load, and map storages that were saved in memory, which torch cannot map."""
     if (saved := SAVED.get(_path_of(file))) is not None:
         file, options = BytesIO(saved), {**options, "mmap": None}
     elif isinstance(file, BytesIO) and not file.getvalue().strip(b"\1"):  # unknown bytes that another rank sends
@@ -236,7 +235,7 @@ def _load(file: Any, map_location: Any = None, **options: Any) -> Any:
 
 
 def _of_files(function: Any) -> Any:
-    """Return a function of files that also knows those saved in memory; files on the disk stay as they are."""
+    """Return a function of files that also knows those saved in memory, and leaves the disk's as they are."""
 
     def on_saved(given: dict[str, Any]) -> Any:
         path, target = next(iter(given.values())), given.get("dst")
@@ -301,7 +300,7 @@ def _part_of_storage(storage: Any, part: Any) -> Any:
 def _address(storage: Any) -> Any:
     """Return an address that distinguishes storages without data.
 
-    Storages share the memory there, which libraries such as safetensors may read and write.
+    All share the memory at these addresses, which libraries such as safetensors may read and write.
     """
     frame: Any = sys._getframe(1)
     while frame.f_code.co_filename == __file__:
@@ -316,7 +315,6 @@ def _address(storage: Any) -> Any:
 
 @cache
 def _memory() -> np.ndarray[Any, Any]:
-    """Return bytes that take memory only once written."""
     return np.frombuffer(mmap(-1, 2 * _LARGEST, MAP_PRIVATE | MAP_ANONYMOUS | _MAP_NORESERVE), np.uint8)
 
 
@@ -331,10 +329,10 @@ def _refuse_search(*_: object, **__: object) -> NoReturn:
 
 @torch.no_grad()
 def _drawn_once(tensor: Tensor, mean: float, std: float, *_: Any, **options: Any) -> Tensor:
-    """Draw an initial weight; torch draws it again until no value is outside of the given bounds."""
+    """Draw an initial weight once; torch would draw again until all values are within bounds."""
     return tensor.normal_(mean, std, **options)
 
 
 def _formatted(tensor: Tensor, specification: str) -> str:
-    """Format a tensor of one number as the number; torch does so only for its own class."""
+    """Format a tensor of one number like the number, as torch does for its own class only."""
     return format(tensor.item() if tensor.dim() == 0 else str(tensor), specification)

@@ -1,8 +1,8 @@
 """`plan`: the kernels of a captured graph, fused as inductor fuses them on a GPU.
 
-A kernel is a set of pointwise operators, or of reductions along the same dimensions with their pointwise neighbours. It
-reads its inputs and writes its outputs once; what stays within it needs no memory. A pointwise result that is cheaper
-to compute again than to write and read is computed in each kernel that needs it. All other operators run one by one.
+A kernel is a set of pointwise operators, or of reductions along the same dimensions with their pointwise neighbours; it
+reads its inputs and writes its outputs once. A pointwise result that is cheaper to recompute than to store is computed
+in each kernel that needs it. All other operators run one by one.
 """
 
 import operator
@@ -37,7 +37,7 @@ _RANDOM = Tag.nondeterministic_seeded
 class Space(NamedTuple):
     """The elements that an operator passes over. rows: results of a reduction, None for a pointwise operator.
 
-    is_inner: the reduction is along the last dimensions, so that a row is at hand when its result is.
+    is_inner: the reduction is along the last dimensions, so that a row is at hand with its result.
     """
 
     total: int
@@ -46,7 +46,6 @@ class Space(NamedTuple):
     is_inner: bool = False
 
     def joined(self, other: "Space") -> "Space | None":
-        """Return the space of a kernel with both; None if they have no common loop."""
         if (self.rows is None) == (other.rows is None):
             return self if self == other else None
         reduction, pointwise = (other, self) if self.rows is None else (self, other)
@@ -57,11 +56,11 @@ class Space(NamedTuple):
 class Unit:
     """A kernel, or an operator that cannot be fused.
 
-    space: None for an operator that cannot be fused.
+    space: None for the latter.
     before: bits of the units whose results it needs, also indirectly.
     late: nodes that need the result of a reduction in the same kernel.
-    reads: bytes, by node. writes: nodes whose results are in memory afterwards; others stay in registers.
-    operator: as it is recorded; None for an operator that is run, and then watched.
+    reads: bytes, by node. writes: nodes whose results go to memory; others stay in registers.
+    operator: as recorded; None for an operator that is run and watched.
     """
 
     number: int
@@ -116,12 +115,11 @@ def _numel(node: Node) -> int:
 
 
 def tensors_of(node: Node) -> list[Tensor]:
-    """Return the tensors of a node's result, which have no data."""
+    """Return the tensors of a node's result, without data."""
     return tensors_in(node.meta.get("val"))
 
 
 def _space_of(node: Node) -> Space | None:
-    """Return the space of an operator that can be fused."""
     if node.op != "call_function" or not isinstance(node.target, OpOverload) or is_view(node):
         return None
     if node.target.namespace not in NAMESPACES:
@@ -151,7 +149,7 @@ def _space_of_reduction(node: Node, made: Tensor) -> Space:
 
 
 def plan(graph: Graph) -> list[Unit]:
-    """Return the units of a graph in the order in which they run."""
+    """Return the units of a graph in execution order."""
     return _Planner(graph).units()
 
 
@@ -190,7 +188,7 @@ class _Planner:
         return [base for base in map(base_of, node.all_input_nodes) if base is not node]
 
     def _place(self, node: Node) -> None:
-        """Add a node to the kernels of its inputs, or of what it reads with them, or make a unit of it."""
+        """Add a node to kernels of its inputs or of their readers, or make a unit of it."""
         space, inputs = _space_of(node), self._inputs(node)
         makers = list(dict.fromkeys(self._unit_of[base] for base in inputs if base in self._unit_of))
         unit = Unit(len(self._unit_of), [node], space)
@@ -208,7 +206,6 @@ class _Planner:
             self._readers.setdefault(base, []).append(node)
 
     def _merged(self, first: Unit, second: Unit) -> Unit:
-        """Return the union of two kernels, or the second if they cannot be one."""
         space = first.space.joined(second.space) if first.space and second.space else None
         if first is second or space is None:
             return second
@@ -231,14 +228,13 @@ class _Planner:
         return first
 
     def _has_between(self, first: Unit, second: Unit) -> bool:
-        """Whether another unit needs the first one and is needed by the second."""
         bit, before = 1 << first.number, second.before
         return bool(before & bit) and any(
             before >> unit.number & 1 and unit.before & bit for unit in self._units.values() if unit is not first
         )
 
     def _late(self, first: Unit, second: Unit) -> set[Node]:
-        """Return the nodes of the second kernel that need the result of a reduction of the first."""
+        """Return the nodes of the second kernel that need a reduction's result of the first."""
         late: set[Node] = set()
         of_first = set(first.nodes)
         for node in second.nodes:
@@ -250,7 +246,7 @@ class _Planner:
         return late
 
     def _readers_of(self, node: Node) -> Iterator[Unit | None]:
-        """Yield the units that read a node; None for the graph's output."""
+        """Yield the units that read a node; None for the output."""
         for user in node.users:
             if is_view(user):
                 yield from self._readers_of(user)
@@ -259,7 +255,7 @@ class _Planner:
                 yield from self._copies.get(user, ())
 
     def _compute_again(self, unit: Unit) -> None:
-        """Let other kernels compute results of this one again, where reading its inputs is cheaper."""
+        """Let other kernels recompute results of this one, where reading its inputs is cheaper."""
         by_readers: dict[frozenset[Unit | None], list[Node]] = {}
         for node in unit.nodes if unit.space else ():
             readers = frozenset(reader for reader in self._readers_of(node) if reader is not unit)
@@ -276,7 +272,7 @@ class _Planner:
                         self._copies.setdefault(node, []).append(reader)
 
     def _merge_with_makers(self, unit: Unit) -> None:
-        """Merge a kernel that computes something again with a kernel whose result it reads, or that reads the same."""
+        """Merge a kernel that recomputes with kernels whose results it reads, or that read the same."""
         if unit.space is None or unit.number not in self._units or not any(node in self._copies for node in unit.nodes):
             return
         inside = set(unit.nodes)
@@ -287,7 +283,7 @@ class _Planner:
                     unit = self._merged(other, unit)
 
     def _find_memory(self) -> None:
-        """Set what each unit reads and writes, and leave out kernels, and nodes of them, that nothing needs."""
+        """Set what each unit reads and writes; leave out unneeded kernels and nodes."""
         outputs = next(node for node in self._graph.nodes if node.op == "output")
         needed = {base_of(node) for node in outputs.all_input_nodes}
         order = sorted(self._units.values(), key=lambda unit: unit.before.bit_count(), reverse=True)
@@ -315,7 +311,7 @@ class _Planner:
         return list(kept)
 
     def _chain(self, nodes: list[Node], unit: Unit) -> tuple[list[Node], list[Node]]:
-        """Return the pointwise nodes of a kernel that compute some nodes, and what they read; none if it has others."""
+        """Return the pointwise nodes that compute `nodes` again, and what they read; empty if impossible."""
         chain: dict[Node, None] = {}
         leaves: dict[Node, None] = {}
         inside, open_nodes = set(unit.nodes), list(nodes)
@@ -333,7 +329,6 @@ class _Planner:
         return ([], []) if any(node in leaves for node in nodes) else (list(chain), list(leaves))
 
     def _reads(self, unit: Unit) -> dict[Node, int]:
-        """Return what a unit reads, and how many bytes of it."""
         inside = set(unit.nodes)
         views_of: dict[Node, dict[Node, int]] = {}
         for node in unit.nodes:
@@ -362,7 +357,7 @@ def _operator_of(unit: Unit) -> Operator | None:
 
 
 def _sorted(units: list[Unit], order: dict[Node, int]) -> list[Unit]:
-    """Sort units so that each follows those that it reads, otherwise by their last nodes."""
+    """Sort units by their last nodes, but each after those that it reads."""
     makers = {node: unit for unit in units for node in unit.writes}
     done: dict[Unit, None] = {}
 

@@ -83,7 +83,7 @@ class RecordingGroup(dist.ProcessGroup):
         self._latest = Work.over([])
 
     def _end_coalescing(self, _: torch.device) -> Work:
-        """Return the work of the last call, since a group's calls end in order."""
+        """Return the last call's work, since a group's calls end in order."""
         work, self._latest = self._latest, None
         return work or Work.over([])
 
@@ -145,7 +145,7 @@ class RecordingGroup(dist.ProcessGroup):
         return 0
 
     def _enable_collectives_timing(self) -> None:
-        """Leave calls as they are: their times are simulated."""
+        """Change nothing: times are simulated."""
 
 
 class RecordingRingGroup(RingGroup, RecordingGroup):
@@ -166,7 +166,7 @@ class RecordingRingGroup(RingGroup, RecordingGroup):
 
 
 class RecordingStore(HashStore):
-    """A store, also in place of a TCPStore, in which nobody else writes, so that waiting for others soon fails."""
+    """A store, also for a TCPStore, in which nobody else writes, so that waiting for others soon fails."""
 
     def __init__(self, *_: object, **__: object) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ def recording(
 ) -> Iterator[None]:
     """Make this process `rank` of `num_ranks`: process groups of any backend made within the block record.
 
-    groups: gets each group when it is made. begin_rank: called before the first one, with whether the rank is recorded.
+    groups: gets each new group. begin_rank: called before the first one, with whether the rank is recorded.
     """
     make = distributed_c10d._new_process_group_helper
     asked_for: list[str] = []  # the name of the backend of the group that is being made
@@ -242,7 +242,7 @@ def recording(
 
 
 def _leave_own_objects(function: str, given: dict[str, Any]) -> int | None:
-    """Leave the objects of this rank, of which it has what it sends itself; return whom it receives them from."""
+    """Leave the objects that this rank sends itself; return the rank they come from."""
     objects: Any = given.get("object_list", given.get("scatter_object_output_list"))
     if given.get("scatter_object_input_list"):
         objects[0] = given["scatter_object_input_list"][dist.get_rank(given["group"])]
@@ -253,7 +253,7 @@ def _leave_own_objects(function: str, given: dict[str, Any]) -> int | None:
 
 
 def _split_group(given: dict[str, Any]) -> Any:
-    """Make the groups as new ones; torch splits communicators of NCCL in C++."""
+    """Make the groups by `new_group`; torch splits communicators of NCCL in C++."""
     ranks = dist.get_process_group_ranks(given.get("parent_pg"))
     options: dict[str, Any] = {name: given.get(name) for name in ("timeout", "pg_options", "group_desc", "backend")}
     made = [dist.new_group([ranks[rank] for rank in part], **options) for part in given["split_ranks"]]

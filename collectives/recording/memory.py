@@ -1,7 +1,6 @@
 """`MemoryWatch`: the peak and the final memory of a step, and what `CachingAllocator` reserves for its storages.
 
-torch's `MemTracker` refuses a model that is called twice in a step, as in gradient accumulation, and counts the tensors
-of the recording.
+torch's `MemTracker` refuses a model that is called twice in a step, and counts the recording's own tensors.
 """
 
 import gc
@@ -67,8 +66,8 @@ class _Change(NamedTuple):
 class MemoryWatch:
     """Records the creation, resizing and end of storages, from `start` to `stop`.
 
-    Tensors known to Python exist at the start. So do storages that an operator reads before any operator has returned
-    them, such as the buckets of DistributedDataParallel, which C++ holds.
+    Tensors known to Python exist at the start. So do storages that an operator reads before any has returned them, such
+    as DDP's buckets in C++.
 
     memory: of the watched step; None until it ends.
     """
@@ -87,7 +86,6 @@ class MemoryWatch:
 
     @property
     def is_on_gpu(self) -> bool:
-        """Whether a tensor of the step has been on a GPU so far."""
         return any(change.storage.device == "cuda" for change in (*self._at_start, *self._changes))
 
     def start(self) -> None:
@@ -100,7 +98,7 @@ class MemoryWatch:
         self.read(tensor for tensor in tensors if mode is None or getattr(tensor, "fake_mode", None) is mode)
 
     def stop(self) -> None:
-        """End the step, if one is watched, while its gradients still exist."""
+        """End the step, if watched, while its gradients still exist."""
         if not self.is_watching:
             return
         self.is_watching = False
@@ -151,7 +149,6 @@ class MemoryWatch:
         return self._known[address]
 
     def _note_size(self, storage: UntypedStorage) -> _Storage | None:
-        """Update the size of a storage, and return it; None if it is not known."""
         known = self._known.get(storage._cdata)
         if known is not None and (grown := storage.nbytes() - known.size_bytes):
             known.size_bytes += grown
@@ -184,7 +181,7 @@ class MemoryWatch:
 
 
 def parts_of(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Return the indices and values of a sparse tensor, which has no storage itself, or the tensor."""
+    """Return a sparse tensor's indices and values, as it has no storage, or the tensor."""
     is_sparse = tensor.layout is torch.sparse_coo
     return (tensor._indices(), tensor._values()) if is_sparse else (tensor,)
 
@@ -202,10 +199,10 @@ def _tensors_held_by(value: Any, seen: set[int]) -> list[Tensor]:
 
 
 def _all(kind: type[Any]) -> list[Any]:
-    """Return all objects of a class, including objects frozen by `gc.freeze`, as referrers of the class.
+    """Return all objects of a class, also those frozen by `gc.freeze`, as referrers of the class.
 
-    `gc.get_objects` would also return tuples that other threads are making; CPython raises SystemError in a thread that
-    finishes a tuple with another reference, which ends a data loader's thread.
+    `gc.get_objects` would also return tuples that other threads are making; with another reference, CPython raises
+    SystemError there, which ends a data loader's thread.
     """
     is_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
@@ -237,7 +234,7 @@ def _held(changes: list[_Change], kinds: dict[_Storage, str]) -> HeldBytes:
 def _reserved_bytes(changes: list[_Change]) -> int:
     """Return the memory that torch's allocator has reserved after the step, if it begins with full segments only.
 
-    The memory of a storage that is lent to another stream can be used again when the GPU has done what had been issued.
+    A storage lent to another stream is free once the GPU has done what had been issued.
     """
     allocator = CachingAllocator()
     blocks: dict[_Storage, MemoryBlock] = {}
@@ -260,7 +257,7 @@ def _reserved_bytes(changes: list[_Change]) -> int:
 
 
 class MemoryBlock(NamedTuple):
-    """A part of a segment. pool: the free blocks that it may be one of."""
+    """A part of a segment. pool: the free blocks to which it returns."""
 
     size_bytes: int
     address: int
@@ -268,7 +265,7 @@ class MemoryBlock(NamedTuple):
 
 
 class CachingAllocator:
-    """The memory that torch reserves on a GPU for the tensors of a program. reserved_bytes: become only more."""
+    """The memory that torch reserves on a GPU for a program's tensors. reserved_bytes: never decreases."""
 
     def __init__(self) -> None:
         self.reserved_bytes = self._next_address = 0
@@ -278,7 +275,7 @@ class CachingAllocator:
         self._before: dict[int, int] = {}
 
     def allocate(self, size_bytes: int, stream: Hashable = None) -> MemoryBlock:
-        """Return the smallest free block that is large enough, or a part of it; streams share no blocks."""
+        """Return the smallest sufficient free block, or a part of it; streams share no blocks."""
         size_bytes = max(_GRAIN, _rounded(size_bytes, _GRAIN))
         is_small = size_bytes <= _SMALL
         pool = self._pools[stream, is_small]
@@ -296,7 +293,6 @@ class CachingAllocator:
         return block
 
     def free(self, block: MemoryBlock) -> None:
-        """Make a block free, as one with free neighbours."""
         size_bytes, address, pool = block
         if (after := address + size_bytes) in self._sizes:
             size_bytes += self._take(after, pool).size_bytes

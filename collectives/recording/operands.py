@@ -14,11 +14,11 @@ DEVICE = torch.ops.prim.device.default
 
 
 class OnPlainTensors(TorchDispatchMode):
-    """Hands operators to `run`; of tensors such as DTensors, the operators on their parts."""
+    """Hands operators to `run`; for tensors such as DTensors, the operators on their parts."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Take no time for it: Dynamo leaves the files of this package alone."""
+        """Save time: Dynamo leaves the files of this package alone anyway."""
         return False
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -32,7 +32,6 @@ class OnPlainTensors(TorchDispatchMode):
         return self.run(func, args, kwargs or {})
 
     def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
-        """Run an operator."""
         raise NotImplementedError
 
 
@@ -47,7 +46,7 @@ def _defaults(func: OpOverload) -> dict[str, Any]:
 
 
 def named(func: OpOverload, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Return all arguments of an operator by their names; None for one that is missing."""
+    """Return all arguments of an operator by name; None for a missing one."""
     defaults = _defaults(func)  # in the order of the arguments
     return {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
 

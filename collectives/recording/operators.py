@@ -44,12 +44,12 @@ def _product_flops(left: Tensor, right: Tensor, *_: Any, **__: Any) -> int:
 
 
 def _sum_flops(_: Tensor, left: Tensor, right: Tensor, *__: Any, **___: Any) -> int:
-    """Return the operations of a product that is added to the first tensor, which may have another dtype."""
+    """Return the operations of a product that is added to the first tensor, perhaps of another dtype."""
     return _product_flops(left, right)
 
 
 def _convolution_backward_flops(gradient: Tensor, image: Tensor, weight: Tensor, *options: Any, **_: Any) -> int:
-    """Return the operations of the requested gradients; each gradient costs as many as the convolution.
+    """Return the operations of the requested gradients, each as many as the convolution's.
 
     torch's own formula ignores groups of channels.
     """
@@ -59,7 +59,6 @@ def _convolution_backward_flops(gradient: Tensor, image: Tensor, weight: Tensor,
 
 
 def _lstm_flops(inputs: Tensor, of_inputs: Tensor, of_hidden: Tensor, *_: Any, **__: Any) -> int:
-    """Return the operations of a layer in one direction, which multiplies each step and hidden state by weights."""
     return int(2 * prod(inputs.shape[:-1]) * (of_inputs.numel() + of_hidden.numel()))
 
 
@@ -132,7 +131,7 @@ def _works_by_bytes(operator: OpOverload) -> bool:
 
 
 class OperatorWatch(OnPlainTensors):
-    """Tells the recorder each operator of the program; for tensors such as DTensors, the operators on their parts."""
+    """Tells the recorder each operator of the program."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -145,7 +144,6 @@ class OperatorWatch(OnPlainTensors):
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def watch_memory(self) -> None:
-        """Watch the memory of one step more, until `memory.stop`."""
         self.memory = MemoryWatch(self._recorder)
         self.memory.start()
 
@@ -195,7 +193,7 @@ class OperatorWatch(OnPlainTensors):
         return outcome
 
     def _are_on_host(self, tensors: list[Tensor]) -> bool:
-        """Whether a program with tensors on a GPU computes on the CPU, as the optimizer does with offloading."""
+        """Whether a program with tensors on a GPU computes on the CPU, as an offloaded optimizer does."""
         on_cpu = all(isinstance(tensor, FakeTensor) and tensor.device.type == "cpu" for tensor in tensors)
         return on_cpu and self.memory.is_on_gpu
 
@@ -211,9 +209,9 @@ class OperatorWatch(OnPlainTensors):
 
 
 def kernels_of_triton(recorder: Recorder, overwrite: Callable[[list[Tensor]], None]) -> Iterator[Replacement]:
-    """Yield replacements that record each launch of a Triton kernel, whose operations nobody counts.
+    """Yield replacements that record each launch of a Triton kernel, whose operations are not counted.
 
-    overwrite: is told the kernel's tensors, each of which it may have written.
+    overwrite: is told the tensors that the kernel may have written.
     """
     if find_spec("triton") is None:
         return
@@ -242,14 +240,14 @@ def _strided(*values: Any) -> list[Tensor]:
 
 
 def dtype_of(tensors: list[Tensor]) -> str:
-    """Return the name of the dtype of a computation on tensors."""
+    """Return the name of the dtype of a computation."""
     of_fractions = [tensor for tensor in tensors if tensor.dtype.is_floating_point or tensor.dtype.is_complex]
     first = (of_fractions or tensors)[:1]
     return name_of(first[0].dtype) if first else "uint8"
 
 
 def _multiplies_in_tf32(name: str) -> bool:
-    """Whether the program's settings let a GPU multiply float32 in TF32, torch's default in convolutions."""
+    """Whether the settings let a GPU multiply float32 in TF32, torch's default in convolutions."""
     backends: Any = torch.backends
     by_cudnn = "conv" in name and backends.cudnn.enabled
     return bool((backends.cudnn.conv if by_cudnn else backends.cuda.matmul).fp32_precision == "tf32")
@@ -258,7 +256,7 @@ def _multiplies_in_tf32(name: str) -> bool:
 def _traffic(name: str, given: dict[str, Any], tensors: list[Tensor]) -> int:
     """Return the bytes that an operator reads and writes.
 
-    given: all of its arguments by the names in torch's schema. tensors: what it reads and writes.
+    given: its arguments by torch's names. tensors: what it reads and writes.
     """
     if name not in _BY_ELEMENTS | _BY_ROWS:
         return sum(tensor.nbytes for tensor in tensors)
@@ -278,9 +276,9 @@ def _looked_up_bytes(name: str, given: dict[str, Any], table: Tensor) -> int:
 
 
 def _sizes_of(name: str, given: dict[str, Any], flops: int) -> dict[str, Any]:
-    """Return the fields `product` or `attention` of an `Operator`, as far as they are known.
+    """Return the known fields `product` or `attention` of an `Operator`.
 
-    name: of the operator. given: all of its arguments by the names in torch's schema. flops: of the call.
+    given: its arguments by torch's names. flops: of the call.
     """
     if not name.startswith(_KNOWN):
         return {}
@@ -296,19 +294,17 @@ def _sizes_of(name: str, given: dict[str, Any], flops: int) -> dict[str, Any]:
 
 
 def _first(given: dict[str, Any], names: tuple[str, ...]) -> Any:
-    """Return the first of these arguments that is given."""
     return next((given[name] for name in names if given.get(name) is not None), None)
 
 
 def _product(left: Tensor, right: Tensor) -> Product:
-    """Return the product; of experts, each of which has some rows of a matrix, as if these were equally many."""
+    """Return the product; of experts, which have some rows of a matrix each, as if equally many."""
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
     count = max((tensor.shape[0] for tensor in (left, right) if tensor.dim() == 3), default=1)
     return Product(m // count if left.dim() < right.dim() else m, n, k, count)
 
 
 def _convolution(given: dict[str, Any], flops: int) -> Product | None:
-    """Return the implicit product of a convolution, which its backward pass makes for each gradient asked for."""
     weight = given["weight"]
     channels, *window = weight.shape
     if not window or given.get("groups", 1) != 1:  # groups of channels have other kernels

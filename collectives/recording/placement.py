@@ -1,6 +1,6 @@
 """`placed_on_cuda`: tensors without data are on the CUDA device that the program asks for, as far as Python sees.
 
-torch's C++ sees tensors of the CPU, since a build for CPUs has neither streams nor an autograd engine for CUDA.
+C++ sees tensors of the CPU, since a build for CPUs has neither streams nor an autograd engine for CUDA.
 """
 
 from collections.abc import Callable, Iterator
@@ -92,7 +92,7 @@ def place_made(made: Any, device: Device | None) -> None:
 
 
 def with_data(at: Device, function: Callable[..., T], /, *args: Any, **options: Any) -> T:
-    """Call a function on tensors with data, where all others have none, and place the tensors that it returns."""
+    """Call a function on tensors with data, where all others have none, and place its results."""
     with torch._C._DisableTorchDispatch():
         outcome = function(*args, **options)
     for tensor in tensors_in(outcome):
@@ -101,7 +101,7 @@ def with_data(at: Device, function: Callable[..., T], /, *args: Any, **options: 
 
 
 def with_index(device: Any) -> Any:
-    """Return the current CUDA device for one without index; a number is a CUDA device."""
+    """Return the current CUDA device for one without index, or a number's CUDA device."""
     if type(device) is int:
         return Device("cuda", device)
     if isinstance(device, str | Device) and (parsed := Device(device)).type == "cuda":
@@ -113,7 +113,7 @@ class OnCuda(TorchFunctionMode):
     """Takes a number for a CUDA device, and pins no memory."""
 
     def put(self, device: Any) -> Any:
-        """Return where a tensor is made; a method, as Dynamo guards no function of a class."""
+        """Return a tensor's device; a method, as Dynamo guards no function of a class."""
         return with_index(device)
 
     def __torch_function__(self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None) -> Any:
@@ -134,7 +134,7 @@ class OnCuda(TorchFunctionMode):
 
 
 class WithDataOnCuda(OnCuda):
-    """Runs functions on tensors with data, such as those of another thread, and places what they make on CUDA."""
+    """Runs functions on tensors with data, such as another thread's, and places results on CUDA."""
 
     def __torch_function__(self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -158,26 +158,24 @@ def _joined(data: Any, dtype: Any = None, device: Any = None, requires_grad: boo
 
 @cache
 def _copies_attributes(func: Any) -> bool:
-    """Whether a function, not an operator that C++ has called, makes a tensor like its argument, as `zeros_like`."""
+    """Whether a function, not an operator called by C++, makes a tensor like its argument, as `zeros_like`."""
     name = "" if isinstance(func, OpOverload) else getattr(func, "__name__", "")
     return name.startswith("new_") or name.endswith("_like")
 
 
 def pinned(tensor: Tensor, *_: object, **__: object) -> Tensor:
-    """Remember that a tensor's memory is said to be pinned."""
+    """Remember that the program has pinned a tensor's memory."""
     setattr(tensor.untyped_storage(), PINNED, True)
     return tensor
 
 
 def _parse(*args: Any, **kwargs: Any) -> Any:
-    """Read the arguments of `to`: device, dtype, non_blocking and memory_format."""
     if "device" in kwargs:
         kwargs["device"] = with_index(kwargs["device"])
     return _PARSE_TO(*map(with_index, args[:1]), *args[1:], **kwargs)
 
 
 def _moved(tensor: Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> Any:
-    """Return `tensor.to(*args, copy=copy, **kwargs)`."""
     if "other" in kwargs or (args and isinstance(args[0], Tensor)):
         other, *rest = (kwargs.pop("other"), *args) if "other" in kwargs else args
         args = device_of(other), other.dtype, *rest
@@ -198,7 +196,7 @@ def _on_gpu(tensor: Tensor, device: Any = None, non_blocking: bool = False, **op
 
 
 def _run_on_cpu(mode: FakeTensorMode, func: Any, flat_args: Any, *rest: Any) -> Any:
-    """Run an operator that has no kernel without data, on zeros, which a CPU has."""
+    """Run an operator that has no kernel without data, on zeros of a CPU."""
     places = {tensor: tensor.device for tensor in flat_args if isinstance(tensor, FakeTensor)}
     asked = [value for value in flat_args if isinstance(value, Device)]
     device = asked[0] if asked else gpu_of(flat_args) or CPU
@@ -219,7 +217,6 @@ def _index_of(tensor: Tensor) -> int:
 
 
 def _padded(tensors: Any, *args: Any, **options: Any) -> Tensor:
-    """Pad sequences where these are; C++ makes the result on the CPU."""
     return _moved(_PAD(tensors, *args, **options), device_of(tensors[0]))  # type: ignore[no-any-return]
 
 
@@ -230,7 +227,7 @@ def _scatter(tensor: Tensor, devices: list[int] | None = None, *_: Any, **__: An
 
 
 def _buffer(bucket: Any) -> Tensor:
-    """Return the bucket that a hook of DistributedDataParallel gets; C++ has made it on the CPU."""
+    """Return the bucket of a hook of DistributedDataParallel, which C++ has made on the CPU."""
     buffer: Tensor = _BUFFER(bucket)
     place(buffer, device_of(bucket.parameters()[0]))
     return buffer
@@ -258,7 +255,7 @@ def in_cpp(tensor: FakeTensor) -> Device:
 
 
 def make_with_keys_of_cpu(*args: Any, **options: Any) -> Any:
-    """Make a tensor as `Tensor._make_subclass` does; C++ takes one on CUDA for one of the CPU."""
+    """Make a tensor as `Tensor._make_subclass`; C++ takes one on CUDA for one of the CPU."""
     if getattr(options.get("device_for_backend_keys"), "type", "") == "cuda":
         options["device_for_backend_keys"] = CPU
     return _MAKE_SUBCLASS(*args, **options)
@@ -269,21 +266,21 @@ def _dispatched(_: type, func: Any, types: Any, args: Any = (), kwargs: Any = No
 
 
 def _made_in_place(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """Run an operator for Dynamo; where C++ makes a tensor like another, it names the CPU for where this one is."""
+    """Run an operator for Dynamo; where C++ makes a tensor like another, use the latter's device."""
     if kwargs and kwargs.get("device") == CPU and type(mode) is FakeTensorMode and args and isinstance(args[0], Tensor):
         kwargs = {**kwargs, "device": device_of(args[0])}
     return _RUN_IN_MODE(mode, func, types, args, kwargs)
 
 
 class Captured(OnCuda):
-    """Runs torch's own methods, which Dynamo has captured, as those that replace them."""
+    """Runs torch's own methods, captured by Dynamo, as those that replace them."""
 
     def __torch_function__(self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None) -> Any:
         return super().__torch_function__(_OURS.get(func, func), types, args, kwargs)
 
 
 def as_on_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that runs what Dynamo has captured, on tensors that are on CUDA as far as Python sees."""
+    """Return a function that runs what Dynamo has captured, on tensors that Python sees on CUDA."""
     return within(Captured, function)
 
 

@@ -1,6 +1,6 @@
 """`pretended_cuda`: a program that asks for CUDA devices gets the CPU, and torch reports GPUs.
 
-Tensors stay on the CPU. Streams are torch's placeholders for a CPU, which show the recorder the stream of each call.
+Streams are torch's placeholders for a CPU, which show the recorder the stream of each call.
 """
 
 import os
@@ -53,15 +53,13 @@ def _on_cpu(value: Any) -> Any:
 
 
 def _device_on_cpu(device: Any) -> Any:
-    """Like `_on_cpu`, but a number is a CUDA device."""
     return CPU if type(device) is int else _on_cpu(device)
 
 
 class CpuForCuda(OnCuda):
-    """Makes or moves tensors on the CPU where a function of torch is given a CUDA device."""
+    """Replaces a CUDA device by the CPU in functions of torch that make or move tensors."""
 
     def put(self, device: Any) -> Any:
-        """Return the CPU for a CUDA device."""
         return _device_on_cpu(device)
 
     def __torch_function__(self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None) -> Any:
@@ -107,7 +105,6 @@ def hidden_cuda() -> Iterator[None]:
 
 
 def _without_gpu() -> Iterator[Replacement]:
-    """Yield the replacements for methods and classes that need a GPU."""
     generator = stand_in("Generator", _make_generator, lambda thing: isinstance(thing, _GENERATOR), __module__="torch")
     yield "torch.Generator", generator
     yield "torch.Tensor.pin_memory", pinned  # also in the thread of a data loader
@@ -128,7 +125,7 @@ def _without_gpu() -> Iterator[Replacement]:
 def _autocast(
     itself: Any, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None
 ) -> None:
-    """Cast on the CPU as on a GPU, also to float32, which torch's CPU lacks."""
+    """Cast on the CPU as on a GPU, also to float32, which the CPU lacks."""
     is_wide = dtype is torch.float32 and device_type != "cpu"
     _AUTOCAST(itself, _on_cpu(device_type), None if is_wide else dtype, enabled, cache_enabled)
     if is_wide:
@@ -136,7 +133,7 @@ def _autocast(
 
 
 def _on_the_cpu() -> Iterator[Replacement]:
-    """Yield the replacements for methods and classes that take a device without a function of a tensor."""
+    """Yield the replacements for what takes a device without a function of a tensor."""
     yield from run_within(CpuForCuda, "threading.Thread._bootstrap_inner")
     yield "torch.Tensor.cuda", lambda itself, *_, **__: itself
     yield "torch.nn.parallel.data_parallel._get_available_device_type", returning(None)  # DataParallel calls its module
@@ -162,7 +159,7 @@ def _storage_of_cuda(storage: Any, location: str) -> Any:
 
 @contextmanager
 def autocast_of_gpus(is_fake: bool) -> Iterator[None]:
-    """Let autocast on a CPU choose dtypes as on a GPU within the block, where other operators compute in float32."""
+    """Let autocast on a CPU choose dtypes as on a GPU within the block, with other operators in float32."""
     on_gpu, on_cpu = ({name.removeprefix("aten::") for name in _LISTED(key)} for key in ("AutocastCUDA", _KEY.name))
     with _scoped_library("aten", "IMPL") as library:
         for name in on_gpu - on_cpu:

@@ -1,7 +1,6 @@
 """The GPU that `pretended_cuda` shows: what torch.cuda and its neighbours answer, as of an idle H100, or refuse.
 
-What needs no code is in `pretended_gpu.toml`. Streams are torch's placeholders for a CPU, which show the recorder the
-stream of each call.
+What needs no code is in `pretended_gpu.toml`.
 """
 
 import sys
@@ -46,12 +45,12 @@ _MODULES: list[ModuleType] = [resolve_name(module) for module in _TABLE["modules
 
 
 def _is_capturing() -> bool:
-    """Tell SyncBatchNorm not to leave out ranks without images, for which it would read the counts of all ranks."""
+    """Let SyncBatchNorm keep ranks without images; otherwise it would read the counts of all ranks."""
     return bool(sys._getframe(1).f_globals.get("__name__") == SyncBatchNorm.__module__)
 
 
 class NeedsGpuError(AttributeError, RuntimeError):
-    """A call that needs a real GPU; for `hasattr`, the CPU's torch lacks the attribute."""
+    """A call that needs a real GPU; for `hasattr`, an attribute that torch lacks."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} needs a real GPU; ringsim trace only pretends to have one: leave it out there")
@@ -69,7 +68,7 @@ _OF_CUDA = _BY_CPP, "_broadcast", "_c", "_C", "_dump", "_gather", "_host", "_n",
 
 
 def _refuse_missing(name: str = _BY_CPP) -> None:
-    """Refuse what torch's C++ has for CUDA only, under the name of the function of torch.cuda that calls it."""
+    """Refuse what torch's C++ has for CUDA only, under the name of the calling function of torch.cuda."""
     caller = sys._getframe(1)
     module = caller.f_globals.get("__name__", "")
     if name == _BY_CPP and not module.startswith("torch.cuda") and active_fake_mode() is not None:
@@ -80,7 +79,7 @@ def _refuse_missing(name: str = _BY_CPP) -> None:
 
 
 class _Event(torch.cpu.Event):
-    """A stream's event that has happened as soon as it is recorded."""
+    """A stream's event, which has happened once it is recorded."""
 
     cuda_event = event_id = 0
     ipc_handle = from_ipc_handle = _refusing("torch.cuda.Event.ipc_handle")
@@ -94,7 +93,6 @@ class _Event(torch.cpu.Event):
         self._recorded_s = time.perf_counter()
 
     def elapsed_time(self, end_event: "_Event") -> float:
-        """Return the milliseconds from this event to a later one."""
         return (end_event._recorded_s - self._recorded_s) * 1e3
 
 
@@ -109,7 +107,7 @@ def _enter_stream(stream: Any) -> Any:
 
 
 def stand_in(name: str, make: Callable[..., Any], has: Callable[[Any], bool], **attributes: Any) -> type:
-    """Return a class, which programs may name in annotations, whose instances are made and recognised by functions."""
+    """Return a class, usable in annotations, whose instances are made and recognised by functions."""
 
     class Meta(type):
         def __call__(cls, *args: Any, **options: Any) -> Any:
@@ -163,7 +161,7 @@ class CudaGraph(OnPlainTensors):
 
     @staticmethod
     def note(launch: Callable[..., None], *args: Any, **options: Any) -> None:
-        """Capture a kernel that is launched by no operator, if a graph is being captured."""
+        """Capture a kernel that no operator launches, if a graph is being captured."""
         if CudaGraph.is_capturing:
             CudaGraph._latest.append((launch, args, options, None))
 
@@ -191,8 +189,6 @@ class CudaGraph(OnPlainTensors):
 
 
 def _tensor_type(name: str, dtype: torch.dtype) -> type:
-    """Return torch.cuda.FloatTensor or the like, which makes tensors of a dtype on the GPU."""
-
     def make(*given: Any, **_: Any) -> Tensor:
         if len(given) == 1 and not isinstance(given[0], int | torch.Size):
             return torch.as_tensor(given[0], dtype=dtype, device="cuda")
@@ -251,7 +247,6 @@ EXTENDED = "torch.cpu.Stream", "torch._C", _BACKEND, *_OF_C10D  # which get what
 
 
 def _answers(num_devices: int) -> dict[str, Any]:
-    """Return the attributes of torch.cuda and its neighbours."""
     current = [0]
 
     def set_device(device: Any) -> None:

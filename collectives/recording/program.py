@@ -41,8 +41,7 @@ from ringsim.units import plural
 def watched_streams(recorder: Recorder, device: Any) -> Iterator[None]:
     """Tell the recorder each wait of the program's streams within the block.
 
-    device: torch.cuda, or torch.cpu with its placeholders: classes Stream and Event, and current_stream(). Methods of
-    streams are implemented by methods of events, as in torch.cuda.
+    device: torch.cuda, or torch.cpu with its placeholders, in which methods of streams call methods of events.
     """
     marks: WeakKeyDictionary[Any, StreamMoment] = WeakKeyDictionary()
     record, wait, finish = device.Event.record, device.Event.wait, device.synchronize
@@ -104,7 +103,7 @@ class ProgramError(ValueError):
 
 
 def record_program(request: traces.TraceRequest, give_up: Callable[[str], object] = sys.exit) -> traces.ProgramTrace:
-    """Run the program until it has made the requested number of steps, and return them.
+    """Run the program for the requested number of steps, and return them.
 
     give_up: ends the process with a message.
 
@@ -172,7 +171,6 @@ def _require_steps(counter: StepCounter, request: traces.TraceRequest) -> None:
 
 
 def _run(request: traces.TraceRequest, recorder: Recorder, processes: ForkedProcesses) -> None:
-    """Run the program, and join its threads and processes as Python does."""
     try:
         if request.is_module:
             runpy.run_module(request.program, run_name="__main__", alter_sys=True)
@@ -192,7 +190,6 @@ def _run(request: traces.TraceRequest, recorder: Recorder, processes: ForkedProc
 
 
 def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder) -> ProgramError:
-    """Return the error as one line, or the lack of values that it may have followed from."""
     chain = [error]
     while chain[-1].__context__ is not None:
         chain.append(chain[-1].__context__)
@@ -259,7 +256,6 @@ def _as_started_by_torchrun(request: traces.TraceRequest) -> Iterator[None]:
 
 
 def _run_own(request: traces.TraceRequest, fn: Any, args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> Any:
-    """Run the function of torch.multiprocessing.spawn for the recorded rank only, in this process."""
     if nprocs not in (request.ranks_here, request.num_ranks):
         raise ProgramError(f"the program starts {plural(nprocs, 'rank')} itself: give --ranks {nprocs}")
     fn(request.rank % nprocs, *args)
@@ -279,7 +275,7 @@ def with_times_of(timed: traces.TracedStep, watched: traces.TracedStep) -> trace
     """Return the watched step with the times of a timed step; the timed one if their calls differ.
 
     Watching takes as long as a small operator, so a watched step has no valid times. Where a READ divides the computing
-    between two calls or waits of the watched step, the timed step's time is divided in proportion.
+    between two calls or waits, the timed step's time is divided in proportion.
     """
     if _skeleton(timed) != _skeleton(watched):
         return timed
@@ -304,7 +300,6 @@ def _stretches(step: traces.TracedStep) -> list[int]:
 
 
 def _computing_s(step: traces.TracedStep) -> dict[int, float]:
-    """Return the seconds of computing in each stretch between calls and waits."""
     seconds: defaultdict[int, float] = defaultdict(float)
     for event, stretch in zip(step.events, _stretches(step), strict=True):
         seconds[stretch] += event.seconds

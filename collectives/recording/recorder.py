@@ -1,7 +1,7 @@
 """`Recorder`: the calls of a program whose process groups send nothing, and the time between them.
 
-A call on a recorded group gets the result for ranks that all hold this rank's data. The program computes between calls.
-If the recorder is told its operators and streams, it records them as well, with the waits between streams.
+A call on a recorded group gets the result for ranks that all hold this rank's data. The recorder also records
+operators, streams and the waits between streams, if it is told them.
 """
 
 import math
@@ -37,7 +37,7 @@ Position = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class StreamMoment:
-    """A moment of a stream in a step, and the work that is over by then. issued: the commands issued before."""
+    """A moment of a stream in a step. position: the work that is over by then. issued: the commands issued before."""
 
     step: int
     position: Position
@@ -47,7 +47,7 @@ class StreamMoment:
 class StreamOrder:
     """The positions of all streams in one step.
 
-    A stream works in order. It waits for another stream only up to a `StreamMoment`.
+    A stream works in order, and waits for another only up to a `StreamMoment`.
     """
 
     def __init__(self, main: Hashable) -> None:
@@ -60,7 +60,6 @@ class StreamOrder:
         return stream  # type: ignore[no-any-return]
 
     def current(self) -> Hashable:
-        """Return the stream to which the program gives work now, on the GPU if there is one."""
         on_gpu = self.name(torch.cuda.current_stream()) if torch.cuda.is_initialized() else MAIN
         return on_gpu if on_gpu != MAIN else self.name(torch.cpu.current_stream())
 
@@ -68,7 +67,7 @@ class StreamOrder:
         return dict(self._positions.get(stream, {}))
 
     def advance(self, stream: Hashable, position: Position) -> list[int]:
-        """Make a stream wait until all of `position` is over; return the calls for which it had not waited."""
+        """Make a stream wait for all of `position`; return the calls for which it had not waited."""
         own = self._positions.setdefault(stream, {})
         later = {key: index for key, index in position.items() if index > own.get(key, BEFORE_THE_STEP)}
         own.update(later)
@@ -82,8 +81,7 @@ S = TypeVar("S")
 class Recorder:
     """Collects the events of one step after the other.
 
-    The time between two calls is a computation. The time within a call, which makes up results, counts only for local
-    work.
+    The time between two calls is a computation. Within a call only local work counts.
 
     clock: returns seconds; must stand still if nothing is computed.
     issued: commands that the program has given to the GPU.
@@ -114,11 +112,11 @@ class Recorder:
 
     @property
     def over(self) -> int:
-        """The commands that are over by now, if the GPU is slower than the CPU, as with large tensors."""
+        """The commands that are over, if the GPU is slower than the CPU, as with large tensors."""
         return max(self._over, self.issued - COMMAND_QUEUE)
 
     def synchronize(self, mark: StreamMoment | None = None) -> None:
-        """Note that the CPU waits for the GPU, up to a mark or for all that it has issued."""
+        """Note that the CPU waits for the GPU, up to a mark or for all issued commands."""
         self._over = max(self._over, mark.issued if mark else self.issued)
 
     @property
@@ -133,11 +131,11 @@ class Recorder:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the process now works for the recording, and not for the program."""
+        """Whether the process works for the recording, not the program."""
         return self._depth > 0
 
     def computed_s(self, moment_s: float) -> float:
-        """Return the seconds of computations in this step until a moment by the recorder's clock."""
+        """Return the seconds of computations in this step until a moment of the recorder's clock."""
         index = bisect_right(self._resumed, (moment_s, math.inf)) - 1
         resumed_s, before_s = self._resumed[index]
         computed_s = before_s + moment_s - resumed_s
@@ -176,7 +174,7 @@ class Recorder:
         """Count a call of an operator, unless its time belongs to a collective.
 
         On a side stream a copy before a call, or work on the result before another stream waits for it, is part of the
-        call. Arithmetic needs the same multiprocessors on any stream.
+        call. Arithmetic is not: it needs the same multiprocessors on any stream.
         """
         self.issued += 1
         if operator.flops or not operator.is_counted or self._streams.current() == MAIN:
@@ -217,9 +215,9 @@ class Recorder:
         return work
 
     def sendrecv(self, counterpart: TraceCall, distance: int, result: list[torch.Tensor]) -> "RecordedWork | None":
-        """Make a send and a recv one call that all ranks make alike, each with the ranks at the same distance.
+        """Make a send and a recv one call, which every rank makes with the ranks at the same distance.
 
-        counterpart: the other one, which the program has made but not waited for; else return None.
+        counterpart: the other one. Returns None unless it has been made and not waited for.
         """
         for event in takewhile(lambda event: event.kind in _BETWEEN, reversed(self._events)):
             made = self._calls[event.call] if event.kind is TraceEventKind.CALL else None
@@ -231,7 +229,7 @@ class Recorder:
     def wait(self, work: "RecordedWork") -> None:
         """Record that the program waits for an asynchronous call; only the first wait counts.
 
-        A callback runs in parallel to the program, and therefore delays only the code that waits for its outcome.
+        A callback runs in parallel to the program, and therefore delays only code that waits for its outcome.
         """
         if self._awaited_in_callback is not None:
             self._awaited_in_callback.append(work)
@@ -249,7 +247,7 @@ class Recorder:
     def wait_later(self, work: "RecordedWork") -> None:
         """Record a wait for a call at the end of the current backward pass, if any.
 
-        Code that takes a future there may wait for it in C++, as DistributedDataParallel does.
+        Code that takes a future there may wait in C++, as DDP does.
         """
         if torch._C._current_graph_task_id() == -1:
             return
@@ -280,7 +278,7 @@ class Recorder:
         return chained
 
     def _wait_for_all(self) -> None:
-        """Wait at the end of the backward pass; a nested one, as of a checkpoint, leaves the wait to the outer one."""
+        """Wait at the end of the backward pass; if it is nested, at the end of the outer one."""
         if (node := torch._C._current_autograd_node()) is not None:
             node.register_hook(lambda *_: Variable._execution_engine.queue_callback(self._wait_for_all))
             return
@@ -318,7 +316,7 @@ class RecordedWork(Work):
 
 
 class RecordedFuture(torch.futures.Future[T]):
-    """A future that has its value already; waiting for it, or reading it, waits for the calls in `works`."""
+    """A future that has its value; waiting for it, or reading it, waits for the calls in `works`."""
 
     def __init__(self, recorder: Recorder, works: list[RecordedWork]) -> None:
         super().__init__()

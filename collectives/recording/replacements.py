@@ -14,9 +14,9 @@ Replacement = tuple[str, Any]
 
 @contextmanager
 def replaced(replacements: Iterable[Replacement], extended: Container[str] = ()) -> Iterator[None]:
-    """Replace attributes within the block; all of them are looked up before the first one is replaced.
+    """Replace attributes within the block; all are looked up before the first one is replaced.
 
-    extended: names of modules and classes that may get attributes that they lack.
+    extended: names of modules and classes that may get new attributes.
     """
     attributes = [(name.rpartition("."), value) for name, value in replacements]
     owners = {name: resolve_name(name) for (name, _, _), _ in attributes}
@@ -43,12 +43,12 @@ def within(make_context: Callable[[], Any], function: Callable[..., Any]) -> Cal
 
 
 def run_within(make_context: Callable[[], Any], *names: str) -> Iterator[Replacement]:
-    """Yield replacements of functions by themselves in a context."""
+    """Yield replacements that run functions in a context."""
     return ((name, within(make_context, resolve_name(name))) for name in names)
 
 
 def changed(name: str, change: Callable[..., tuple[Any, Any]]) -> Replacement:
-    """Return a replacement of a function by itself with other arguments. change: gets, and returns, args and kwargs."""
+    """Return a replacement that changes a function's arguments. change: gets, and returns, args and kwargs."""
     function = resolve_name(name)
 
     @wraps(function)
@@ -72,6 +72,6 @@ def by_names(function: Callable[..., Any], instead: Callable[[dict[str, Any]], A
 
 
 def fixing(name: str, **fixed: Any) -> Replacement:
-    """Return a replacement of a function by itself with some arguments as given here."""
+    """Return a replacement that fixes some arguments of a function."""
     function = resolve_name(name)
     return name, by_names(function, lambda given: function(**{**given, **fixed}))

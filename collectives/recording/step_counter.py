@@ -1,7 +1,7 @@
 """`StepCounter`: ends a recorded step at each optimizer step, and the program at the last one.
 
-What a program does between two optimizer steps is part of the step, also a validation after the last batch of an epoch.
-So steps are watched until two of them have the same calls and equally many operations: these are usual ones.
+Everything between two optimizer steps is part of a step, also a validation after an epoch. Steps are therefore watched
+until two have the same calls and equally many operations: these are usual ones.
 """
 
 import os
@@ -55,9 +55,9 @@ def _is_closed(process: BaseProcess) -> bool:
 class ForkedProcesses:
     """The processes that the program forks, to load data, to log, or as its ranks, but not to train.
 
-    A rank that makes the first process group ends there. Where the program waits for the recorded one, by a join or
-    for a message, this process runs its function.
-    have_trained: whether an optimizer has made a step in one of them; known in all of them.
+    A rank ends where it makes the first process group. Where the program joins the recorded rank, or waits for its
+    message, this process runs its function.
+    have_trained: whether an optimizer has stepped in one of them; known in all.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,6 @@ class ForkedProcesses:
         return self._shared[0] > 0
 
     def replacements(self) -> Iterator[Replacement]:
-        """Yield replacements for the methods by which the program starts and joins processes."""
         start, join = BaseProcess.start, BaseProcess.join
         waiting: Any = Connection  # all ways to receive come to these two
         poll, receive = waiting._poll, waiting._recv_bytes
@@ -104,19 +103,17 @@ class ForkedProcesses:
         yield "multiprocessing.connection.Connection._recv_bytes", received
 
     def _run_if_recorded(self, process: BaseProcess) -> None:
-        """Run the function of the process here if it is the recorded rank, and has made a process group."""
         if not self.is_forked and not _is_closed(process) and process.pid == self._shared[1]:
             self._shared[1] = 0
             vars(process).update(self._functions[process])
             process.run()
 
     def join(self) -> None:
-        """Wait for processes at the end of the program, as Python does."""
         for process in [one for one in self._functions if not one.daemon and not _is_closed(one)]:
             process.join()
 
     def leave_rank(self, is_recorded: bool) -> None:
-        """End this process, if it is forked, and let its parent run its function if it is the recorded rank."""
+        """End this process if forked; for the recorded rank, let the parent run its function."""
         if self.is_forked:
             self._shared[1] = os.getpid() if is_recorded else self._shared[1]
             sys.stdout.flush()
@@ -148,9 +145,9 @@ class ForkedProcesses:
 class StepCounter:
     """Counts the steps of the first optimizer, within its context.
 
-    If that optimizer is gone when another one steps, it was a trial, and its steps are discarded.
+    If it is gone when another one steps, it was a trial, and its steps are discarded.
 
-    watch_all: watch the operators of all steps after the warm-up, since none is timed.
+    watch_all: watch all steps after the warm-up, since none is timed.
     give_up: ends the process with a message, if the program catches every exception.
     """
 
@@ -293,9 +290,9 @@ class StepCounter:
 def usual_step(steps: Sequence[StepWork], is_last: bool) -> int | None:
     """Return the index of a usual step, once one has the same work as another watched one; until then None.
 
-    Of steps with equally frequent numbers of operations, those without validation have the fewest, and few calls.
+    Of equally frequent steps, those without validation have the fewest operations, and few calls.
 
-    is_last: do not wait for more steps; if all numbers differ, return the step with the median.
+    is_last: no more steps follow; if all numbers differ, return the median step.
     """
     may_be, counts = steps[FIRST_USUAL:], Counter(steps[FIRST_WATCHED:])
     if not any(counts[work] > 1 or is_last for work in may_be):

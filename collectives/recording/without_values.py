@@ -72,12 +72,12 @@ class _StateOfThread(threading.local):
 
 
 def _of_thread(name: str) -> Any:
-    """Return an attribute of a mode that each thread has for itself; torch has one, which another thread may change."""
+    """Return an attribute of a mode per thread; torch has one for all."""
     return property(lambda mode: getattr(mode._state, name), lambda mode, value: setattr(mode._state, name, value))
 
 
 class CachingFakeMode(FakeTensorMode):
-    """A FakeTensorMode that knows outcomes by a quicker key than torch's, and makes their tensors quicker."""
+    """A FakeTensorMode with a quicker cache than torch's."""
 
     in_kernel_invocation, enter_stack = _of_thread("in_kernel_invocation"), _of_thread("enter_stack")
 
@@ -100,14 +100,13 @@ class CachingFakeMode(FakeTensorMode):
         raise RuntimeError("the lengths in a nested tensor are data, and with --fake there are none: record without it")
 
     def key(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
-        """Return what determines the outcome of an operator; None if a tensor has data."""
         state = torch.get_default_dtype(), torch.is_inference_mode_enabled()
         with torch._C.DisableTorchFunction():  # else a mode would run for each attribute that is read
             key = (func, _key_of(args), _key_of(kwargs), state)
         return None if None in key else key
 
     def note(self, key: Any, func: OpOverload, args: Any, kwargs: Any) -> None:
-        """Note the outcome of an operator that has just run, if torch has kept it and the arguments are as before."""
+        """Note the outcome of an operator, if torch caches it and the arguments are unchanged."""
         with suppress(TypeError):  # an argument cannot be hashed
             if key is None or key in self._entries:
                 return
@@ -119,7 +118,6 @@ class CachingFakeMode(FakeTensorMode):
                 self._entries[key] = entry if _key_of(args) == key[1] else None
 
     def known(self, key: Any, func: OpOverload, args: Any) -> Any:
-        """Return the outcome of an operator, in new tensors; None if it is not known."""
         try:
             entry = self._entries.get(key)
         except TypeError:
@@ -136,7 +134,7 @@ class CachingFakeMode(FakeTensorMode):
         return self.new(like, like.shape, like.stride, base)
 
     def new(self, like: Any, shape: Any, stride: Any, base: Any = None) -> FakeTensor:
-        """Return a tensor that no mode sees made. base: the storage that it views, and its offset there."""
+        """Return a tensor that no mode sees made. base: the storage that it views, and its offset."""
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             empty = torch.empty_strided(shape, stride, dtype=like.dtype, device="meta")
             if base is not None:
@@ -150,13 +148,13 @@ class CachingFakeMode(FakeTensorMode):
 
 
 def _is_quick(info: Any) -> bool:
-    """Whether an outcome is an argument or a constant, or a tensor given by its shape, dtype and device."""
+    """Whether an outcome is an argument, a constant, or given by shape, dtype and device."""
     like = info.metadata
     return like is None or not (like.device.type not in _PLACES or like.requires_grad or like.is_conj or like.is_neg)
 
 
 def _key_of(value: Any) -> Any:
-    """Return what distinguishes arguments of operators, such as shapes; None if they contain a tensor with data."""
+    """Return what distinguishes arguments, such as shapes; None if one is a tensor with data."""
     kind = type(value)
     if kind is FakeTensor:
         if value.constant is not None or value.layout is not torch.strided:
@@ -176,7 +174,7 @@ class WithoutValues(OnPlainTensors):
     """Returns False, 1 or 1.0 for an element, and warns once if the program itself reads it.
 
     Small integer tensors that are not computed from fractions have data: tokens, file offsets, bucket sizes. The mode
-    below takes cpu:0 for another device than cpu, so the index of a CPU is left out.
+    below tells cpu:0 from cpu, so the index of a CPU is left out.
     """
 
     def __init__(self, mode: CachingFakeMode, is_balanced: bool = False) -> None:
@@ -187,7 +185,7 @@ class WithoutValues(OnPlainTensors):
         self._is_loading = False
 
     def loading(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function of a data loader that fetches a batch, within which all tensors have data."""
+        """Return a data loader's function that fetches a batch, within which all tensors have data."""
 
         def without(tensor: Tensor) -> Tensor:
             is_large = _has_fractions(tensor) and tensor.numel() > MAX_FRACTIONS
@@ -201,7 +199,7 @@ class WithoutValues(OnPlainTensors):
         return fetched
 
     def keeping(self, broadcast: Callable[..., Any]) -> Callable[..., Any]:
-        """Return DDP's broadcast of parameters and buffers, of which those with data keep it, as all ranks do."""
+        """Return DDP's broadcast of parameters and buffers, which keep their data, as all ranks do."""
         return lambda group, tensors, *how: broadcast(group, [self._without_data(tensor) for tensor in tensors], *how)
 
     def _without_data(self, tensor: Tensor) -> Tensor:
@@ -218,7 +216,6 @@ class WithoutValues(OnPlainTensors):
         return self._first(key, func, args, kwargs)
 
     def _first(self, key: Any, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator whose outcome for these arguments is not known."""
         if func.namespace == "cplib":  # its kernel for tensors without data makes no calls
             raise RuntimeError("context parallelism of FlexAttention cannot be recorded: its calls would be missing")
         if isinstance(device := kwargs.get("device"), torch.device) and device.type == "cpu":
@@ -295,7 +292,7 @@ def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 def _run_with_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator on tensors with data, and place its results where it asks for, or where its arguments are."""
+    """Run an operator on tensors with data; place its results where it asks for, or with its arguments."""
     device = kwargs.get("device") or gpu_of(args, kwargs) or CPU
     options = {**kwargs, "device": CPU} if kwargs.get("device") else kwargs
     if func is torch.ops.prims.convert_element_type.default:  # which makes a tensor on the device
@@ -312,14 +309,14 @@ def _run_with_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _value_of(tensor: Tensor) -> Any:
-    """Return the value of each element that nobody knows; a comparison of single elements compares these."""
+    """Return the value of unknown elements; of a comparison of single elements, the outcome for such values."""
     if tensor.dtype == torch.bool:
         return getattr(tensor, _COMPARED, False)
     return 1.0 if tensor.dtype.is_floating_point else 1
 
 
 def _compared(outcome: Any, func: OpOverload, args: tuple[Any, ...]) -> Any:
-    """Note the outcome of a comparison, such as `norm > 10`, for the values that are read, and the source of a copy."""
+    """Note the outcome of a comparison such as `norm > 10` for the values that are read, and the source of a copy."""
     if func in _COPYING and not outcome.is_inference():
         setattr(outcome, _COPIED, (weakref.ref(args[0]), args[0]._version, outcome._version))
     if type(outcome) is not FakeTensor or outcome.dtype is not torch.bool:
@@ -335,21 +332,19 @@ def _compared(outcome: Any, func: OpOverload, args: tuple[Any, ...]) -> Any:
 
 
 def _with_known_values(func: OpOverload, args: Any) -> Any:
-    """Return the arguments of an operator, of which some have data after all."""
     if written(func):
         return tree_map_only(FakeTensor, _known_number, args)
     return _absorbed(_ABSORBING[func], args) if func in _ABSORBING else args
 
 
 def _known_number(tensor: FakeTensor) -> Tensor:
-    """Return a single outcome of a comparison, such as `isfinite(norm)`, with data."""
     if tensor.numel() > 1 or not hasattr(tensor, _COMPARED):
         return tensor
     return with_data(tensor.device, torch.full, tensor.shape, _value_of(tensor), dtype=tensor.dtype)
 
 
 def _absorbed(value: bool, args: Any) -> Any:
-    """Return operands with data if one of them consists of the value, so that the other one does not matter."""
+    """Return operands with data if one of them consists of `value`, so that the other does not matter."""
     with _disable_current_modes():
         is_known = any(not is_unknown(one) and one.dtype is torch.bool and (one == value).all() for one in args)
     if not is_known or sum(tensor.numel() for tensor in args) > MAX_INTEGERS:
@@ -360,7 +355,7 @@ def _absorbed(value: bool, args: Any) -> Any:
 
 
 def _are_alike(one: Tensor, other: Tensor) -> bool:
-    """Whether tensors are copies of one that no operator has changed since; nor does a broadcast change them."""
+    """Whether tensors are copies of one that nothing but a broadcast has changed since."""
     return _source_of(one) is _source_of(other)
 
 
@@ -373,7 +368,7 @@ def _source_of(tensor: Tensor) -> Tensor:
 
 
 def _without_masks(indices: list[Tensor | None]) -> list[Tensor | None]:
-    """Return masks with data as the indices of what they select, so that the number is known."""
+    """Return masks with data as the indices that they select, of which the number is known."""
     some: list[Tensor | None] = []
     for index in indices:
         if isinstance(index, Tensor) and index.dtype is torch.bool and not is_unknown(index):
@@ -420,7 +415,7 @@ def _are_on_host(tensors: list[Tensor]) -> bool:
 
 
 def set_data(tensor: Tensor, other: Tensor) -> None:
-    """Set `tensor.data` to another tensor, of which only one of the two may have data."""
+    """Set `tensor.data` to another tensor; only one of the two may have data."""
     if isinstance(tensor, FakeTensor) and type(other) in (Tensor, nn.Parameter):
         other = tensor.fake_mode.new(other, other.shape, other.stride())  # type: ignore[attr-defined]
     elif isinstance(other, FakeTensor) and type(tensor) in (Tensor, nn.Parameter):
@@ -436,7 +431,7 @@ def is_unknown(tensor: Tensor) -> bool:
 
 
 def forget_written(written: list[Tensor]) -> None:
-    """Fill tensors with data that an operator has overwritten with values from tensors without data."""
+    """Fill tensors with data into which an operator has written values without data."""
     for tensor in written:
         if not is_unknown(tensor):
             with _disable_current_modes():

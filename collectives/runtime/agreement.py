@@ -1,11 +1,11 @@
 """`FingerprintCheck`: whether all ranks of a group make the same calls.
 
 All ranks compare a fingerprint that is new to the group before anything else is sent. It then has a number, the same on
-all ranks and part of each message's tag, so that no message is taken for one of another call.
+all ranks and part of each message's tag, which tells the messages of calls apart.
 
 In a *rooted* collective (broadcast, reduce) a rank that only sends may be done while the receiver calls something else,
-whose next call of that kind would take the message. Messages of rooted collectives, and of the call after one,
-therefore carry the stamp of their call.
+whose next such call would take the message. Messages of rooted collectives, and of the call after one, therefore carry
+their call's stamp.
 """
 
 import zlib
@@ -30,8 +30,8 @@ from ringsim.schedule import Collective
 class RowAllGather:
     """Gathers a short row of numbers from every rank, about as fast as the smallest all_gather.
 
-    Every rank receives from every other, so that all can name an unresponsive rank; CollectiveError after the group's
-    timeout. tag: must differ from the collectives' tag.
+    Every rank receives from every other, so that its CollectiveError, after the group's timeout, names an unresponsive
+    rank. tag: not the collectives'.
     """
 
     def __init__(self, group: dist.ProcessGroup, tag: int, length: int, dtype: torch.dtype) -> None:
@@ -68,7 +68,7 @@ class TextAllGather:
 def gather_objects(own: Any, group: dist.ProcessGroup, failed: str) -> list[Any]:
     """Return the objects of all ranks, by rank; collective.
 
-    failed: the message of the CollectiveError if a peer fails, such as "gathering the results failed".
+    failed: the message of the CollectiveError if a peer fails.
     """
     everywhere: list[Any] = [None] * group.size()
     with naming_failures(f"rank {group.rank()}: {failed}"):
@@ -85,11 +85,10 @@ _MIXER = 6364136223846793005  # odd, so that histories which differ in one call 
 class MismatchError(ValueError):
     """The ranks of a group were about to do different things; nothing was done, and the group can still be used.
 
-    All ranks raise it, and the message lists the call of each. Known calls are not compared: ranks that mix them up
-    raise CollectiveError.
+    All ranks raise it, and the message lists the call of each.
 
         >>> try:
-        ...     collectives.all_reduce(torch.ones(70 + rank))  # of lengths that the group has not seen yet
+        ...     collectives.all_reduce(torch.ones(70 + rank))  # new lengths
         ... except collectives.MismatchError as error:
         ...     print(str(error).partition(":")[0])
         the ranks do not agree on what to do
@@ -99,8 +98,7 @@ class MismatchError(ValueError):
 class CallCheck(Enum):
     """Which calls of a group are compared, over all its ranks, before they are carried out.
 
-    NEW: calls with a fingerprint (collective, number of elements, dtype, operation, algorithm, root) that is new to the
-    group.
+    A fingerprint consists of collective, number of elements, dtype, operation, algorithm and root.
 
         >>> collectives.check_calls(check=collectives.CallCheck.NEW)
     """
@@ -113,8 +111,8 @@ class CallCheck(Enum):
 class Fingerprint(Struct, frozen=True):
     """The description of a call that must be the same on all ranks.
 
-    num_elements: of the tensor, or of one rank's share if `details` say so; None if ranks may differ in it.
-    details: everything else that matters, as words. root: a rank of the group; None if there is none.
+    num_elements: of the tensor, or of one rank's share if `details` say so; None if it may differ.
+    details: everything else, as words. root: a rank of the group, if any.
     """
 
     name: str
@@ -131,12 +129,12 @@ class Fingerprint(Struct, frozen=True):
 
 
 class FingerprintCheck:
-    """The call check of one rank of a group, with the fingerprints known to be common to all ranks.
+    """The call check of one rank of a group, with the fingerprints common to all ranks.
 
     All ranks make a group's calls in one order, and therefore number the fingerprints alike.
 
     mode: the calls to compare, from the next one on.
-    position: the number of the current or last call, from 1. recent: the last calls.
+    position: the number of the current or last call, from 1.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -192,8 +190,7 @@ class FingerprintCheck:
 def default_check(group: dist.ProcessGroup) -> CallCheck:
     """Return which calls of `group` are compared unless `check_calls` is called.
 
-    EVERY if TORCH_DISTRIBUTED_DEBUG is INFO or DETAIL. NONE without a backend for the CPU: the CPU would wait for the
-    device, which a program on NCCL does not expect.
+    NONE without a backend for the CPU, which would otherwise wait for the device, unexpectedly on NCCL.
     """
     if group.size() == 1:
         return CallCheck.NONE
@@ -206,16 +203,13 @@ def check_calls(group: dist.ProcessGroup | None = None, check: CallCheck = CallC
     """Compare the calls of all ranks of `group` that `check` selects, before they are carried out, from now on.
 
     check: the same on every rank. A group's default is NEW; NONE without a backend for the CPU; EVERY with
-    TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. If calls differ, all ranks raise MismatchError, which lists them. If a rank
-    makes no call, all others name it after the group's timeout. A comparison takes as long as a small collective.
+    TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. If calls differ, all ranks raise MismatchError; if a rank makes no call, all
+    others name it after the group's timeout. A comparison takes as long as a small collective.
 
-    With NEW, ranks that mix up known calls raise CollectiveError, after the group's timeout at the latest; it lists the
-    calls that they have made (see docs/collectives.md).
-
-    Raises ValueError if there is no such group.
+    With NEW, ranks that mix up known calls raise CollectiveError, after the timeout at the latest, with the calls that
+    they have made.
 
         >>> collectives.check_calls(check=collectives.CallCheck.EVERY)
-        >>> collectives.all_reduce(torch.ones(3))
         >>> collectives.check_calls(check=collectives.CallCheck.NEW)
     """
     group = resolve(group)

@@ -35,7 +35,7 @@ POSTED, BATCHED, STAGED = Transport
 class Transports:
     """The transports of one group by device, and its communicator for batched transfers.
 
-    on_cpu: the transport of CPU tensors, the most frequent; None until first used.
+    on_cpu: of CPU tensors, the most frequent; None until first used.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -58,7 +58,7 @@ class Transports:
     def start_communicator(self, group: dist.ProcessGroup, device: torch.device) -> None:
         """Let NCCL create the communicator of `group` on `device`, once, by an all_reduce of one element.
 
-        All ranks must take part in the operation that creates it; a schedule may leave some out.
+        All ranks must take part, unlike in a schedule.
         """
         if not self._has_communicator:
             backend: Any = group._get_backend(device)  # torch's stubs lack its methods
@@ -105,7 +105,7 @@ _CALL_TIMEOUT_S = ContextVar[float | None]("the timeout of the call that this is
 
 
 class CallTimeout:
-    """Sets the timeout of each collective that is called in the block; a negative one is unset, as in torch."""
+    """Sets the timeout of each collective called in the block; a negative one is unset, as in torch."""
 
     def __init__(self, timeout: timedelta) -> None:
         self._timeout_s = timeout.total_seconds() if timeout >= timedelta() else None
@@ -132,9 +132,9 @@ def time_limit_of(group: dist.ProcessGroup) -> Callable[[], TimeLimit]:
 
 
 def new_buffer(length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False) -> torch.Tensor:
-    """Return new memory, (length,), which is writable inside and outside of inference mode.
+    """Return new memory, (length,), writable inside and outside of inference mode.
 
-    pinned: page-locked, for the fastest copies from and to a GPU; ignored without one.
+    pinned: page-locked, for fast copies to and from a GPU; ignored without one.
     """
     # A tensor made in inference mode must not be written to outside of it, where the buffer is used again.
     with torch.inference_mode(mode=False):
@@ -165,11 +165,11 @@ GLOO_THREAD_POLICIES: tuple[GlooThreadPolicy, ...] = get_args(GlooThreadPolicy)
 def set_gloo_thread_policy(policy: GlooThreadPolicy = "batch") -> int:
     """Set the scheduling policy of all of Gloo's polling threads of this process; returns how many there are.
 
-    Each process group has its own thread, so call this after the groups have been made. It needs no privilege; where
-    the system forbids it, nothing changes.
+    Each process group has its own thread: call this once all groups are made. It needs no privilege; where the system
+    forbids it, nothing changes.
 
-    policy: "batch" is SCHED_BATCH, with which a thread takes no core from a running one; "normal" is SCHED_OTHER, the
-    default. Raises ValueError for any other.
+    policy: "batch" (SCHED_BATCH: a thread takes no core from a running one) or "normal" (SCHED_OTHER, the system's
+    default); else raises ValueError.
 
         >>> collectives.set_gloo_thread_policy("batch") > 0
         True
@@ -181,7 +181,7 @@ def set_gloo_thread_policy(policy: GlooThreadPolicy = "batch") -> int:
 
 @contextmanager
 def batch_policy_for_new_groups() -> Iterator[None]:
-    """Set the policy "batch" for the threads of groups that are made in the block."""
+    """Set the policy "batch" for the threads of groups made in the block."""
     before = _gloo_threads()
     yield
     _set_policy(_appeared_since(before), "batch")

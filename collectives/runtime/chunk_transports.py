@@ -57,10 +57,10 @@ class PostedReceive(NamedTuple):
 class GlooTransport(ChunkTransport):
     """Sends and receives chunks one by one with torch.distributed.
 
-    Receives are posted ahead, because Gloo's send is a rendezvous: it writes at once only if the receiver has already
-    given the destination. Receives of short messages are posted even before the call (`PrepostedReceives`).
+    Receives are posted ahead, because Gloo's send is a rendezvous; those of short messages even before the call
+    (`PrepostedReceives`).
 
-    tags: of each chunk's messages, without the digest. stamp, timeout: of the call.
+    tags: of each chunk's messages, without the digest.
     outgoing: buffers of stamped chunks. copied: the chunks whose present value is in `outgoing`.
     """
 
@@ -143,11 +143,11 @@ class GlooTransport(ChunkTransport):
 class NcclTransport(ChunkTransport):
     """Launches all transfers of a step as one group: POST_RECV and SEND add to it, LAUNCH launches it.
 
-    NCCL requires it: two ranks that send to each other one by one would each wait for the other's receive. On NCCL the
-    current stream waits and not the CPU.
+    NCCL requires it: two ranks that send to each other one by one would deadlock. The current stream waits, not the
+    CPU.
 
-    batch: the operations since the last launch. Empty chunks are left out, as both ends know that they are empty.
-    works: not yet waited for, in the order of the batch; on NCCL one for the whole batch.
+    batch: the operations since the last launch, without empty chunks.
+    works: not yet waited for, in order; on NCCL one for the whole batch.
     """
 
     group: dist.ProcessGroup
@@ -203,14 +203,14 @@ class SharedMemoryTransport(ChunkTransport):
 
     A rank sends a chunk by *publishing* its location, from which the receiver adds or copies it: in the tensor, if
     `collectives.empty` made it; else in the rank's segment, after a copy; for a chunk that is only forwarded, where it
-    was published first. A sum to be forwarded is written directly to the segment. Nothing is overwritten while another
-    rank may still read it (rule 4): in the segment each chunk of a portion has its own place, and in the tensor a chunk
-    is published only if whatever overwrites it is computed from it (`plan.stays`).
+    was first published. A sum to be forwarded is written directly to the segment. Nothing is overwritten while another
+    rank may read it (rule 4): in the segment each chunk of a portion has its own place, and in the tensor a chunk is
+    published only if whatever overwrites it is computed from it (`plan.stays`).
 
-    token: identifies schedule and tensor, so that ranks notice a difference.
-    remote: the transport to other hosts; None if there are none.
-    is_last: whether this is the run's last portion; after it the caller may write to the tensor.
-    locations: the location where the present value of each chunk is published, by chunk.
+    token: identifies schedule and tensor.
+    remote: the transport to other hosts, if any.
+    is_last: whether this is the run's last portion, after which the caller may write to the tensor.
+    locations: where the present value of each chunk is published.
     arrived: the arrived tensor and its location, by receive; location None if from another host.
     """
 
@@ -255,7 +255,7 @@ class SharedMemoryTransport(ChunkTransport):
         self.arrived[index] = self.plan.local.view(location, message.numel(), message.dtype), location
 
     def apply(self, index: int) -> None:
-        """Apply a receive. A sum that is sent on goes to this rank's segment; a copied chunk may stay where it is."""
+        """Apply a receive. A sum that is sent on goes to this rank's segment; a copied chunk may stay in place."""
         receive, memory, is_kept = self.part.receives[index], self.memory, self.plan.is_kept[index]
         number = receive.chunk
         output = target = memory.targets[number]

@@ -1,7 +1,4 @@
-"""The chunks of a run: `ChunkLayout` cuts a tensor into them, `ChunkMemory` says where they are.
-
-`Rounding`: the chunks that a rank rounds when chunks travel in another dtype than that of the sums.
-"""
+"""The chunks of a run: `ChunkLayout` cuts a tensor into them, `ChunkMemory` says where they are."""
 
 import zlib
 from collections import defaultdict
@@ -52,8 +49,7 @@ ALIKE = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST)
 class Rounding(NamedTuple):
     """The chunks that a rank rounds in its own tensor, in addition to its messages.
 
-    in_place: per send, whether the chunk itself takes the rounded value, because this rank adds to it later or keeps
-    it.
+    in_place: per send, whether the chunk takes the rounded value, because this rank adds to it later or keeps it.
     at_end: chunks to round after the last step.
     """
 
@@ -87,9 +83,9 @@ def rounding_of(schedule: Schedule, rank: int, program: RankProgram) -> Rounding
 class ChunkMemory(Struct):
     """The chunks of one run, or one portion of it, on one rank.
 
-    chunks: the present place of each chunk: the source until its first write, then the target.
-    targets: the final place of each chunk.
-    wire_chunks: the messages of each chunk: `chunks`, or tensors of the dtype that travels.
+    chunks: the present places: in the source until the first write, then in the target.
+    targets: the final places.
+    wire_chunks: the messages: `chunks`, or tensors of the dtype that travels.
     staging_buffers: for messages that must land neither in their chunk nor in an eager buffer.
     rounding: None unless chunks travel in another dtype.
     on_wire: the chunks whose present value is in `wire_chunks`.
@@ -150,7 +146,6 @@ class ChunkMemory(Struct):
             chunk.copy_(message)
 
     def finish(self) -> None:
-        """Round the unsent chunks of a collective that leaves the same result on all ranks."""
         for number in self.rounding.at_end if self.rounding is not None else ():
             sent, chunk = self.wire_chunks[number], self.chunks[number]
             copy_rounded(sent, chunk)
@@ -163,7 +158,7 @@ def _cut_each(chunks: Sequence[torch.Tensor], cuts: Sequence[slice]) -> list[tor
 
 @dataclass(frozen=True, slots=True)
 class ChunkPlaces:
-    """The places of the chunks in the input and output of a rank, for a collective that leaves no rank all chunks.
+    """The places of a rank's chunks in its input and output, for a collective that leaves no rank all chunks.
 
     given: chunks in the input. left: in the output. staying: in both, and therefore copied.
     passing: in neither; the rank only forwards them.
@@ -208,7 +203,7 @@ class Portion(NamedTuple):
 class ChunkLayout(NamedTuple):
     """The division of a tensor into chunks.
 
-    lengths: elements of each chunk. portions: several if the chunks do not fit the slots of shared memory.
+    lengths: elements of each chunk. portions: several if chunks do not fit the slots of shared memory.
     staging_length: elements of a staging buffer; 0 if all messages are eager.
     token: a checksum of schedule and tensor, less than 2**TOKEN_BITS.
     """
@@ -220,12 +215,12 @@ class ChunkLayout(NamedTuple):
 
 
 class LayoutKey(Struct, frozen=True):
-    """The quantities that determine a layout of a schedule.
+    """The key of a schedule's layout.
 
-    bytes_each: of an element as it travels. eager: whether receives may stay posted between calls, as on Gloo.
+    bytes_each: of an element on the wire. eager: whether receives may stay posted between calls, as on Gloo.
     number: of the call's fingerprint. stamped: whether messages carry the call's stamp.
     portion_bytes: the most bytes of a chunk in one portion; None for no limit.
-    splits: elements of each share; None if they are as equal as possible.
+    splits: as in `Executor.run`.
     """
 
     num_elements: int
@@ -238,7 +233,7 @@ class LayoutKey(Struct, frozen=True):
 
 
 class ChunkLayouts:
-    """The layouts of one schedule, cached because a program calls with the same few sizes again and again.
+    """The layouts of one schedule, cached because programs repeat the same few sizes.
 
     tag: of messages without a fingerprint number.
     """

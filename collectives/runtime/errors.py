@@ -13,7 +13,7 @@ class TransferRecord(NamedTuple):
     """One transfer of this rank.
 
     kind: "send" or "receive".
-    state: "not begun", then "under way" and "left" for a send, "awaited" and "applied" for a receive.
+    state: "not begun", then "under way" and "left" of a send, "awaited" and "applied" of a receive.
     """
 
     kind: str
@@ -27,17 +27,12 @@ class TransferRecord(NamedTuple):
 class FlightRecord:
     """The transfers of one rank in one collective, in step order: the `flight_record` of a `CollectiveError`.
 
-    entries: a `TransferRecord` for each, with kind, step, peer, chunk and state.
-
-        >>> from collectives.runtime.errors import TransferRecord
-        >>> sent = TransferRecord("send", step=0, peer=1, chunk=0, state="left")
-        >>> awaited = TransferRecord("receive", step=0, peer=1, chunk=1, state="awaited")
-        >>> record = collectives.FlightRecord((awaited, sent))
-        >>> print(record)
-        1 of 1 sends left, 0 of 1 receives applied
-        >>> print(record.table())
-        step 0: receive chunk 1 from rank 1: awaited
-        step 0: send    chunk 0 to rank 1: left
+    >>> from collectives.runtime.errors import TransferRecord
+    >>> record = collectives.FlightRecord((TransferRecord("send", step=0, peer=1, chunk=0, state="left"),))
+    >>> print(record)
+    1 of 1 sends left, 0 of 0 receives applied
+    >>> print(record.table())
+    step 0: send    chunk 0 to rank 1: left
     """
 
     entries: tuple[TransferRecord, ...]
@@ -81,8 +76,8 @@ class CollectiveError(RuntimeError):
 
     The tensor is left half-reduced, and the group is broken: its further collectives raise at once. Leave by sys.exit
     with a code other than 0, so that the launcher ends the other ranks. With Gloo neither sys.exit nor a preceding
-    dist.destroy_process_group waits for a peer. (Threads of torch's own collectives may abort the process; while such
-    collectives are under way, leave by os._exit.)
+    dist.destroy_process_group waits for a peer. (While torch's own collectives are under way, leave by os._exit: their
+    threads may abort the process.)
 
     flight_record: the state of each of this rank's transfers; None if the failure was outside a schedule.
     peer: the rank of the group that this rank was waiting for; None if unknown.
@@ -90,7 +85,7 @@ class CollectiveError(RuntimeError):
         >>> try:
         ...     collectives.all_reduce(torch.ones(3))
         ... except collectives.CollectiveError as error:
-        ...     print(error, error.flight_record.table() if error.flight_record else "")
+        ...     print(error)
         ...     sys.exit(1)
     """
 
@@ -117,7 +112,7 @@ def is_timeout(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of the error's message."""
+    """Return the first line of the message."""
     return (str(error).strip() or repr(error)).splitlines()[0]
 
 
@@ -125,7 +120,7 @@ def first_line(error: BaseException) -> str:
 def naming_failures(doing: str) -> Iterator[None]:
     """Turn a RuntimeError of torch.distributed in the block into a CollectiveError.
 
-    doing: the rank and its operation, put in front of the first line of the cause.
+    doing: the rank and its operation, the beginning of the message.
     """
     try:
         yield

@@ -43,8 +43,7 @@ def execute(
 
     tensor, reduce, source, log: as in `Executor.run`, which serves repeated runs.
 
-    Raises ValueError if there is no process group, or if the tensor or schedule does not fit it; CollectiveError if a
-    peer fails or exceeds the group's timeout.
+    Raises ValueError if there is no process group, and the errors of `Executor` and its `run`.
 
         >>> tensor = torch.tensor([1.0, 2.0]) + rank
         >>> collectives.execute(ringsim.ring_all_reduce(2), tensor)
@@ -55,7 +54,7 @@ def execute(
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the memory of `tensor` can be sent as it is: contiguous, and neither negated nor conjugated by a view."""
+    """Whether `tensor` can be sent as it is: contiguous, and neither negated nor conjugated by a view."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
@@ -63,9 +62,9 @@ class RunOperands(Struct):
     """The tensors of one run of a schedule on one rank, and their reduction.
 
     tensor, wire, reduce, source, splits, log: as in `Executor.run`. num_elements: of all chunks together.
-    share: the destination of this rank's equal share of the result, in its own memory; None: its place in `tensor`.
-    Only together with `source`.
-    stamp: of the call, the same on every rank; it keeps messages of different calls apart.
+    share: the destination of this rank's equal share of the result, in its own memory; None: in `tensor`. Only with
+    `source`.
+    stamp: of the call, the same on every rank.
     """
 
     tensor: torch.Tensor
@@ -82,21 +81,20 @@ class RunOperands(Struct):
 class Executor:
     """One schedule on one process group, to be run any number of times; its buffers are kept between runs.
 
-    Memory: a few times the longest chunk, unless that is eager (the number of chunks to add in one step, on Gloo at
-    least three); for a CUDA tensor on Gloo also its length in pinned memory of the host.
+    Memory: a few times the longest chunk, unless eager (the number of chunks to add in one step, on Gloo at least
+    three); for a CUDA tensor on Gloo also its length in pinned memory.
 
-    root: the group's rank that acts as rank 0 of the schedule; the others follow it in order.
+    root: the group's rank that acts as the schedule's rank 0; the others follow in order.
     tag: of the messages, less than 256.
-    shares_memory: False for torch.distributed between all ranks, whatever the transport of the group.
+    shares_memory: False for torch.distributed between all ranks, whatever the group's transport.
 
-    Raises ValueError if the schedule has another number of ranks than the group.
+    Raises ValueError if schedule and group have different numbers of ranks.
 
         >>> executor = collectives.Executor(ringsim.ring_all_reduce(2), dist.group.WORLD)
-        >>> tensors = [torch.ones(4) * rank, torch.ones(1000)]
-        >>> for tensor in tensors:
+        >>> for tensor in (torch.ones(4) * rank, torch.ones(1000)):
         ...     executor.run(tensor)
-        >>> [tensor[0].item() for tensor in tensors]
-        [1.0, 2.0]
+        >>> tensor[0]
+        tensor(2.)
     """
 
     def __init__(
@@ -158,15 +156,14 @@ class Executor:
         tensor: contiguous, on the CPU or a CUDA device, of the same length and dtype on every rank. Afterwards the
         chunks that the collective leaves at this rank hold the result; the others are undefined. On CUDA all runs of an
         executor must be on the same current stream, and none waits for NCCL.
-        reduce: combines its first argument, a chunk, with its second, the arrived data, in place. It must not change
-        the second, which other ranks may read.
-        source: this rank's contribution, if it is not in `tensor`; only read. Not together with `wire`. In a gather,
-        scatter or all_to_all it holds the rank's initial chunks, and `tensor`, in other memory, its final chunks.
-        wire: the dtype in which chunks travel; None: the dtype of `tensor`. A send rounds the sender's chunk too; sums
-        are kept in the dtype of `tensor`.
-        splits: elements of each share of the data (see `ringsim.schedule.owners`), the same on every rank; None: as
-        equal as possible.
-        log: gets an `Event` for every send and every receive, in order of time.
+        reduce: combines its first argument, a chunk, in place with its second, the arrived data, which it must not
+        change.
+        source: this rank's contribution, if not in `tensor`; only read. Not with `wire`. In a gather, scatter or
+        all_to_all it holds the rank's initial chunks, and `tensor`, in other memory, its final chunks.
+        wire: the dtype in which chunks travel; None: that of `tensor`, in which sums are kept. A send rounds the
+        sender's chunk too.
+        splits: elements of each share, the same on every rank; None: as equal as possible.
+        log: gets an `Event` for every send and receive, in order of time.
 
         Raises ValueError if a tensor does not fit; CollectiveError if a peer fails or exceeds the group's timeout.
         """
@@ -286,7 +283,7 @@ class Executor:
         return chunks, targets
 
     def way(self, num_elements: int, bytes_each: int) -> tuple[str, int]:
-        """Return the transport of a CPU tensor's chunks (see `transport_in_use`) and their number of portions.
+        """Return the transport of a CPU tensor's chunks, as `transport_in_use`, and their number of portions.
 
         Collective.
         """

@@ -1,8 +1,8 @@
 """`FailureRecords`: which rank was the first to fail, told to all ranks of a group through the group's store.
 
-When a rank dies, its neighbours raise and leave, and further connections close to ranks that did nothing wrong. Each
-rank that fails therefore writes which rank it was waiting for. The chain ends at a rank that has written nothing: it
-died, left, or is stalled. A cycle means that ranks call different things; their last calls show the first difference.
+When a rank dies, its neighbours raise and leave, and close connections to ranks that did nothing wrong. Each rank that
+fails therefore writes which rank it was waiting for. The chain ends at a rank that has written nothing: it died, left,
+or is stalled. A cycle means that ranks call different things; their last calls show the first difference.
 """
 
 import json
@@ -48,18 +48,18 @@ _EXPLAINING = threading.Event()  # set for good by the first failure of this pro
 
 
 def has_failed() -> bool:
-    """Whether a collective of this process has failed; its error may not have been raised yet."""
+    """Whether a collective of this process has failed, even if its error has not been raised yet."""
     return _EXPLAINING.is_set()
 
 
 class FailureRecord(NamedTuple):
     """The record that a failed rank leaves in the store.
 
-    peer: the rank of the group that it was waiting for; None if the fault is its own, or if unknown.
+    peer: the rank of the group that it was waiting for; None if the fault is its own or unknown.
     calls: its last calls, in words, up to the call that failed. position: the number of that call; 0 if not counted.
     cause: the error, if the fault is its own; else empty.
     timed_out: whether it timed out, rather than lost a connection.
-    is_mixed_up: whether it has found that `peer` made other calls.
+    is_mixed_up: whether `peer` has made other calls.
     """
 
     peer: int | None
@@ -71,9 +71,9 @@ class FailureRecord(NamedTuple):
 
 
 class FailureRecords:
-    """The failure records of one group, made on every rank when the group is first used.
+    """The failure records of one group, made on every rank at its first use.
 
-    lost_server: the rank of the group that served the store, if it has stopped serving.
+    lost_server: the group's rank that served the store, if it has stopped.
     """
 
     lost_server: int | None = None
@@ -91,7 +91,7 @@ class FailureRecords:
     def first_cause(self, error: BaseException, calls: Sequence[str], position: int = 0) -> str:
         """Return a sentence that names the rank that failed first, the same on all ranks; empty if it cannot be found.
 
-        Takes GRACE_S or TIMEOUT_GRACE_S on the neighbours of that rank, and LIMIT_S at most. calls, position: as in
+        Takes GRACE_S or TIMEOUT_GRACE_S on that rank's neighbours, and LIMIT_S at most. calls, position: as in
         `FailureRecord`.
         """
         _EXPLAINING.set()
@@ -158,7 +158,7 @@ class FailureRecords:
     def _records_within(self, grace_s: float, ranks: Sequence[int], enough: int) -> dict[int, FailureRecord]:
         """Return the records of the failed ranks among `ranks`, until there are `enough` or the time is over.
 
-        Stops early when another rank has found the first rank to fail; that verdict is final.
+        Stops early when another rank has written the final verdict.
         """
         records: dict[int, FailureRecord] = {}
         for _ in _polling(grace_s):
@@ -204,7 +204,7 @@ def _polling(limit_s: float) -> Iterator[None]:
 
 
 def first_difference(records: Mapping[int, FailureRecord]) -> str:
-    """Return the first known call that was not the same on all ranks; empty if there is none."""
+    """Return the first known call that was not the same on all ranks; else empty."""
     by_position: dict[int, list[tuple[int, str]]] = defaultdict(list)
     for rank, record in sorted(records.items()):
         for position, call in enumerate(record.calls, record.position - len(record.calls) + 1):
@@ -218,7 +218,7 @@ def stopped_first(rank: int | str = "", certainty: str = "") -> str:
 
 
 def _server_of(store: Any, group: dist.ProcessGroup) -> int | None:
-    """Return the rank of `group` whose process serves `store`: rank 0 of the job. The store ends with it.
+    """Return the rank of `group` whose process serves `store`, which ends with it: rank 0 of the job.
 
     None if that rank is not in the group, or if torchrun serves the store.
     """
@@ -238,10 +238,10 @@ TORCH_CALL = ("a collective of torch.distributed",)
 def explain_failures(group: dist.ProcessGroup | None = None) -> Iterator[None]:
     """Raise CollectiveError for what torch.distributed on Gloo raises in the block because a peer is gone or late.
 
-    The message ends with the rank of `group` that failed first, if it can be found. With `ddp_comm_hook`,
-    DistributedDataParallel still broadcasts its buffers by torch's collectives, whose errors name no rank.
+    The message ends with the rank of `group` that failed first, if known. Even with `ddp_comm_hook`,
+    DistributedDataParallel broadcasts buffers by torch's collectives, whose errors name no rank.
 
-    Put the same block on all ranks: each rank that fails tells the others. Other errors pass unchanged.
+    Put the block on all ranks: each rank that fails tells the others. Other errors pass unchanged.
 
         >>> with collectives.explain_failures():
         ...     dist.all_reduce(torch.ones(3))
@@ -278,9 +278,9 @@ def name_first_to_fail(
 
 
 def _cause_without_store(closed: list[int], group: dist.ProcessGroup) -> str:
-    """Return the sentence for the rank that failed first, from this rank's connections; empty if they do not show it.
+    """Return the sentence for the rank that failed first, if this rank's connections show it; else empty.
 
-    closed: the ranks whose connections to this one were closed when it failed.
+    closed: the ranks whose connections were closed when this one failed.
     """
     gone = state_of(group).part(Sharing).first_gone
     if gone is not None:

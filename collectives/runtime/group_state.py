@@ -1,7 +1,7 @@
 """`GroupState`: all objects that this package keeps for one process group; they end with the group.
 
-Its parts: Transports, Sharing, PrepostedReceives, FingerprintCheck, FailureRecords, CollectiveQueue, GroupRuntime and
-Chooser. This module names none of their classes.
+This module names none of their classes: Transports, Sharing, PrepostedReceives, FingerprintCheck, FailureRecords,
+CollectiveQueue, GroupRuntime and Chooser.
 """
 
 import threading
@@ -18,8 +18,8 @@ T = TypeVar("T")
 class lazily(Generic[T]):  # noqa: N801  a decorator, named as functools.cached_property is
     """Make a method an attribute whose value is computed once per object.
 
-    Until Python 3.12 `functools.cached_property` has one lock for all objects: a rank that waits for other ranks to
-    compute the attribute of one group would hold up its other groups.
+    Until Python 3.12 `functools.cached_property` has one lock for all objects: a rank that waits for others in one
+    group's attribute would hold up its other groups.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:
@@ -47,9 +47,9 @@ class GroupState:
         self._making = threading.RLock()
 
     def part(self, kind: Callable[[dist.ProcessGroup], Part]) -> Part:
-        """Return the group's only object of class `kind`, and make it by `kind(group)` if there is none yet.
+        """Return the group's only object of class `kind`, made by `kind(group)` at first use.
 
-        Raises ValueError if there is none and the group is gone.
+        Raises ValueError if it would be made after the group is gone.
         """
         part: Part | None = self._parts.get(kind)
         return self._make(kind) if part is None else part

@@ -30,7 +30,7 @@ MOST_POSTED_AHEAD = 8  # and no more than that, which keep connections busy: eac
 def posted_ahead(program: RankProgram, num_chunks: int) -> int:
     """Return how many receives of a schedule with `num_chunks` chunks are posted beyond the one being waited for.
 
-    A rank that waits for one peer must not keep the others from sending; but posted receives take memory.
+    A rank that waits for one peer must let the others send; but posted receives take memory.
     """
     num_peers = len({receive.peer for receive in program.receives})
     return POSTED_AHEAD if num_peers < 2 else min(max(POSTED_AHEAD, num_chunks // POSTED_SHARE), MOST_POSTED_AHEAD)
@@ -63,7 +63,7 @@ class RankInstruction(NamedTuple):
 class RankPart:
     """One rank's part of a schedule on a process group.
 
-    ranks: the group's rank of each rank of the schedule; the peers of receives and sends are ranks of the group.
+    ranks: the group's rank of each rank of the schedule; peers are ranks of the group.
     sends: in the order in which they are issued.
     num_staging_buffers: for messages that must not land in their chunk.
     """
@@ -103,15 +103,15 @@ def _on_group(program: RankProgram, ranks: tuple[int, ...]) -> tuple[tuple[Recei
 def instructions_of(program: RankProgram, ahead: int = POSTED_AHEAD) -> tuple[RankInstruction, ...]:
     """Return the instructions of a rank, in order: each receive and send once with each opcode that applies to it.
 
-    ahead: receives to post beyond the one being waited for, where possible.
+    ahead: see `posted_ahead`.
     """
     return tuple(_InstructionWriter(program, ahead).instructions)
 
 
 def batched_instructions_of(program: RankProgram) -> tuple[RankInstruction, ...]:
-    """Return the instructions of a rank step by step: the transfers of a step are launched, and waited for, together.
+    """Return the instructions of a rank by step: its transfers are launched, and waited for, together.
 
-    A rank waits only for ranks that are still in an earlier step, so it cannot deadlock.
+    A rank waits only for ranks in an earlier step, so it cannot deadlock.
     """
     receives, sends = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     for index, receive in enumerate(program.receives):
@@ -195,7 +195,7 @@ class _InstructionWriter:
         return [index for index, sent in under_way if sent.chunk == chunk and sent.step <= last_step]
 
     def _ahead_of(self, send: Send) -> list[int]:
-        """Return the sends that must leave before `send` on its channel; messages to one peer stay in order anyway."""
+        """Return the sends to other peers that must leave before `send` on its channel."""
         under_way = self._under_way.items()
         return [index for index, sent in under_way if sent.channel == send.channel and sent.peer != send.peer]
 
@@ -208,7 +208,7 @@ class _InstructionWriter:
 def _horizon(receives: Sequence[Receive], applied: int, ahead: int) -> int:
     """Return how many receives to have posted before receive `applied` is waited for.
 
-    It includes all receives of its step: rule 4 makes all ranks wait for their sends of this step.
+    It includes all receives of its step, because rule 4 makes all ranks wait for their sends of this step.
     """
     horizon = applied
     while horizon < len(receives) and (horizon <= applied + ahead or receives[horizon].step == receives[applied].step):
@@ -223,13 +223,12 @@ _ONLY_BETWEEN_HOSTS = (Opcode.POST_RECV, Opcode.REPOST_RECV, Opcode.WAIT_SEND)
 class SharedPlan:
     """One rank's part of a schedule, over shared memory.
 
-    instructions: of the part, without the posting and send waits that only messages need.
-    sent_on: per receive, whether the rank sends its chunk within its host before the chunk is written again.
-    is_kept: per receive, whether it is the last write of a chunk that the collective leaves at this rank.
+    instructions: the part's, without those that only messages need.
+    sent_on: per receive, whether the rank sends the chunk within its host before it is written again.
+    is_kept: per receive, whether it is the last write of a chunk that stays at this rank.
     awaited: per receive, the number of the sender's record; -1 if the sender is on another host.
     published: per send, the number of this rank's record.
     stays: per chunk, whether others can read it in this rank's tensor (`stays_until_read`).
-    has_remote: whether any instruction concerns another host.
     """
 
     local: LocalRanks
@@ -276,9 +275,9 @@ def _records(rows: Flow) -> npt.NDArray[np.int64]:
 
 
 def portion_bytes(schedule: Schedule, slot_bytes: int, on_one_host: bool) -> int:
-    """Return the most bytes of a chunk in one portion with which every rank's published data fits its slot.
+    """Return the most bytes of a chunk in one portion with which every rank's published data fits its slot; 0 if none.
 
-    on_one_host: whether all ranks share memory, so that a copy is never published again. 0 if nothing fits.
+    on_one_host: whether all ranks share memory, so that a copy is never published again.
     """
     rows = flow(schedule)
     if np.bincount(rows.src).max(initial=0) > MAX_RECORDS:

@@ -8,8 +8,8 @@ A tag holds, from the lowest bit on (a program's own messages default to 0),
     1 bit    whether its call has a stamp that travels: in front of an eager message; in any other message the last 18
              bits of the digest replace the number in the tag
 
-Gloo's send is a rendezvous, which takes longer than a short message itself. Short messages are therefore *eager*, as in
-MPI: their receives stay posted from call to call.
+Gloo's send is a rendezvous, which takes longer than a short message. Short messages are therefore *eager*, as in MPI:
+their receives stay posted from call to call.
 """
 
 from collections import defaultdict, deque
@@ -32,7 +32,7 @@ STAMPED = 1 << 30
 
 @unique
 class Tag(IntEnum):
-    """The purpose of a message, less than 256; programs with their own schedules may use any value that is not here."""
+    """The purpose of a message, less than 256; programs with their own schedules may use any other value."""
 
     COLLECTIVE = 0x52  # the chunks of a collective
     FINGERPRINT = 0x53  # the words by which ranks compare their calls
@@ -50,7 +50,7 @@ def numbered_tag(tag: int, number: int, stamped: bool = False) -> int:
 
 
 def digest_tag(tag: int, digest: int) -> int:
-    """Return `tag`, of a message that is not eager, with as many bits of its call's digest as fit."""
+    """Return the tag of a message that is not eager, with the bits of its call's digest that fit."""
     return tag & (1 << FINGERPRINT_SHIFT) - 1 | digest << FINGERPRINT_SHIFT & STAMPED - 1 | STAMPED
 
 
@@ -58,9 +58,9 @@ DIGEST_BITS = 62
 
 
 class CallStamp(Struct, frozen=True):
-    """The identity of a call for its messages.
+    """The identity of a call in its messages.
 
-    number: of its fingerprint; 0 if none. position: in the group's calls, from 1.
+    number: of its fingerprint, or 0. position: in the group's calls, from 1.
     digest: of the numbers of all calls so far, less than 2**DIGEST_BITS.
     travels: whether its messages carry position and digest.
     """
@@ -90,7 +90,7 @@ LIMIT_BYTES = 16 * 2**20  # that fingerprints may take of the memory for each pe
 class EagerBuffer:
     """A buffer in which an eager message lands, or in which a stamped message is assembled.
 
-    memory: (bytes,) uint8. whole: the part used by the last message. stamp: the two words in front, if any.
+    memory: (bytes,) uint8. whole: the last message's part. stamp: the two words in front, if any.
     work: the posted receive.
     """
 
@@ -118,7 +118,7 @@ class EagerBuffer:
 
 
 class FailedReceive:
-    """A receive that could not be posted because the connection is closed; the call that waits for it fails."""
+    """A receive that could not be posted because the connection is closed; waiting for it fails."""
 
     def __init__(self, error: RuntimeError) -> None:
         self._error = error
@@ -143,9 +143,9 @@ class PrepostedReceives:
         self._reserved_bytes = 0
 
     def reserve(self, tags: set[int]) -> bool:
-        """Whether messages with these tags, all of one fingerprint, may be eager; reserve their buffers for good.
+        """Whether messages with these tags, of one fingerprint, may be eager; reserve their buffers for good.
 
-        All ranks ask in the same order and therefore get the same answers.
+        All ranks ask in the same order, and get the same answers.
         """
         wanted = {tag for tag in tags - self._reserved if is_eager(tag)}
         wanted_bytes = BUFFERS_PER_CLASS * sum(map(_buffer_bytes, wanted))

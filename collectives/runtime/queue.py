@@ -25,10 +25,10 @@ from collectives.runtime.schedule_run import ScheduleRun
 class StreamSync:
     """The stream synchronisation of one call on CUDA tensors; it never makes the CPU wait.
 
-    A group has its own stream on each device, so that its collectives, buffers and order depend on no caller's stream.
-    Create this at the call, `run` it at the call's turn, and `wait` before the result is used.
+    A group has its own stream on each device, and depends on no caller's. Create this at the call, `run` it at the
+    call's turn, and `wait` before the result is used.
 
-    tensors: of the call; their memory is not reused before the stream is done with it.
+    tensors: of the call, whose memory is not reused before the stream is done.
     """
 
     def __init__(self, group_stream: torch.cuda.Stream, tensors: Sequence[torch.Tensor]) -> None:
@@ -67,18 +67,16 @@ _OVER.set_result(None)
 class Work(dist.Work):
     """A collective in progress, as a `torch.distributed.Work` that torch accepts like the handles of its backends.
 
-    The tensors of the collective must not be read or written before it has completed. It completes even if nobody waits
-    for it, and before the program ends.
+    Its tensors must not be read or written before it has completed. It completes even if nobody waits for it, and
+    before the program ends.
 
-    wait_for: blocks until the future is done or the given number of seconds has passed; raises the error of a failed
-    collective.
+    wait_for: blocks until the future is done or the given seconds have passed; raises the collective's error.
 
-        >>> tensor = torch.ones(3)
-        >>> work = collectives.all_reduce(tensor, async_op=True)
+        >>> work = collectives.all_reduce(torch.ones(3), async_op=True)
         >>> work.wait()
         True
-        >>> tensor
-        tensor([2., 2., 2.])
+        >>> work.result()
+        [tensor([2., 2., 2.])]
     """
 
     def __init__(
@@ -131,8 +129,8 @@ class Work(dist.Work):
         """Return a torch Future of `result()`, which may be chained with `then`.
 
         A callback runs in the thread of the group's asynchronous collectives. Collectives of the group that it calls
-        come directly after this one, on every rank, and it may wait for them in any way. For a later call of the
-        program it may wait by `Work.wait`, but not by a Future: both fail after the group's timeout.
+        come directly after this one, on every rank, and it may wait for them in any way. It may wait for a later call
+        of the program by `Work.wait`, but not by a Future: both fail after the group's timeout.
 
         Chain a callback that calls collectives before the program's next call of the group. If this collective is over
         by then, which differs from rank to rank, the callback runs at once in the thread that chains it.
@@ -142,8 +140,8 @@ class Work(dist.Work):
     def future_of(self, value: Callable[[], T]) -> "torch.futures.Future[T]":
         """Return a torch Future of `value()`, called once the collective is over; of a RuntimeError if it failed.
 
-        value: runs in the thread that ended the collective, and must not wait for another collective. Its CUDA tensors
-        must be on the devices of `result()`.
+        value: runs in the thread that ended the collective, and must not wait for another. Its CUDA tensors must be on
+        devices of `result()`.
         """
         devices: list[int | str | torch.device] = []
         if self._stream_sync is not None:
@@ -165,9 +163,7 @@ class Work(dist.Work):
 class CollectiveQueue:
     """Runs collectives in order: in its own thread, or in the caller's if nothing is ahead and the caller waits anyway.
 
-    A call made in a callback comes directly after the callback's own call, on every rank, if the callback was attached
-    before the next call (see `Work.get_future`). After a failure the state of the other ranks is unknown, so everything
-    else fails too.
+    After a failure the state of the other ranks is unknown, so everything else fails too.
 
     Memory: for each dtype, device and kind, the longest tensor for which a `buffer` was needed.
     """
@@ -238,7 +234,6 @@ class CollectiveQueue:
             return Work(self._enqueue(call), result, self.wait, stream_sync)
 
     def close(self) -> None:
-        """End the thread after all calls, release all buffers, and accept no further calls."""
         self._thread.shutdown()
         self._is_closed.set()
         self._buffers.clear()  # others may still hold the queue
@@ -267,7 +262,7 @@ class CollectiveQueue:
         return f"rank {run.group.rank()}: {run.part.schedule}: {run.doing(opcode, index)}"
 
     def fail_if_stuck(self) -> None:
-        """Fail all queued calls if a callback, which may wait for one of them, exceeds the group's timeout."""
+        """Fail all queued calls if a callback, which may wait for one, exceeds the group's timeout."""
         since = self._calling_back_since
         if since is None or time.monotonic() < since + (limit := self._limit()).seconds:
             return
@@ -359,7 +354,7 @@ _WATCH_INTERVAL_S = 0.25
 
 
 def _watch(queue: "ref[CollectiveQueue]", is_closed: threading.Event) -> None:
-    """Fail a queue that is stuck: a callback that waits in C++ for a later call cannot do that itself."""
+    """Fail a stuck queue: a callback that waits in C++ for a later call cannot."""
     while not is_closed.wait(_WATCH_INTERVAL_S) and (watched := queue()) is not None:
         watched.fail_if_stuck()
         del watched

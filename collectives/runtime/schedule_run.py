@@ -28,7 +28,7 @@ NAMES = {
 class Event(NamedTuple):
     """One transfer of a rank at one moment, as the `log` of `execute` holds it.
 
-    kind: "sent" when the rank issues a send, "applied" when it has applied a receive.
+    kind: "sent" when a send is issued, "applied" when a receive has been applied.
     step, chunk: of the schedule. peer: a rank of the group.
     time_s: of `time.perf_counter`, which on Linux is one clock for all processes of a machine.
 
@@ -46,7 +46,7 @@ class Event(NamedTuple):
 
 
 def logging_to(log: list[Event]) -> Hook:
-    """Return a hook that logs each send before it is issued, and each receive after it is applied."""
+    """Return a hook that logs sends before they are issued, and receives after they are applied."""
 
     def hook(actions: Actions, part: RankPart) -> Actions:
         send, apply = actions[Opcode.SEND], actions[Opcode.APPLY]
@@ -77,7 +77,7 @@ def profiling() -> bool:
 
 
 def span(name: str) -> AbstractContextManager[object]:
-    """Return a context that appears under `name` in the profiler's timeline; an empty one if the profiler is off."""
+    """Return a context that appears under `name` in the profiler's timeline, if the profiler is on."""
     return profiler.record_function(name) if profiling() else nullcontext()
 
 
@@ -105,7 +105,7 @@ def _named(opcode: Opcode, action: Action, part: RankPart) -> Action:
 class ScheduleRun(Struct):
     """One run of a rank's instructions, or one portion of it.
 
-    hooks: each receives the actions by opcode and returns the actions to execute.
+    hooks: each gets the actions by opcode and returns the actions to execute.
     """
 
     group: dist.ProcessGroup

@@ -1,7 +1,7 @@
 """`Sharing`: which ranks of a group share memory, determined together when its first schedule is executed.
 
-Ranks share memory if they run on one host, in one network namespace, as one user, on Linux and x86-64, and if there is
-memory for their segments. Others send to each other by torch.distributed.
+Ranks share memory if they run on one host, in one network namespace, as one user, on Linux and x86-64, with memory for
+their segments. Others use torch.distributed.
 """
 
 import json
@@ -64,12 +64,11 @@ class Settings(NamedTuple):
 
     @property
     def slot_bytes(self) -> int:
-        """The size of a slot in bytes; 0 if `slot_text` is no whole number or out of range."""
+        """The size of a slot; 0 if `slot_text` is no whole number or out of range."""
         slot_bytes = whole_number(self.slot_text) or 0
         return slot_bytes if MIN_SLOT_BYTES <= slot_bytes <= MAX_SLOT_BYTES else 0
 
     def why_not(self) -> str:
-        """Return the reason why this process cannot share memory, for a message; "" if it can."""
         if self.transport not in ("auto", "shm"):
             return f"the transport is {self.transport}"
         if not self.slot_bytes:
@@ -82,7 +81,7 @@ class Settings(NamedTuple):
         return ""
 
     def check(self, everywhere: Sequence[str]) -> None:
-        """Raise ValueError, on all ranks, if the settings differ, or if a value is not permitted."""
+        """Raise ValueError, on all ranks, if the settings differ or are not permitted."""
         if different := disagreement(list(enumerate(everywhere)), "how to send"):
             raise ValueError(f"{different}; set the same values on all ranks")
         if self.transport not in TRANSPORTS:
@@ -98,7 +97,7 @@ def _on_one_line(text: str) -> str:
 
 
 def this_host() -> str:
-    """Return a name of this machine, network namespace and user; "" if the system does not provide them.
+    """Return a name of this machine, network namespace and user; "" if unknown.
 
     Processes with the same name can connect to each other's Unix sockets.
     """
@@ -112,7 +111,7 @@ def this_host() -> str:
 def exchange(group: dist.ProcessGroup, facts: Sequence[Any]) -> list[list[Any]]:
     """Return the facts of every rank, by rank; collective. Raises CollectiveError, which names an unresponsive rank.
 
-    It does not use `TextAllGather`, whose executor first asks who shares memory (decision 12).
+    `TextAllGather` would first ask who shares memory.
     """
     rank, peers = group.rank(), [peer for peer in range(group.size()) if peer != group.rank()]
     texts = torch.zeros(group.size(), _TEXT_BYTES, dtype=torch.uint8, device=CPU)
@@ -143,8 +142,8 @@ DEFAULT_SLOT_BYTES = 8 * 2**20
 class SharedBy:
     """The ranks of a group that share memory, from the view of one rank.
 
-    local: the ranks that share with this one. on_one_host: whether all ranks of the group share.
-    slot_bytes: of every segment; 0 if no two ranks of the group share memory.
+    local: the ranks that share with this one. on_one_host: whether all share.
+    slot_bytes: of every segment; 0 if no two ranks share memory.
     """
 
     local: LocalRanks | None = None
@@ -172,8 +171,8 @@ class Sharing:
     def of(self, group: dist.ProcessGroup) -> SharedBy:
         """Return the ranks that share memory. The first call is collective.
 
-        Raises ValueError, on all ranks, if their settings differ or are not permitted; CollectiveError if a rank does
-        not answer within the group's timeout.
+        Raises ValueError, on all ranks, for different or wrong settings; CollectiveError if a rank exceeds the group's
+        timeout.
         """
         if self._shared is None:
             self._shared = _connect_host(group, self.transport)
@@ -187,7 +186,7 @@ class Sharing:
 
     @property
     def first_gone(self) -> int | None:
-        """The rank of this host that ended first, after a collective has failed here; None if unknown."""
+        """The rank of this host that ended first, after a failure here; None if unknown."""
         return self._shared.local.first_gone if self._shared and self._shared.local else None
 
 
@@ -205,18 +204,15 @@ def transport_in_use(group: dist.ProcessGroup) -> str:
 def use_transport(transport: str, group: dist.ProcessGroup | None = None) -> None:
     """Choose how the chunks of all collectives of `group` travel; call it on every rank, before the first of them.
 
-    transport: "auto": through shared memory between ranks of a host that can share it, else by torch.distributed's
-    sends and receives. "gloo": only torch.distributed. "shm": only shared memory; if some ranks cannot share it, the
-    first collective raises ValueError on all. The default is COLLECTIVES_TRANSPORT of the environment, or else "auto".
+    transport: "auto": through shared memory between ranks of a host that can share it, else by torch.distributed.
+    "gloo": only torch.distributed. "shm": only shared memory; if some ranks cannot share it, the first collective
+    raises ValueError on all. The default is the environment's COLLECTIVES_TRANSPORT, or else "auto".
 
-    Raises ValueError for another transport, if there is no such group, or if its transport is already in use.
+    Raises ValueError for another transport, or if the group already uses one.
 
         >>> group = dist.new_group()
         >>> collectives.use_transport("gloo", group)
-        >>> tensor = torch.ones(3)
-        >>> collectives.all_reduce(tensor, group=group)
-        >>> tensor
-        tensor([2., 2., 2.])
+        >>> collectives.all_reduce(torch.ones(3), group=group)
     """
     group = resolve(group)
     sharing = state_of(group).part(Sharing)
@@ -276,7 +272,7 @@ def _agreed(
 ) -> tuple[SharedBy, str]:
     """Return who shares memory, and why this rank does not; all ranks of a host share, or none.
 
-    A rank that could not reach one other rank does not know whether the others could.
+    A rank that could not reach one does not know whether others could.
     """
     ranks = exchange(group, (own_host, local is not None, bool(reason)))
     failed = {host: rank for rank, (host, _, has_failed) in enumerate(ranks) if has_failed}

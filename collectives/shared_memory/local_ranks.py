@@ -1,8 +1,8 @@
 """`LocalRanks`: the ranks of a group that share memory with this one, and how they wait for each other.
 
 A rank that publishes a chunk writes a record: the chunk's location, and then a stamp; x86-64 keeps the order of writes
-and reads. The receiver polls the stamp, first without a pause, then yielding its core between polls, and finally asleep
-until a byte on a socket wakes it.
+and reads. The receiver polls the stamp, first without a pause, then yielding its core, and finally sleeps until a byte
+on a socket wakes it.
 """
 
 import os
@@ -82,7 +82,7 @@ class PeerError(RuntimeError):
 
 
 class OtherCallError(PeerError):
-    """The messages of another rank show that it has made other calls of the group."""
+    """The messages of another rank show that it has made other calls."""
 
     def __init__(self, peer: int, detail: str = "") -> None:
         super().__init__(f"rank {peer} has made other calls of this group than this rank{detail}", peer)
@@ -91,18 +91,17 @@ class OtherCallError(PeerError):
 class LocalRanks:
     """The shared memory and the sockets through which one rank of a host reaches the others.
 
-    memories: of each of these ranks, itself included. sockets: to each of the others, by rank.
-    limit: of a wait, read anew each time, as a program may change it.
+    memories: of these ranks, itself included. sockets: to the others, by rank.
+    limit: of a wait, read anew each time.
 
-    All records of a portion have a stamp: the portion's number, and a digest of the tokens up to it. Ranks that execute
-    different schedules find out as soon as one waits for another, or reuses the slot.
+    All records of a portion have a stamp: its number, and a digest of the tokens up to it. Ranks that execute different
+    schedules find out as soon as one waits for another, or reuses the slot.
 
     A tensor in the rank's heap is lent, not copied: its location is published, and `take_back` waits until all have
-    read it. A rank that fails does not wait. Data made of lent memory is therefore forwarded, or returned, only after a
-    check for failed ranks.
+    read it. A rank that fails does not wait: data made of lent memory is forwarded, or returned, only after a check for
+    failed ranks.
 
-    heap: the memory of the tensors that this rank shares.
-    first_gone: the rank that ended first, as far as this one knew when it failed.
+    first_gone: the rank that ended first, as far as known when this one failed.
     """
 
     def __init__(
@@ -144,8 +143,8 @@ class LocalRanks:
 
         token: less than 2**TOKEN_BITS; identifies schedule and tensor.
 
-        Raises PeerError if a rank that has yet to read has ended or failed, or exceeds the group's timeout;
-        OtherCallError if its token differed; RuntimeError if this rank has failed before.
+        Raises PeerError if a rank that has yet to read has ended, failed or exceeds the group's timeout; OtherCallError
+        if its token differed; RuntimeError if this rank has failed before.
         """
         if self._is_closed:
             raise RuntimeError("an earlier failure has closed the connections to the other ranks of this host")
@@ -184,7 +183,7 @@ class LocalRanks:
         return self.rank << OWNER_SHIFT | HEAP_ADDRESS + offset
 
     def take_back(self) -> None:
-        """End a collective: wait until nobody reads the tensors that this rank has lent in it.
+        """End a collective: wait until nobody reads what this rank has lent in it.
 
         Raises the errors of `open_portion` and `require_lenders`.
         """

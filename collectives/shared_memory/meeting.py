@@ -1,7 +1,7 @@
 """`Meeting`: the ranks of a host pass each other the file descriptors of their memory.
 
-They meet on Unix sockets with abstract names, which exist in one network namespace only. The kernel tells the user of
-each peer: no other user gets a descriptor.
+They meet on Unix sockets with abstract names, which exist in one network namespace only. The kernel tells each peer's
+user: no other user gets a descriptor.
 """
 
 import os
@@ -24,7 +24,7 @@ _CREDENTIALS = struct.Struct("3i")  # process, user, group: struct ucred of Linu
 class Meeting:
     """One rank's side, which begins by making its memory. Raises OSError if that is impossible.
 
-    timeout_s: how long to wait for the others. name: of the socket on which this rank awaits them.
+    timeout_s: how long to wait for the others. name: of this rank's socket.
     """
 
     def __init__(self, rank: int, slot_bytes: int, timeout_s: float = MEETING_TIMEOUT_S) -> None:
@@ -89,8 +89,8 @@ class Meeting:
     def _accepted(self, missing: Mapping[int, str]) -> socket.socket:
         """Return the connection of the next process of this user; other users can connect, but get nothing.
 
-        missing: socket names of the ranks yet to connect, by rank. A rank that has closed its socket has connected
-        before, or never will.
+        missing: socket names of the ranks yet to connect. A rank that has closed its socket has connected before, or
+        never will.
         """
         end_s, gone = time.monotonic() + self._timeout_s, list[int]()
         while True:
@@ -120,7 +120,6 @@ class Meeting:
         return memories
 
     def _reject_connections(self, names: list[str]) -> None:
-        """Connect to the ranks that wait for this one, so that they wait no longer."""
         for name in names:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(self._timeout_s)

@@ -6,9 +6,9 @@ A segment holds, from its beginning,
     words    64-bit integers: the rank's progress, whether it sleeps, and the records of published chunks
     slots    two areas for chunks, used alternately
 
-A run of a schedule, or of a part of it that fits a slot, is a *portion*. A rank writes to the slot of a portion only
-when all ranks have finished the portion before the last. A heap holds tensors that others read in place; it is as large
-as the machine's memory, and holes take none.
+A run of a schedule, or of a part that fits a slot, is a *portion*. A rank writes to its slot only when all ranks have
+finished the portion before the last. A heap holds tensors that others read in place; it is as large as the machine's
+memory, and holes take none.
 """
 
 import ctypes
@@ -95,7 +95,7 @@ def whole_pages(size_bytes: int) -> int:
 def new_memory_file(size_bytes: int) -> int:
     """Create a file in memory, all zero, and return its file descriptor, which exec closes.
 
-    size_bytes: cannot be changed later; a page is allocated when it is first written.
+    size_bytes: fixed; a page is allocated when it is first written.
 
     Raises OSError if the system has no such files, or limits their size to less.
     """
@@ -113,7 +113,7 @@ def new_memory_file(size_bytes: int) -> int:
 def new_segment_file(slot_bytes: int) -> int:
     """Return a file descriptor of a new segment, all zero; slots are rounded up to whole pages.
 
-    Raises OSError if there is no such memory.
+    Raises OSError without memory.
     """
     size_bytes = WORDS_BYTES + SLOTS * whole_pages(slot_bytes)
     require_free(size_bytes)
@@ -121,7 +121,7 @@ def new_segment_file(slot_bytes: int) -> int:
 
 
 def require_free(size_bytes: int) -> None:
-    """Raise OSError if less memory is free: Linux allocates a file's, even if it has to kill processes for it."""
+    """Raise OSError if less memory is free: Linux allocates a file's even if it has to kill processes."""
     if size_bytes > (free := free_bytes()):
         raise OSError(f"{format_size(size_bytes)} are needed, and {format_size(free)} of memory is free")
 
@@ -142,7 +142,7 @@ def new_heap_file() -> int:
 class Heap(SharedFile):
     """The heap of one rank, in which that rank allocates and the other ranks of its host read.
 
-    fd: of its file, which may be closed afterwards.
+    fd: may be closed afterwards.
     """
 
     def __init__(self, fd: int) -> None:
@@ -211,7 +211,7 @@ class Heap(SharedFile):
 
 
 def _advise(address: int, length: int, advice: int) -> None:
-    """Advise the kernel; a kernel that does not know the advice frees memory only with the whole file."""
+    """Advise the kernel; one that ignores the advice frees memory only with the whole file."""
     _madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), advice)
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.launcher import Launcher
+from tests.fuzz.launcher import Launcher, Program
 from tests.processes import TIMEOUT_S, below, environment, run_python
 from tests.ranks import free_port
 from trainers.checkpoints.output import read_log
@@ -35,11 +35,11 @@ def start(*arguments: str, torchrun: tuple[str, ...] = ()) -> subprocess.Complet
     return run_python(*command(*arguments, torchrun=torchrun)[1:])
 
 
-def launch(launcher: Launcher, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The same, but for loading torch: that takes each of a launch's processes seconds."""
+def launch(launcher: Launcher, *arguments: str, program: Program | None = None) -> subprocess.CompletedProcess[str]:
+    """The same, but for loading torch: that takes each of a launch's processes seconds. program: as of `Launcher`."""
     with tempfile.TemporaryDirectory() as folder:
         errors, output = Path(folder, "stderr"), Path(folder, "stdout")
-        pid = launcher.start(list(arguments), errors, output)
+        pid = launcher.start(list(arguments), errors, output, program)
         code = launcher.wait(TIMEOUT_S)
         if code is None:
             os.killpg(pid, signal.SIGKILL)

@@ -68,12 +68,12 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read a checkpoint without running code in it. Raises ValueError for a missing, damaged or other file."""
+    """Read a checkpoint without running code. Raises ValueError for a missing, damaged or other file."""
     return checkpoint_of(read_checkpoint(path), path)
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> bytes:
-    """Return the content of the file. Raises ValueError if it cannot be read."""
+    """Return the file's content. Raises ValueError if it cannot be read."""
     return read_regular(path, f"checkpoint {path}")
 
 
@@ -131,7 +131,7 @@ def _seed(sequence: np.random.SeedSequence) -> None:
 
 
 def random_state(device: str) -> RandomState:
-    """Return the states of all generators of this process, including its GPU's."""
+    """Return the states of all generators of this process and its GPU."""
     version, words, gauss = random.getstate()
     numpy_state: Any = np.random.get_state(legacy=False)
     words_of_numpy = numpy_state["state"]["key"].astype(np.int64)

@@ -61,7 +61,7 @@ class CheckpointManager:
 
     @property
     def log_mark(self) -> Mark | None:
-        """The mark of the log's lines; None except on rank 0."""
+        """The mark of the log; None except on rank 0."""
         return self._log.mark if self._log is not None else None
 
     def log(self, line: dict[str, Any]) -> None:
@@ -70,7 +70,6 @@ class CheckpointManager:
                 self.attempt(partial(writer.write, line))
 
     def save(self, checkpoint: Checkpoint, keep: int) -> None:
-        """Write a checkpoint, and delete the oldest ones beyond `keep`."""
         if self._log is not None:
             self.attempt(self._log.sync)
             self.attempt(partial(self._write, checkpoint, keep))
@@ -91,7 +90,6 @@ class CheckpointManager:
         self.folder.prune(checkpoint.step, keep)
 
     def attempt(self, write: Callable[[], object]) -> None:
-        """Call `write` unless there is trouble; store its error as `trouble`."""
         if self.trouble is None:
             try:
                 write()
@@ -125,7 +123,7 @@ def _prepare(folder: CheckpointFolder, model: nn.Module) -> None:
 def first_decides(group: dist.ProcessGroup, decide: Callable[[], _Decided]) -> _Decided:
     """Return rank 0's result of `decide` on every rank; collective.
 
-    If `decide` raises ValueError or OSError, every rank raises ValueError with its message.
+    Its ValueError or OSError becomes a ValueError on every rank.
     """
     decision: list[Any] = [None, ""]
     if group.rank() == 0:
@@ -146,7 +144,7 @@ def first_decides(group: dist.ProcessGroup, decide: Callable[[], _Decided]) -> _
 def first_fault(fault: str, group: dist.ProcessGroup) -> str:
     """Return on every rank the first fault of a rank, or ""; collective.
 
-    The result names the rank unless all ranks have the same fault.
+    It names the rank unless all have the same.
     """
     faults = gather_objects(fault, group, "receiving the errors of other ranks failed")
     if len(set(faults)) == 1:
@@ -181,7 +179,6 @@ def usable_checkpoints(
 
 
 def _content_of_rank_0(path: Path, group: dist.ProcessGroup) -> bytearray:
-    """Return rank 0's file; collective. Raises ValueError on every rank if it cannot be read."""
     content = bytearray()
 
     def size_bytes() -> int:
@@ -197,7 +194,7 @@ def _content_of_rank_0(path: Path, group: dist.ProcessGroup) -> bytearray:
 
 
 def _refuse_other_disks(folder: CheckpointFolder, group: dist.ProcessGroup) -> None:
-    """Raise ValueError on every rank if a rank sees checkpoints that rank 0, perhaps on another node, does not see."""
+    """Raise ValueError on every rank if a rank, perhaps on another node, sees checkpoints that rank 0 does not see."""
     names: list[str] = []
     with suppress(OSError):  # a rank need not be allowed to look there
         names += [path.name for path in folder.newest_first()[:1]]
@@ -219,7 +216,7 @@ def _checked(checkpoint: Checkpoint, path: Path) -> Checkpoint:
 
 
 def refuse_other_run(then: dict[str, Any], now: dict[str, Any], path: Path) -> None:
-    """Raise ValueError if a run with identity `now` cannot resume from one with identity `then`."""
+    """Raise ValueError if a run with identity `now` cannot resume from one with `then`."""
     before, after = _flat(then), _flat(now)
     strategies = before.pop("strategy", "none"), after.pop("strategy")
     counts = before.pop("num_ranks", 0), after.pop("num_ranks")

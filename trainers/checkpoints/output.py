@@ -58,7 +58,6 @@ class CheckpointFolder:
         return sorted((path for path in paths if NAME.fullmatch(path.name)), key=self.step_of, reverse=True)
 
     def require_none(self) -> None:
-        """Raise ValueError if there is a checkpoint, which a new run would replace."""
         if checkpoints := self.newest_first():
             raise ValueError(
                 f"`output` {self.folder}: there is {checkpoints[0].name} of a run already: "
@@ -71,7 +70,7 @@ class CheckpointFolder:
             path.unlink(missing_ok=True)
 
     def clear_unfinished(self) -> None:
-        """Delete temporary files of a killed run; a later run may have its process number in a container."""
+        """Delete a killed run's temporary files; in a container a later run may have its process number."""
         with suppress(OSError):
             for path in (path for pattern in UNFINISHED for path in self.folder.glob(pattern)):
                 path.unlink(missing_ok=True)
@@ -87,7 +86,7 @@ class OutputLock:
         self._descriptor: int | None = None
 
     def wait(self, deadline: float) -> bool:
-        """Make the directory and try to lock it; return whether it is locked, after a moment if it is not.
+        """Make the directory and try to lock it; return whether it is locked, after a moment if not.
 
         Raises OSError, or ValueError if another run has the lock at the deadline.
         """
@@ -136,7 +135,7 @@ class OutputLock:
 
 @contextmanager
 def locked(folder: Path, say: Callable[[str], None], wait_s: float = WAIT_S) -> Iterator[None]:
-    """Lock the directory for the block. Raises OSError, or ValueError if another run holds it longer than `wait_s`."""
+    """Lock the directory for the block. Raises the errors of `OutputLock.wait` after `wait_s`."""
     lock, deadline = OutputLock(folder, say), time.monotonic() + wait_s
     while not lock.wait(deadline):
         pass
@@ -208,7 +207,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 def _good_lines(content: bytes) -> list[tuple[int, bytes]]:
-    """Return step and line of each whole line of a later step than the good lines before it."""
+    """Return step and line of each whole line whose step follows those of the good lines before it."""
     good: list[tuple[int, bytes]] = []
     for line in content.splitlines(keepends=True):
         try:
@@ -230,7 +229,7 @@ def require_tensorboard() -> None:
 class TensorBoardLog:
     """Writes each number of a line as a scalar at the line's "step"; in a dict, as "evaluation/loss".
 
-    begin: the run's first step; TensorBoard hides later steps of an earlier run. Raises ValueError or OSError.
+    begin: the run's first step, from which TensorBoard hides an earlier run. Raises ValueError or OSError.
     """
 
     def __init__(self, folder: Path, begin: int) -> None:

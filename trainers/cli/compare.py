@@ -132,7 +132,6 @@ def main(
 
 
 def _run(config: JobConfig, environment: DistributedEnvironment, timeout_s: float) -> "JobResult | None":
-    """Return the result of `run_job`, None on ranks other than 0. Exits with 1 if the job fails."""
     progress = Progress(rank=int(os.environ["RANK"]))
     progress.begin(f"starting {plural(int(os.environ['WORLD_SIZE']), 'rank')}")
     import torch.distributed as dist  # noqa: PLC0415

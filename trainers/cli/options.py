@@ -61,23 +61,19 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class TrainersCommand(TorchrunCommand):
-    """A command whose errors name options instead of the library's parameters."""
+    """A command whose errors name options instead of parameters."""
 
     def refuse(self, message: str, command: str | None, exit_code: int = 2) -> NoReturn:
         super().refuse(naming_options(message), command, exit_code)
 
 
 def naming_options(message: str) -> str:
-    """Replace the parameters in a message of the library by options of the command line.
-
-    >>> naming_options("`batch_size` 0: must be at least 1")
-    '--batch-size 0: must be at least 1'
-    """
+    """Replace the library's parameters in a message by options."""
     return re.sub(r"`(\w+)`", lambda name: flag(name[1]), message)
 
 
 def config_options(config: type, *names: str) -> Callable[[_Command], _Command]:
-    """Declare an option for each named field of a config, in this order."""
+    """Declare an option for each named field of a config, in order."""
     known = {field.name: field for field in fields(config)}
 
     def declare(command: _Command) -> _Command:
@@ -148,7 +144,6 @@ def _unknown_options(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _checked(task: str, given: Any, others: Iterable[str] = ()) -> dict[str, Any]:
-    """Convert options to their types. others: options of the command to suggest. Raises ValueError."""
     if not isinstance(given, dict):
         raise ValueError(f"{TASK_OPTIONS}: must be a table, [{TASK_OPTIONS}]")
     options: dict[str, Any] = {}
@@ -187,7 +182,7 @@ def _type_of(task: str, name: str) -> type | None:
 
 
 def all_options(name: str, task: Task, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all options of a built-in task, with defaults; of a user's task only the given ones."""
+    """Return all options of a built-in task, with defaults; of a user's task the given ones."""
     made = TASKS.get(name)
     if made is None:
         return dict(given)
@@ -229,7 +224,6 @@ def _in_files(command: click.Command) -> dict[str, click.Option]:
 
 
 def _read_value(context: click.Context, option: click.Option, name: str, value: Any) -> str:
-    """Return a value of a file as text. Raises ValueError if the option refuses it."""
     if isinstance(value, dict | list):
         raise refusal(name, value, "must be a single value")
     try:
@@ -240,7 +234,7 @@ def _read_value(context: click.Context, option: click.Option, name: str, value: 
 
 
 def is_of_file(context: click.Context, name: str) -> bool:
-    """Return whether the parameter's value comes from the file."""
+    """Whether the parameter's value comes from the file."""
     return context.get_parameter_source(name) is click.core.ParameterSource.DEFAULT_MAP
 
 
@@ -265,7 +259,7 @@ def _refuse_to_run(task: str) -> None:
 
 
 def as_toml(context: click.Context, of_task: Mapping[str, Any], **others: Any) -> str:
-    """Return a command's options as a file for --config. others: values that replace the command line's."""
+    """Return a command's options as a file for --config. others: values that replace them."""
     values = {**context.params, **others}
     table = {name: values[str(option.name)] for name, option in _in_files(context.command).items()}
     table[TASK_OPTIONS] = {name.replace("_", "-"): value for name, value in of_task.items()}

@@ -153,7 +153,6 @@ def train(
 
 
 def _start(launch: Launch, task: Task, ranks: int | None) -> int:
-    """Start the run; return its exit code. After Ctrl-C or a failure, print the command that resumes."""
     if ranks is None:
         try:
             return run_rank(launch, task)
@@ -184,7 +183,7 @@ def _check_output(config: TrainConfig) -> None:
 
 
 def run_rank(launch: Launch, task: Task | None = None) -> int:
-    """Train on one rank; rank 0 then evaluates the model. Returns the exit code."""
+    """Train on one rank; rank 0 then evaluates. Returns the exit code."""
     stop = StopRequest()
     started = read_environment(os.environ)
     progress = Progress(rank=started.rank)
@@ -257,7 +256,6 @@ def _train(
 
 
 def _finish(launch: Launch, trainer: "Trainer", train_s: float) -> int:
-    """Evaluate the model on this rank alone, and write result.json; return the exit code."""
     model = trainer.train_step.model.model
     figures = evaluate(trainer.task, model)
     with evaluating(model):

@@ -15,7 +15,7 @@ RESULTS = ("checkpoint.pt", "report.png", "memory.png", "report.html", "report.j
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
-    """A training run per strategy, all with the same model and batches; their steps are interleaved.
+    """A training run per strategy, all with the same model and batches, and interleaved steps.
 
     one_process: rank 0 also trains alone on the batch of all ranks. Raises ValueError for a value out of range.
     """

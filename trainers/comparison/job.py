@@ -33,7 +33,7 @@ STATE_PER_GRADIENT = 4  # parameter, gradient and AdamW's two moments, which a s
 
 @dataclass(slots=True, eq=False)
 class StrategyRun:
-    """The training with one strategy, and this rank's record of it."""
+    """The training with one strategy, and this rank's record."""
 
     name: str
     train_step: TrainStep
@@ -58,7 +58,7 @@ class StrategyRun:
 
 
 class OneProcess(StrategyRun):
-    """The training of rank 0 alone on the batch of all ranks, while the others wait."""
+    """The training of rank 0 alone on the batch of all ranks, while others wait."""
 
     def __init__(self, config: JobConfig, group: dist.ProcessGroup) -> None:
         size = config.step.global_batch_size(config.task, group.size())
@@ -75,7 +75,7 @@ class OneProcess(StrategyRun):
         require_finite_losses(self._group, loss, f"training step {step}, {ONE_PROCESS}")
 
     def finish(self) -> None:
-        """Do nothing: no other rank takes part."""
+        """Do nothing: other ranks take no part."""
 
 
 def run_job(config: JobConfig, group: dist.ProcessGroup, progress: Progress) -> JobResult:
@@ -112,7 +112,7 @@ def run_job(config: JobConfig, group: dist.ProcessGroup, progress: Progress) -> 
 
 
 def start_runs(config: JobConfig, group: dist.ProcessGroup) -> list[StrategyRun]:
-    """Return a run per strategy, one process first, all with the same initial weights."""
+    """Return a run per strategy, one process first, with equal initial weights."""
     runs: list[StrategyRun] = [OneProcess(config, group)] if config.one_process else []
     for name in config.strategies:
         step = replace(config.step, strategy=name)
@@ -153,7 +153,6 @@ def take_step(runs: Sequence[StrategyRun], step: int, on_step: Callable[[str], o
 
 
 def _compare_gradients(one: StrategyRun, runs: Sequence[StrategyRun]) -> None:
-    """Store how far each strategy's mean gradients are from one process, if it leaves the mean."""
     expected = one.gradients()
     largest = max(float(gradient.abs().max()) for gradient in expected if gradient is not None)
     for run in runs:
@@ -164,7 +163,7 @@ def _compare_gradients(one: StrategyRun, runs: Sequence[StrategyRun]) -> None:
 
 
 def describe_steps(runs: Sequence[StrategyRun], done: int, num_steps: int) -> str:
-    """Describe the last step: the range of the losses, and of the times on this rank."""
+    """Describe the last step: the range of the losses, and of this rank's times."""
     last = {run.name: run.notes.results[-1] for run in runs}
     losses = _range({name: result.loss for name, result in last.items()}, "{:.4g}".format)
     times = _range({name: result.moments.step_s for name, result in last.items()}, format_milliseconds)
@@ -178,7 +177,7 @@ def _range(values: Mapping[str, float], shown: Callable[[float], str]) -> str:
 
 
 def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tuple[Network, float]:
-    """Return rank 0's network, and its pace of computing and communicating at once (`pace_together`)."""
+    """Return rank 0's network, and its `pace_together`."""
     places = RankHosts.from_measurements(measurements)
     assert places is not None  # of our own probes
     pace = pace_together(measurements.provenance["cores"] or 1, places.physical_hosts.count(0))

@@ -37,7 +37,7 @@ UNSYNCHRONISED = "none"  # the strategy of whose steps the profile is made
 class RecordedStep(NamedTuple):
     """A step that a rank recorded.
 
-    moments: the moments of `StepMoments`, as indices of the first event after each; the first is 0.
+    moments: those of `StepMoments`, as indices of the first event after each; the first is 0.
     """
 
     step: TracedStep
@@ -68,7 +68,7 @@ class RecordedStep(NamedTuple):
     def parts(self) -> list[tuple[Sequence[TraceEvent], list[int]]]:
         """Split the events after each call at which a rank waits for the others.
 
-        Each part comes with its moments, as indices of its events.
+        Each part has its moments, as indices of its events.
         """
         events, calls = self.step.events, self.step.calls
         ends = [
@@ -125,7 +125,7 @@ def predict_steps(
 
 
 class RankProfile(NamedTuple):
-    """The profile of one rank. steps_s: the time of each step."""
+    """One rank's profile. steps_s: each step's time."""
 
     profile: StepProfile
     steps_s: list[float]
@@ -183,7 +183,7 @@ def num_recorded(name: str, steps: int) -> int:
 
 
 class _RecordedRun:
-    """A strategy whose steps this rank records. times: for the profile, of UNSYNCHRONISED only."""
+    """A strategy whose steps are recorded. times: for the profile of UNSYNCHRONISED."""
 
     def __init__(self, config: JobConfig, name: str, group: Any, recorder: Recorder) -> None:
         self.name = name
@@ -197,7 +197,6 @@ class _RecordedRun:
                 _gather_initial(weights, recorder)
 
     def take(self, step: int, recorder: Recorder) -> StepResult:
-        """Take a step; record it after the warm-up."""
         recorder.end_step()  # discards events since the last step
         result = self.train_step.run(step)
         computed_s = [recorder.computed_s(moment_s) for moment_s in result.moments]
@@ -212,8 +211,7 @@ class _RecordedRun:
 def _gather_initial(weights: ShardedWeights, recorder: Recorder) -> None:
     """Let `weights.gather` restore the initial parameters, in time that is not recorded.
 
-    A group that sends nothing leaves this rank's share in all other places. Gradients then become subnormal, and slow
-    (zero1 on 2 ranks: predicted a fifth too long).
+    A group that sends nothing leaves this rank's share in all other places. Gradients then become subnormal, and slow.
     """
     gather, initial = weights.gather, weights.home.vector.clone()
 
@@ -228,7 +226,7 @@ def _gather_initial(weights: ShardedWeights, recorder: Recorder) -> None:
 class RecordedRuns:
     """Runs of each strategy on groups that send nothing; steps are recorded after a warm-up.
 
-    num_steps: of all runs, with the warm-up. ranks: the recordings of all ranks, after `gather`.
+    num_steps: of all runs, with the warm-up. ranks: the recordings, after `gather`.
 
     The constructor, `take_until` and `gather` are collective: all ranks compute at once.
     """
@@ -255,10 +253,7 @@ class RecordedRuns:
                 dist.destroy_process_group(made)
 
     def take_until(self, share: float, on_step: Callable[[str], object] = lambda _: None) -> None:
-        """Take the warm-up, then this share of the recorded rounds.
-
-        Raises CollectiveError if a peer fails, and DivergedError on all ranks if a loss is not finite.
-        """
+        """Take the warm-up, then this share of the recorded rounds. Raises the errors of `run_job`."""
         until = min(self._num_rounds, WARM_UP_STEPS + math.ceil(share * (self._num_rounds - WARM_UP_STEPS)))
         while self._round < until:
             first = self._round % len(self._runs)  # as in training
@@ -289,7 +284,6 @@ class RecordedRuns:
         }
 
     def memory(self, names: Sequence[str]) -> dict[str, Memory]:
-        """Return, by strategy, the memory of the rank that holds most."""
         return {name: max((rank.memory[name] for rank in self.ranks), key=lambda held: held.total) for name in names}
 
     @contextmanager

@@ -166,7 +166,6 @@ def summarise(
 
 
 def _counted(ranks: Sequence[RankNotes]) -> list[tuple[StepMoments, ...]]:
-    """Return the steps after the warm-up, with the moments of all ranks."""
     steps = list(zip(*([result.moments for result in rank.results] for rank in ranks), strict=True))
     return steps[min(MAX_WARM_UP_STEPS, len(steps) // 2) :]
 
@@ -259,7 +258,7 @@ def _footnotes(report: JobReport, comparison: object) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """The strategy comparison's result on rank 0. comparison: with one process, if requested."""
+    """The comparison's result on rank 0. comparison: with one process, if requested."""
 
     report: JobReport
     comparison: TrainingComparison | None
@@ -270,7 +269,7 @@ class JobResult:
         return {**report, "comparison": self.comparison.as_dict()} if self.comparison else report
 
     def verdict(self) -> Verdict:
-        """Return the verdict, as `ringsim report` finds it in the job's files; takes some seconds."""
+        """Return the verdict of `ringsim report` on the job's files; takes some seconds."""
         comparisons = {COMPARISON: self.comparison} if self.comparison else {}
         return judge(RunDirectory("", jobs={RESULTS[-1]: self.report}, comparisons=comparisons))
 

@@ -48,7 +48,6 @@ def draw_memory(job: JobReport) -> Figure:
 
 
 def _draw_kept_bytes(axes: Axes, results: Sequence[StrategyResult]) -> None:
-    """Stack the kinds of memory; activations are the same with all strategies, and left out."""
     hues = palette()
     kinds = {"parameters": hues.blue, "gradients": hues.sky, "optimizer": hues.orange, "vectors": hues.grey}
     ends = [0.0] * len(results)

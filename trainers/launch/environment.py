@@ -109,13 +109,13 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 
 def in_slurm_step(environment: Mapping[str, str]) -> bool:
-    """Return whether srun started this process; the shell of a batch script or of salloc has a job but no step."""
+    """Whether srun started this process; the shell of sbatch or salloc has a job but no step."""
     step = whole_number(environment.get("SLURM_STEP_ID", ""))
     return step is not None and step < SPECIAL_STEPS
 
 
 def tasks_by_node(text: str) -> list[int]:
-    """Return the number of tasks of each node: `2(x3),1` is 2, 2, 2, 1. Raises ValueError for another format."""
+    """Return each node's number of tasks: `2(x3),1` is 2, 2, 2, 1. Raises ValueError for another format."""
     counts: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part)
@@ -128,7 +128,7 @@ def tasks_by_node(text: str) -> list[int]:
 def slurm_meeting_point(environment: Mapping[str, str], one_node: bool = False) -> tuple[str, int]:
     """Return rank 0's address and port, the same on all ranks; MASTER_ADDR and MASTER_PORT take precedence.
 
-    The port follows from the job and step numbers. one_node: whether loopback suffices. Raises ValueError.
+    The port follows from the job and step. one_node: whether loopback suffices. Raises ValueError.
     """
     address = environment.get("MASTER_ADDR") or ("127.0.0.1" if one_node else first_node(environment))
     if port := environment.get("MASTER_PORT"):
@@ -149,7 +149,7 @@ def checked_port(text: str) -> int:
 
 
 def first_node(environment: Mapping[str, str]) -> str:
-    """Return the first node, where rank 0 is. Raises ValueError if it cannot be determined."""
+    """Return the first node, where rank 0 is. Raises ValueError if it is unknown."""
     name = "SLURM_STEP_NODELIST" if environment.get("SLURM_STEP_NODELIST") else "SLURM_JOB_NODELIST"
     nodes = environment.get(name)
     if not nodes:

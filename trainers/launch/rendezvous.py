@@ -76,7 +76,7 @@ def _set_meeting_point(environment: DistributedEnvironment, one_node: bool) -> N
 
 
 def _store(environment: DistributedEnvironment, timeout: timedelta, alone: bool, on_one_host: bool) -> "Store | None":
-    """Return the ranks' store; None for torch's own at MASTER_ADDR and MASTER_PORT."""
+    """Return the ranks' store; None for torch's own."""
     import torch.distributed as dist  # noqa: PLC0415
 
     if alone:  # one process has no need of a port
@@ -104,11 +104,11 @@ def _not_joined(environment: DistributedEnvironment, timeout_s: float, error: Ex
 def attempt_store(store: "Store", rank: int, num_ranks: int, timeout_s: float) -> "Store":
     """Return a part of torchrun's store that only the ranks of this attempt know; collective.
 
-    With --max-restarts torchrun keeps one store for all attempts, in which a restarted rank could find a dead rank's
-    address. The number of restarts differs between nodes, and cannot name an attempt.
+    With --max-restarts torchrun keeps one store for all attempts, in which a rank could find a dead rank's address. The
+    number of restarts differs between nodes, and cannot name an attempt.
 
-    Each rank writes a random name. Rank 0 answers with the attempt's name until the living rank confirms it. Raises
-    RuntimeError on a timeout.
+    Each rank writes a random name. Rank 0 answers with the attempt's name until it is confirmed. Raises RuntimeError on
+    a timeout.
     """
     from torch.distributed.distributed_c10d import PrefixStore  # noqa: PLC0415
 
@@ -147,13 +147,13 @@ def loopback_store(port: int, timeout: timedelta) -> "TCPStore":
 
 
 def stay_on_loopback(environment: Mapping[str, str]) -> bool:
-    """Return whether loopback suffices for one node's ranks, which may be in different containers."""
+    """Whether loopback suffices for one node's ranks, which may be in different containers."""
     by_agent = bool(environment.get("TORCHELASTIC_RUN_ID")) or not environment.get("RANK")  # torchrun; srun, or alone
     return by_agent or is_loopback(environment.get("MASTER_ADDR", ""))
 
 
 def keep_gloo_on_loopback() -> None:
-    """Let Gloo listen on loopback in this process, unless GLOO_SOCKET_IFNAME is set."""
+    """Let Gloo listen on loopback, unless GLOO_SOCKET_IFNAME is set."""
     names = [name for _, name in socket.if_nameindex() if name in INTERFACES]
     if names:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])

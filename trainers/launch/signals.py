@@ -1,11 +1,8 @@
 """Signals and the end of a run: Ctrl-C ends it at once; SIGTERM and SIGUSR1 stop it after the step.
 
-docs/training.md (Stopping for a signal) has the rules and the exit codes. With --ranks only the starting process gets
-Ctrl-C, and kills the ranks. srun requires Ctrl-C twice within a second. torchrun sends SIGTERM to all ranks when one
-has failed; a rank that has lost a peer first names the failed rank.
-
 `ringsim.console.spawn` handles signals in the starting process, `StopRequest` SIGTERM and SIGUSR1 in the ranks,
-`delay_termination` SIGTERM under torchrun. Importing this loads no torch.
+`delay_termination` SIGTERM under torchrun. With --ranks only the starting process gets Ctrl-C, and kills the ranks.
+srun requires Ctrl-C twice within a second. docs/training.md has the exit codes. Importing this loads no torch.
 """
 
 import os
@@ -38,7 +35,7 @@ class StopRequest:
 
     @contextmanager
     def catching_sigusr1(self) -> Iterator[None]:
-        """Note SIGUSR1 in the block, also an earlier one, because `spawn` starts a rank with the signal blocked."""
+        """Note SIGUSR1 in the block, also an earlier one: `spawn` starts a rank with the signal blocked."""
         with handling([signal.SIGUSR1], self._take):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
             yield

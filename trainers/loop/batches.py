@@ -14,7 +14,7 @@ Indices = npt.NDArray[np.int64]
 class Share:
     """The samples of a batch for which one rank computes a loss; never empty.
 
-    weight: factor of their mean loss before the backward pass.
+    weight: factor of their mean loss.
     """
 
     indices: Indices
@@ -32,9 +32,8 @@ class Share:
 class Batches:
     """The batches of a training run, and one rank's share of each.
 
-    A batch depends only on seed and step, so that a run can resume with another number of ranks. Every epoch has each
-    sample exactly once; its last batch may be smaller. Raises ValueError for fewer samples than ranks, in all or in a
-    batch.
+    A batch depends only on seed and step, so that a run can resume with another number of ranks. An epoch has each
+    sample once; its last batch may be smaller. Raises ValueError for fewer samples than ranks, in all or in a batch.
     """
 
     def __init__(self, num_samples: int, global_batch_size: int, seed: int, rank: int, num_ranks: int) -> None:
@@ -83,10 +82,6 @@ class Batches:
 
 
 def describe_batch(global_batch_size: int, num_ranks: int) -> str:
-    """Return the printed size of a batch: "batch 8 per rank, 32 in all".
-
-    >>> describe_batch(32, 3)
-    'batch 10 or 11 per rank, 32 in all'
-    """
+    """Return the printed size of a batch: "batch 8 per rank, 32 in all"."""
     least, rest = divmod(global_batch_size, num_ranks)
     return f"batch {least}{f' or {least + 1}' if rest else ''} per rank, {global_batch_size} in all"

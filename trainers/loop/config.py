@@ -24,7 +24,7 @@ OTHERWISE = "or leave out `compile`"
 class RateSchedule:
     """A linear warm-up, then a constant rate or half a cosine down to 0 (Loshchilov and Hutter 2017, eq. 5).
 
-    Raises ValueError if the warm-up is not shorter than the run.
+    Raises ValueError unless the warm-up is shorter than the run.
     """
 
     name: str = "constant"
@@ -41,11 +41,7 @@ class RateSchedule:
         return self.name == "constant" and not self.warmup_steps
 
     def factor(self, step: int) -> float:
-        """Return the factor of the learning rate in `step`, counted from 0.
-
-        >>> [RateSchedule("cosine", warmup_steps=2, num_steps=6).factor(step) for step in (0, 1, 2, 4)]
-        [0.5, 1.0, 1.0, 0.5]
-        """
+        """Return the factor of the learning rate in `step`, from 0."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         if self.name == "constant":
@@ -59,8 +55,8 @@ class StepConfig:
     """The settings of a training step.
 
     batch_size: samples per rank; None: the task's `global_batch_size`, divided among the ranks.
-    accumulate: number of micro-batches. clip_norm: maximum global norm of the gradients.
-    broadcast: start from rank 0's weights; otherwise all ranks must have the same.
+    accumulate: number of micro-batches. clip_norm: maximum global gradient norm.
+    broadcast: start from rank 0's weights, which otherwise must be the same.
     on_nan: action when a loss is not finite. amp: autocast dtype of the forward pass.
 
     Raises ValueError for a value out of range, and if torch.compile would find no compiler.
@@ -124,13 +120,11 @@ class StepConfig:
 class TrainConfig(StepConfig):
     """The settings of a training run. Paths may be given as text.
 
-    epochs: None: the task's default. steps: maximum number of steps.
-    save_every: steps between checkpoints, or epochs: "1epoch". keep: number of checkpoints.
+    epochs: None: the task's default. steps: maximum number.
+    save_every: steps between checkpoints, or epochs: "1epoch". keep: number of them.
     log_every, eval_every: steps between lines of the log, and between evaluations by rank 0; 0: never.
     check_every: steps between checks for drift; 0: never; None: CHECK_EVERY, or never with the strategy "none".
     profile: file for a timeline of some steps.
-
-    Raises ValueError for a value out of range.
     """
 
     output: Path
@@ -160,7 +154,6 @@ class TrainConfig(StepConfig):
 
     @property
     def drift_every(self) -> int:
-        """Steps between checks for drift; 0: never."""
         if self.check_every is not None:
             return self.check_every
         return 0 if self.strategy == "none" else CHECK_EVERY
@@ -177,7 +170,7 @@ class TrainConfig(StepConfig):
         return self.eval_every > 0 and done % self.eval_every == 0
 
     def _saves(self) -> tuple[int, bool]:
-        """Return the number between checkpoints, and whether it counts epochs instead of steps."""
+        """Return the number between checkpoints, and whether it counts epochs."""
         match = re.fullmatch(r"(-?[0-9]+) ?(epochs?)?", str(self.save_every), re.ASCII)
         if match is None:
             raise ValueError(

@@ -31,12 +31,7 @@ STATUS = Path("/proc/self/status")  # of Linux
 
 
 def describe_line(line: Mapping[str, Any], num_steps: int) -> str:
-    """Format a line of the log. num_steps: of the whole run.
-
-    >>> line = {"step": 20, "loss": 2.5, "tokens_per_s": 51200.0, "step_s": 0.01, "sync_share": 0.25}
-    >>> describe_line(line | {"peak_memory_bytes": 2**28, "time_left_s": 61.0}, 100)
-    'step 20/100: mean loss 2.5, 51,200 tokens/s, 10 ms a step, 25% exposed communication, memory 256 MiB, 1:01 left'
-    """
+    """Format a line of the log. num_steps: of the whole run."""
     unit = "tokens" if "tokens_per_s" in line else "samples"
     parts = [
         "no loss" if line["loss"] is None else f"mean loss {line['loss']:.4g}",
@@ -54,11 +49,7 @@ def describe_line(line: Mapping[str, Any], num_steps: int) -> str:
 
 
 def describe_evaluation(step: int, num_steps: int, figures: Mapping[str, float | None]) -> str:
-    """Format the printed line of an evaluation.
-
-    >>> describe_evaluation(20, 100, {"loss": 2.25, "accuracy": 0.5})
-    'step 20/100: held-out data: loss 2.2500, accuracy 0.5000'
-    """
+    """Format the printed line of an evaluation."""
     return f"step {step}/{num_steps}: held-out data: {format_figures(figures)}"
 
 
@@ -95,13 +86,11 @@ class Meter:
         self.restart()
 
     def restart(self) -> None:
-        """Restart the clock, ignoring the time since the last step."""
         self._begin_s = time.perf_counter()
         self._steps = self._samples = 0
         self._communication_s = 0.0
 
     def add(self, result: StepResult, num_samples: int) -> None:
-        """Count a step. num_samples: of all ranks."""
         self._steps += 1
         self._samples += num_samples
         self._communication_s += result.moments.communication_s
@@ -157,7 +146,7 @@ class Meter:
 def held_bytes(train_step: TrainStep) -> dict[str, int]:
     """Return this rank's bytes of each kind (see `Memory`) after a step, before its gradients are cleared.
 
-    DDP's buckets are not accessible, and count as DDP reports them.
+    DDP's buckets count as DDP reports them.
     """
     strategy, optimizer = train_step.model.strategy, train_step.optimizer
     stepped = parameters_of(optimizer)

@@ -112,27 +112,27 @@ class StepMoments(NamedTuple):
 
     @property
     def forward_s(self) -> float:
-        """Seconds of batches, forward passes, and backward passes that only accumulate."""
+        """Batches, forward passes, and backward passes that only accumulate."""
         return self.forward_end_s - self.begin_s
 
     @property
     def loss_sync_s(self) -> float:
-        """Seconds of the loss exchange, including the wait for the slowest rank."""
+        """The loss exchange, including the wait for the slowest rank."""
         return self.losses_end_s - self.forward_end_s
 
     @property
     def backward_s(self) -> float:
-        """Seconds of the synchronised backward pass, until this rank's last gradient is ready."""
+        """The synchronised backward pass, until this rank's last gradient is ready."""
         return self.gradients_s - self.losses_end_s
 
     @property
     def sync_s(self) -> float:
-        """Seconds from the last gradient to the synchronised gradients, and of gathering parameters."""
+        """From the last gradient to the synchronised gradients, and gathering parameters."""
         return self.backward_end_s - self.gradients_s + self.params_end_s - self.params_begin_s
 
     @property
     def communication_s(self) -> float:
-        """Seconds of exposed communication, including the wait for other ranks."""
+        """The exposed communication, including the wait for other ranks."""
         return self.loss_sync_s + self.sync_s
 
     @property
@@ -141,14 +141,13 @@ class StepMoments(NamedTuple):
 
     @property
     def optimizer_s(self) -> float:
-        """Seconds of the optimizer's step without gathering parameters."""
         return self.end_s - self.backward_end_s - (self.params_end_s - self.params_begin_s)
 
 
 class StepResult(NamedTuple):
     """A taken or skipped step; in a skipped step all moments after the loss exchange are equal.
 
-    loss: of the whole batch. trouble: why the step was skipped, or "". asked: number of a signal to stop, or 0.
+    loss: of the whole batch. trouble: why the step was skipped, or "". asked: as in `RankLosses`.
     """
 
     loss: float
@@ -233,7 +232,7 @@ class TrainStep:
 
     @contextmanager
     def naming_step(self, step: int) -> Iterator[None]:
-        """Add rank, step, strategy and the first failed rank to a CollectiveError in the block."""
+        """Add rank, step, strategy and the first failed rank to a CollectiveError."""
         try:
             yield
         except CollectiveError as error:
@@ -251,8 +250,8 @@ class TrainStep:
     def load(self, checkpoint: Checkpoint) -> None:
         """Load all states; collective. Raises torch's errors if they do not fit.
 
-        Raises ValueError for two things that torch would load: the state of another optimizer, and a tensor of another
-        shape than the optimizer makes.
+        Raises ValueError for what torch would load: the state of another optimizer, and a tensor of another shape than
+        the optimizer makes.
         """
         self.model.load_state_dict(checkpoint.model_state)
         self.optimizer.load_state_dict(checkpoint.optimizer_state)
@@ -268,7 +267,7 @@ class TrainStep:
                     raise ValueError(f"its optimizer state {index}, {name}: is of shape {shape}, must be {form[name]}")
 
     def _forward(self, share: Share) -> tuple[float, Tensor]:
-        """Run a step until gradients are averaged; return this rank's loss and the last micro-batch's."""
+        """Run a step until its last backward pass; return this rank's loss and the last micro-batch's."""
         self.optimizer.zero_grad()
         *held, last = share.split(self.config.accumulate)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -300,7 +299,7 @@ class TrainStep:
 def optimizer_forms(make: MakeOptimizer, parameters: Sequence[Tensor]) -> list[dict[str, tuple[int, ...]]]:
     """Return the shapes of the tensors that an optimizer keeps for each parameter, from a step on the meta device.
 
-    Scalars, such as counts of steps, are left out. [] for an optimizer that cannot take such a step.
+    Scalars are left out. [] for an optimizer that cannot take such a step.
     """
     like = [nn.Parameter(torch.empty(p.shape, dtype=p.dtype, device="meta")) for p in parameters]
     try:
@@ -331,5 +330,5 @@ class GradientClock:
         return max(self._ready_s.values(), default=unknown)
 
     def before_last_s(self) -> list[float]:
-        """Return for each parameter the seconds from its gradient to the last gradient."""
+        """Return the seconds from each parameter's gradient to the last gradient."""
         return [self.last_s() - self._ready_s[index] for index in range(len(self._parameters))]

@@ -48,11 +48,9 @@ class Trainer:
 
     >>> from pathlib import Path
     >>> from trainers import TrainConfig, Trainer, distributed_environment, init_process_group, load_task
-    >>> group = init_process_group(distributed_environment(), timeout_s=60)  # of all ranks that torchrun has started
+    >>> group = init_process_group(distributed_environment(), timeout_s=60)
     >>> config = TrainConfig(output=Path("run"), strategy="ring", batch_size=16, steps=20)
     >>> trainer = Trainer(load_task("mlp", seed=0), config, group)
-    >>> print(trainer.batches)
-    batch 16 per rank, 16 in all
     >>> trainer.train()
     >>> trainer.close()
     >>> sorted(path.name for path in Path("run").iterdir())
@@ -116,7 +114,6 @@ class Trainer:
         return mark
 
     def _load(self, checkpoint: Checkpoint) -> str:
-        """Load the checkpoint; return why it does not fit this rank, or ""."""
         rank, notes = self.group.rank(), checkpoint.notes
         try:
             if checkpoint.step > notes["skipped"]:
@@ -141,7 +138,7 @@ class Trainer:
         after_step: called with a short text on the progress.
         say_line: called on rank 0 with lines of the log, at most one a second, and the last.
         asked: returns the number of a signal to stop, or 0. All ranks then stop after the same step, with a checkpoint;
-        `stopped_by` is the signal, `num_done` the number of steps.
+        see `stopped_by` and `num_done`.
 
         Raises CollectiveError when a peer fails; and on all ranks DivergedError, DriftError, or StoppedError if rank 0
         cannot write.
@@ -266,7 +263,6 @@ class Trainer:
             self.manager.save(checkpoint, self.config.keep)
 
     def _of_every_rank(self, state: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the states of all ranks on rank 0, [] on the others; collective."""
         states: list[Any] | None = [None] * self.group.size() if self.group.rank() == 0 else None
         with naming_failures("gathering the states of the ranks failed"):
             dist.gather_object(state, states, group=self.group, group_dst=0)
@@ -278,7 +274,7 @@ def _silent(_: str) -> None:
 
 
 def _restarted() -> str:
-    """Return a warning if the job was restarted, perhaps on another node than its checkpoints, or ""."""
+    """Return a warning if the job was restarted, perhaps on another node, or ""."""
     for name in RESTART_COUNTS:
         if (count := os.environ.get(name, "0")) != "0":
             return (

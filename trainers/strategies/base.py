@@ -47,7 +47,7 @@ class Strategy:
         """Handle the gradient of `parameters[index]` in a synchronised backward pass."""
 
     def on_backward_end(self) -> None:
-        """Make every gradient the mean over all ranks, after a synchronised backward pass."""
+        """Synchronise after a synchronised backward pass."""
         self.synchronise()
 
     def set_sync(self, is_synced: bool) -> None:
@@ -61,7 +61,7 @@ class Strategy:
         return make(self.parameters)
 
     def zero_grad(self) -> None:
-        """Clear gradients that are stored outside `parameter.grad`."""
+        """Clear gradients outside `parameter.grad`."""
 
     def held_gradients(self) -> list[torch.Tensor]:
         """Return this rank's gradients, except for the optimizer's parameters."""
@@ -83,14 +83,13 @@ class Strategy:
         self.unshard()
 
     def unshard(self) -> None:
-        """Gather whole parameters until the next step or forward pass with gradients; collective."""
+        """Gather whole parameters; collective."""
 
     def state_of(self, model: nn.Module, *arguments: Any, **keywords: Any) -> Any:
         """Return the plain model's state with whole tensors; with sharded parameters collective."""
         return model.state_dict(*arguments, **keywords)
 
     def load_into(self, model: nn.Module, state_dict: Mapping[str, Any], strict: bool) -> Any:
-        """Load a result of `state_of` into the plain model; collective with sharded parameters."""
         return model.load_state_dict(state_dict, strict)
 
     def state_dict(self) -> dict[str, Any]:
@@ -111,7 +110,7 @@ class OwnOptimizer(Strategy):
         """Prepare a step."""
 
     def check_gradients(self) -> None:
-        """Raise ShardingError unless the gradients for the step are there."""
+        """Raise ShardingError unless the step's gradients are there."""
 
     def after_stepping(self) -> None:
         """Communicate the step's changes."""
@@ -168,7 +167,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 
 
 def all_alike(own: torch.Tensor, group: dist.ProcessGroup) -> bool:
-    """Return whether all ranks have the same vector; collective.
+    """Whether all ranks have the same vector; collective.
 
     Not a collective of torch 2.13, which aborts if the interpreter ends while Gloo's thread frees torch's tensors.
     """

@@ -36,11 +36,9 @@ class InBuckets(Strategy):
         return [[self.parameters[index] for index in bucket] for bucket in self._buckets]
 
     def send(self, number: int, async_op: bool) -> dist.Work | None:
-        """Begin to send a bucket."""
         raise NotImplementedError
 
     def finish(self, number: int) -> None:
-        """Unpack a sent bucket."""
         raise NotImplementedError
 
     def on_forward(self) -> None:
@@ -84,7 +82,7 @@ class InBuckets(Strategy):
 class Bucketed(InBuckets):
     """The principle of torch's DistributedDataParallel.
 
-    wire: dtype on the wire, such as torch.bfloat16; sums keep the gradients' dtype.
+    wire: dtype on the wire; sums keep the gradients' dtype.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ _Tensor = TypeVar("_Tensor", bound=torch.Tensor)
 
 
 def by_dtype(tensors: Iterable[_Tensor]) -> list[list[_Tensor]]:
-    """Group the tensors by dtype, in order of first appearance."""
+    """Group the tensors by dtype, in order of appearance."""
     groups: dict[torch.dtype, list[_Tensor]] = {}
     for tensor in tensors:
         groups.setdefault(tensor.dtype, []).append(tensor)
@@ -22,7 +22,7 @@ def by_dtype(tensors: Iterable[_Tensor]) -> list[list[_Tensor]]:
 
 
 def described(parameters: Sequence[nn.Parameter], ready_s: Sequence[float] | None = None) -> list[Parameter]:
-    """Describe parameters by number, size, dtype and device. ready_s: when gradients are ready; None: 0."""
+    """Describe parameters by number, size, dtype and device. ready_s: of gradients; None: 0."""
     times_s = [0.0] * len(parameters) if ready_s is None else ready_s
     return [
         Parameter(str(index), p.numel(), time_s, str(p.dtype).removeprefix("torch."), str(p.device))
@@ -44,7 +44,7 @@ class LayerParts(NamedTuple):
 def layers_of(model: nn.Module) -> list[LayerParts]:
     """Return the members of every ModuleList, ModuleDict and Sequential, then the model with the other parameters.
 
-    Layers are not nested. A parameter that several layers share belongs to the model.
+    Layers are not nested. A shared parameter belongs to the model.
     """
     layers = list(dict.fromkeys(_repeated(model)))
     inside = {part for layer in layers for part in layer.modules()}
@@ -98,7 +98,7 @@ class FlatVector:
 class FlatGradients(FlatVector):
     """Gradients of several parameters, and a mark for each: nonzero if some rank has the gradient.
 
-    Without marks, parameters that no rank has used would get zeros, and weight decay.
+    Without marks, unused parameters would get zeros, and weight decay.
     """
 
     def __init__(

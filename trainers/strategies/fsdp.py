@@ -20,12 +20,12 @@ from trainers.strategies.sharded import Sharded, Withheld
 
 
 def gathered_rows(value: Any) -> Any:
-    """Return a DTensor's copy with all ranks' rows, collective; return other values unchanged."""
+    """Return a DTensor's copy with all ranks' rows, collective; other values unchanged."""
     return value.full_tensor().detach().clone() if isinstance(value, DTensor) else value
 
 
 def rows_like(value: Any, parameter: torch.Tensor | None) -> Any:
-    """Return this rank's rows of a tensor of the parameter's shape; return other values unchanged."""
+    """Return this rank's rows of a tensor of the parameter's shape; other values unchanged."""
     if not isinstance(parameter, DTensor) or not torch.is_tensor(value) or value.shape != parameter.shape:
         return value
     # All ranks have read the same, so nothing need be sent.
@@ -37,7 +37,7 @@ class Fsdp(Sharded):
 
     The optimizer steps a rank's rows of DTensors. Changes to the whole parameters after `unshard` are kept.
 
-    Raises ValueError for a layer of several dtypes, which `fully_shard` does not support.
+    Raises ValueError for a layer of several dtypes, unsupported by `fully_shard`.
     """
 
     name = "fsdp"
@@ -154,7 +154,6 @@ class Fsdp(Sharded):
                 self._shown.append((rows, whole))
 
     def _hide_gradients(self) -> None:
-        """Remove withheld gradients; forget gradients that the program has set to None."""
         for rows, whole in self._shown:
             if whole.grad is None:
                 rows.grad = None
@@ -180,7 +179,6 @@ class Fsdp(Sharded):
 
     @torch.no_grad()
     def _keep_written(self) -> None:
-        """Copy changes of whole parameters to this rank's rows."""
         for rows, whole, version in zip(self.parameters, self.stand_ins, self._versions, strict=True):
             if whole.untyped_storage().size() >= whole.nbytes:
                 rows.copy_(rows_like(whole, rows))

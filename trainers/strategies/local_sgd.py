@@ -148,7 +148,7 @@ diloco = partial(LocalSgd, outer=OuterMomentum())
 def _unscale(optimizer: torch.optim.Optimizer) -> None:
     """Unscale gradients, or remove them if one is infinite: `torch.amp.GradScaler` leaves this to the optimizer.
 
-    Each rank has its own gradients, and therefore its own scale.
+    Each rank has its own scale.
     """
     scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
     if found_inf is None:

@@ -14,7 +14,7 @@ class NoSync(Strategy):
 
 
 class AllReduce(Strategy):
-    """One all-reduce per parameter: simple but slow, because every small message pays the ring's latency.
+    """One all-reduce per parameter: simple but slow, as every small message pays the ring's latency.
 
     Ranks first exchange which gradients exist: a rank without one must send zeros, or the others hang.
     """

@@ -18,7 +18,7 @@ SEED = 0  # of the first right factors, which must be the same on all ranks
 class LowRank:
     """One gradient as a matrix (rows, columns), approximated by left @ right.T; `error` is the rest.
 
-    left: (rows, rank), right: (columns, rank), views of the sent vectors; `right` is kept for the next step.
+    left: (rows, rank), right: (columns, rank), views of the sent vectors; `right` is kept.
     """
 
     def __init__(self, parameter: nn.Parameter, left: torch.Tensor, right: torch.Tensor) -> None:
@@ -66,7 +66,6 @@ class LowRankGradients:
         self.rights.vector.copy_(torch.randn(len(self.rights.vector), generator=generator))
 
     def pack(self) -> torch.Tensor:
-        """Fill and return `lefts`."""
         for mark, parameter in zip(self.lefts.spare, self._order, strict=True):
             mark.fill_(float(parameter.grad is not None))
         for matrix in self.matrices:
@@ -91,13 +90,12 @@ class LowRankGradients:
         return self.rights.vector
 
     def unpack(self) -> None:
-        """Set the gradient of every matrix from the averaged `rights`."""
         for matrix in self._used:
             matrix.multiply()
 
 
 def _is_worth_it(parameter: nn.Parameter, rank: int) -> bool:
-    """Return whether the factors are smaller than the gradient; False for float16, in which factors may overflow."""
+    """Whether the factors are smaller than the gradient; False for float16, in which factors may overflow."""
     if parameter.dim() < 2 or not parameter.is_floating_point() or parameter.dtype == torch.float16:
         return False
     rows, elements = len(parameter), parameter.numel()
@@ -107,8 +105,8 @@ def _is_worth_it(parameter: nn.Parameter, rank: int) -> bool:
 class PowerSgd(Strategy):
     """Two all-reduces of rank * (rows + columns) numbers per matrix instead of one of rows * columns.
 
-    Each rank sends the product of its gradient and a thin matrix. All ranks orthonormalise the mean, and multiply their
-    own gradients by it. A rank adds its approximation error to its next gradient.
+    A rank sends the product of its gradient and a thin matrix. All ranks orthonormalise the mean, and multiply their
+    own gradients by it.
 
     All ranks need the same kind of processor, because each multiplies the factors.
 

@@ -63,7 +63,6 @@ class Sharded(OwnOptimizer):
 
 
 def _map_state(change: MapState, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Apply `change` to the tensors of an optimizer's state, except for step counts."""
     stepped = parameters_of(optimizer)
     state: dict[int, dict[str, Any]] = {}
     for index, values in state_dict["state"].items():
@@ -113,7 +112,7 @@ def require_exactly(
 
 
 def _is_elementwise(make: MakeOptimizer, num_dims: set[int]) -> bool:
-    """Return whether two halves, stepped as vectors, change like a whole of these dimensions."""
+    """Whether two halves, stepped as vectors, change like a whole of these dimensions."""
     shapes = [(8,), *((2, 4) if num == 2 else (2, 2, 2, *[1] * (num - 3)) for num in num_dims - {0, 1})]
     with torch.random.fork_rng(devices=[]):
         try:
@@ -127,7 +126,6 @@ def _is_elementwise(make: MakeOptimizer, num_dims: set[int]) -> bool:
 
 
 def _changes(make: MakeOptimizer, numbers: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a parameter's change after three steps, flattened. numbers: values and gradients."""
     torch.manual_seed(0)
     parameter = nn.Parameter(numbers[0].reshape(shape).clone())
     optimizer = make([parameter])
@@ -140,7 +138,7 @@ def _changes(make: MakeOptimizer, numbers: torch.Tensor, shape: tuple[int, ...])
 class ShareGradient(torch.Tensor):
     """A rank's share of a gradient: norms cover all shares, and GradScaler sees infinities of any rank.
 
-    torch's `clip_grad_norm_` and GradScaler therefore work as in one process, and are collective.
+    `clip_grad_norm_` and GradScaler are therefore collective.
     """
 
     group: dist.ProcessGroup
@@ -155,7 +153,6 @@ class ShareGradient(torch.Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Compute `func` of the plain tensors; combine norms and infinities of all ranks."""
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
@@ -220,7 +217,6 @@ class Withheld(torch.Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Compute `func` if it needs no values, or after fetching them."""
         is_property = type(func).__name__ == "method-wrapper"
         is_read = is_property and func.__name__ == "__get__" and func.__self__.__name__ in _VALUES
         if func.__name__ in _ALLOWED or (is_property and not is_read):
@@ -237,7 +233,7 @@ class WithheldParameter(Withheld, nn.Parameter):
 
 
 def without_values(like: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """Return a tensor of that shape, with dtype and device of `like`, in the memory of one element."""
+    """Return a tensor of that shape, like `like`, in the memory of one element."""
     return torch.full((), torch.nan, dtype=like.dtype, device=like.device).expand(shape)
 
 

@@ -58,7 +58,6 @@ class ShardedWeights:
 
     @property
     def are_home(self) -> bool:
-        """Whether all parameters lie in `home`, in its dtype."""
         pairs = zip(self.parameters, self.home.views, strict=True)
         return all(p.data_ptr() == view.data_ptr() and p.dtype == view.dtype for p, view in pairs)
 
@@ -81,7 +80,7 @@ class ShardedWeights:
         self.share.grad = self._shown_gradient
 
     def before_accumulating(self, parameter: nn.Parameter, _: torch.Tensor) -> None:
-        """Prepare the accumulation of a gradient; forget the share's if all parameters' gradients are None."""
+        """Prepare the accumulation of a gradient; forget the share's if all gradients are None."""
         if parameter.grad is None and self.share.grad is not None:
             if any(other.grad is not None for other in self.parameters):
                 raise ShardingError(GRADIENT_SET_TO_NONE)
@@ -107,7 +106,7 @@ class ShardedWeights:
 
 
 def _require_shape(tensor: torch.Tensor, shape: torch.Size) -> None:
-    """Raise ValueError for a tensor of another shape, which belongs to one rank alone."""
+    """Raise ValueError for another shape: such a tensor belongs to one rank alone."""
     if tensor.shape != shape:
         raise ValueError(f"has shape {tuple(tensor.shape)}: only state with the shape of the parameter can be sharded")
 
@@ -115,8 +114,8 @@ def _require_shape(tensor: torch.Tensor, shape: torch.Size) -> None:
 class Zero1(Sharded):
     """Reduce-scatter the gradients, step the own share, all-gather the parameters: the bytes of an all-reduce.
 
-    The parameters lie in one vector per dtype. The optimizer sees this rank's share as a single parameter. Optimizers
-    must work element by element, with the same options for all parameters. A missing gradient counts as zeros.
+    The optimizer sees this rank's share, of a vector per dtype, as a single parameter. It must work element by element,
+    with the same options for all parameters. A missing gradient counts as zeros.
 
     Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 5.1.
     """
@@ -136,7 +135,6 @@ class Zero1(Sharded):
         return [ShardedWeights(some, self.group, keeps_gradients=True) for some in by_dtype(self.parameters)]
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        """Make the optimizer of this rank's shares. Raises ValueError if it cannot step shares."""
         shares = [weights.share for weights in self.weights]
         sharded.check_shardable(make, self.parameters, shares, self.name)
         of_share = {id(weights.share): weights for weights in self.weights}

@@ -38,7 +38,6 @@ class LayerWeights(ShardedWeights):
 
     @torch.no_grad()
     def unshard(self) -> None:
-        """Gather all shares into a new vector; collective."""
         if any((p.dtype, p.device) != (self.share.dtype, self.share.device) for p in self.parameters):
             raise ShardingError(MOVED)
         self.home = self.vector()
@@ -66,7 +65,7 @@ class Zero3(Zero1):
     """`Zero1` whose ranks all-gather a layer's parameters before its forward and its backward pass, and then free them.
 
     Autograd saves a parameter's place instead of its values; reading it gathers the layer. A layer's gradients are
-    reduce-scattered when all are ready and another layer begins. There is no prefetch. Ranks must use the same layers.
+    reduce-scattered when all are ready and another layer begins, without prefetch. Ranks must use the same layers.
 
     Source: as `Zero1`, 5.3.
     """
@@ -192,7 +191,6 @@ class Zero3(Zero1):
             self._over.append(layer)
 
     def _settle(self) -> None:
-        """Free the parameters of layers whose backward pass is over, and reduce their gradients."""
         over, self._over = self._over, []
         for layer in over:
             if not layer.stays:
@@ -211,7 +209,7 @@ class Zero3(Zero1):
         self._forget()
 
     def _compare_gathered(self) -> None:
-        """Raise ShardingError if ranks gathered different layers; layers of one size would be mixed unnoticed."""
+        """Raise ShardingError if ranks gathered different layers, which might be unnoticed in layers of one size."""
         own = torch.tensor([self._gathered], device=self.parameters[0].device)
         self._gathered = 0
         if not all_alike(own, self.group):

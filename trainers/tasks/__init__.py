@@ -18,8 +18,7 @@ TASK_NAMES = tuple(TASKS)
 def load_task(name: str, seed: int, **options: Any) -> Task:
     """Return the task called `name`: one of TASK_NAMES, or a user's own, `MODULE:FUNCTION`.
 
-    A user's function is called with seed=seed and the options. Raises ValueError, in one line, for wrong arguments and
-    unreadable data.
+    Raises ValueError, in one line, for wrong arguments and unreadable data.
     """
     check_seed(seed)
     if ":" in name:

@@ -37,7 +37,7 @@ class Task(Protocol):
 
     @property
     def global_batch_size(self) -> int:
-        """The default number of samples per step over all ranks."""
+        """The default samples per step over all ranks."""
 
     @property
     def epochs(self) -> int:
@@ -47,7 +47,7 @@ class Task(Protocol):
         """Return a new model on the CPU, with weights from torch's global generator."""
 
     def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
-        """Return an optimizer of these parameters, which may be some of the model's."""
+        """Return an optimizer of these parameters, perhaps some of the model's."""
 
     def batch(self, indices: npt.NDArray[np.int64]) -> Any:
         """Return these training samples: CPU tensors, or a tuple, list or dict of them."""
@@ -62,7 +62,7 @@ class Task(Protocol):
         """Return a text about the trained model, or ""; called like `evaluate`."""
 
     def config(self) -> Config:
-        """Return all settings that determine the training; a run resumes only with equal settings."""
+        """Return all settings that determine the training; a run resumes only with equal ones."""
 
 
 class SeededTask:
@@ -105,7 +105,7 @@ def format_figures(figures: Mapping[str, float | None]) -> str:
 
 @contextmanager
 def evaluating(model: "nn.Module") -> "Iterator[torch.device]":
-    """Put `model` into eval mode without gradients for the block; yield the model's device."""
+    """Put `model` into eval mode without gradients for the block; yield its device."""
     import torch
 
     modes = [(module, module.training) for module in model.modules()]
@@ -123,7 +123,7 @@ class ModelConfig:
     """The shape of a `TinyTransformer`.
 
     d_model: width; d_ff: width inside an MLP; sequence_length: maximum number of tokens. Raises ValueError for sizes
-    that are too small or inconsistent.
+    that are too small or do not fit.
     """
 
     vocabulary: int = 256
@@ -162,7 +162,7 @@ def check_seed(seed: int) -> None:
 
 
 def require_at_least(minimum: int, **options: int | None) -> None:
-    """Raise ValueError, naming the option, for a value below `minimum`; None means not given."""
+    """Raise ValueError, naming the option, for a value below `minimum`, not for None."""
     for name, value in options.items():
         if value is not None and value < minimum:
             raise ValueError(f"`{name}` {value}: must be at least {minimum}")

@@ -42,7 +42,6 @@ class Examples(NamedTuple):
         return Examples(self.inputs[which], self.labels[which])
 
     def tensors(self) -> "tuple[Tensor, Tensor]":
-        """Return both as tensors in the same memory."""
         import torch
 
         return torch.from_numpy(self.inputs), torch.from_numpy(self.labels)
@@ -97,7 +96,7 @@ class Perceptron(Classifier):
 
 
 class Mlp(Perceptron):
-    """Ten classes of two overlapping clusters on opposite sides of the origin, which no linear model separates."""
+    """Ten classes of two overlapping clusters on opposite sides of the origin: no linear model separates them."""
 
     name = "mlp"
     global_batch_size = 64
@@ -229,7 +228,7 @@ def _of_definitions(node: Definition) -> Iterator[str]:
 
 
 def word_numbers(text: str) -> Words:
-    """Hash the first words of a text to numbers from 1, (at most MAX_WORDS,), the same in every process."""
+    """Hash a text's first words to numbers from 1, (at most MAX_WORDS,), alike in every process."""
     words = WORD.findall(text.lower())[:MAX_WORDS]
     return np.array([1 + zlib.crc32(word.encode()) % (VOCABULARY - 1) for word in words], dtype=np.int64)
 

@@ -74,7 +74,7 @@ class CausalSelfAttention(nn.Module):
         self.output = _linear(config.d_model, config.d_model, std=_branch_std(config))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a tensor of the shape of x, (batch, sequence, d_model)."""
+        """Return a tensor like x, (batch, sequence, d_model)."""
         batch, sequence, d_model = x.shape
         # (batch, sequence, 3 * d_model) -> three of (batch, heads, sequence, d_model / heads)
         split = self.query_key_value(x).view(batch, sequence, 3, self.heads, d_model // self.heads)
@@ -99,7 +99,7 @@ def sinusoids(num_positions: int, d_model: int) -> Tensor:
 def next_token_loss(model: Callable[[Tensor], Tensor], windows: Tensor) -> Tensor:
     """Return the mean cross entropy, in nats, of each token given its predecessors.
 
-    model: maps tokens to logits, like `TinyTransformer`. windows: (batch, sequence_length + 1) int64.
+    model: as `TinyTransformer`. windows: (batch, sequence_length + 1) int64.
     """
     logits = model(windows[:, :-1])
     return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
@@ -130,10 +130,7 @@ class TextClassifier(nn.Module):
         self.head = nn.Linear(D_MODEL, num_classes)
 
     def forward(self, words: Tensor, mask: Tensor) -> Tensor:
-        """Return the scores, (batch, num_classes).
-
-        words: (batch, longest) int64, below the vocabulary. mask: the same shape, True for words.
-        """
+        """Return the scores, (batch, num_classes). words, mask: as in `Padded`; words are below the vocabulary."""
         stream = self.dropout(self.embedding(words))
         normed = self.norm(stream)
         read, _ = self.attention(normed, normed, normed, key_padding_mask=~mask, need_weights=False)

@@ -58,7 +58,7 @@ def _module(name: str, module_name: str) -> Any:
 
 
 def _has(task: Task, part: str) -> bool:
-    """Return whether the task itself defines a part; a subclass of Task inherits empty parts."""
+    """Whether the task itself defines a part; a subclass of Task inherits empty ones."""
     if getattr(type(task), part, None) is _PARTS[part]:
         return False
     return hasattr(task, part) if isinstance(_PARTS[part], property) else callable(getattr(task, part, None))

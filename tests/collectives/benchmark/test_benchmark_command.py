@@ -14,9 +14,11 @@ from collectives.benchmark.command import main
 from collectives.benchmark.table import format_table
 from ringsim.measurements.measurements import CollectiveTimes, Measurements
 from ringsim.schedule.collective import Collective
-from tests.processes import ROOT, TIMEOUT_S, run_python
+from tests.fuzz.launcher import Launcher, script
+from tests.processes import ROOT, TIMEOUT_S
 from tests.ranks import run_forked_programs, run_script
 from tests.refusals import refusals_in
+from tests.trainers.commands import launch
 
 
 def run_command(_: int, arguments: list[str]) -> None:
@@ -106,7 +108,8 @@ def test_a_peer_that_fails_ends_the_others(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_all_targets_are_measured(tmp_path: Path) -> None:
     """Quickly and on two ranks: a table for each, and a file for each."""
-    done = run_python("scripts/bench_collectives.py", "--quick", "--ranks", "2", "-o", str(tmp_path))
+    options = ("--quick", "--ranks", "2", "-o", str(tmp_path))
+    done = launch(Launcher(), str(ROOT / "scripts" / "bench_collectives.py"), *options, program=script)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(": ours over torch.distributed\n") == 4
     assert done.stdout.count(": ours over a plain ring\n") == 3

@@ -31,7 +31,7 @@ def test_a_built_in_algorithm_that_is_faster_is_named() -> None:
 def test_explain_and_algorithms_have_the_same_bound() -> None:
     """In JSON as in their texts."""
     bound = as_json("explain", *RING, "--algorithm", "ring")["bound"]
-    assert as_json("algorithms", *RING)["bounds"]["all_reduce"] == bound
+    assert as_json("algorithms", *RING, "--collective", "all_reduce")["bounds"]["all_reduce"] == bound
 
 
 def test_the_bound_is_that_of_the_network_not_of_a_librarys_pace() -> None:

@@ -209,7 +209,7 @@ def test_a_signal_at_any_moment_leaves_nothing(after_s: float, tmp_path: Path) -
         os.killpg(process.pid, signal.SIGINT)
         process.communicate(timeout=TIMEOUT_S)
     assert process.returncode in (128 + signal.SIGINT, -signal.SIGINT, 1)  # the latter before `spawn` had begun
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + TIMEOUT_S
     with suppress(ProcessLookupError):  # Python's own resource tracker ends when it sees that all others have
         while os.killpg(process.pid, 0) is None:
             assert time.monotonic() < deadline
