@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-from torch import Tensor, UntypedStorage, nn
+from torch import Tensor, UntypedStorage, distributed, nn
 from torch._guards import active_fake_mode
 from torch.distributed._tools.common_utils import get_untyped_storages
 from torch.optim.optimizer import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from collectives.recording.placement import device_of, tensors_in
+from collectives.recording.placement import device_of
 from collectives.recording.recorder import Recorder
 from ringsim.traces import HeldBytes, StepMemory
 
@@ -170,7 +170,7 @@ class MemoryWatch:
         parameters = list(_parameters())
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         dense = [part for gradient in gradients for part in parts_of(gradient)]
-        states = tensors_in(*(dict(state) for optimizer in _all(Optimizer) for state in optimizer.state.values()))
+        states = _tensors_held_by([list(optimizer.state.values()) for optimizer in _all(Optimizer)], set())
         kinds: dict[_Storage, str] = {}
         for kind, tensors in zip(_KINDS, (parameters, dense, states), strict=True):
             for storage in (storage for tensor in tensors for storage in get_untyped_storages(tensor)):
@@ -184,6 +184,18 @@ def parts_of(tensor: Tensor) -> tuple[Tensor, ...]:
     """Return a sparse tensor's indices and values, as it has no storage, or the tensor."""
     is_sparse = tensor.layout is torch.sparse_coo
     return (tensor._indices(), tensor._values()) if is_sparse else (tensor,)
+
+
+def _tensors_held_by(value: Any, seen: set[int]) -> list[Tensor]:
+    """Return the tensors in an optimizer's state, also in its objects, such as the factors of Shampoo."""
+    if isinstance(value, Tensor):
+        return [value]
+    if id(value) in seen or isinstance(value, nn.Module | type | distributed.ProcessGroup):
+        return []
+    seen.add(id(value))
+    given = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    parts = value if isinstance(value, list | tuple) else given.values()
+    return [tensor for part in parts for tensor in _tensors_held_by(part, seen)]
 
 
 def _all(kind: type[Any]) -> list[Any]:

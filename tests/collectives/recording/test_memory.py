@@ -107,3 +107,26 @@ def test_gradients_may_be_sparse(is_fake: bool) -> None:
     memory = trace_of(f"{IMPORTS}\ndist.init_process_group('gloo')\n{model}{step}", is_fake=is_fake).memory
     assert memory is not None
     assert (memory.end.parameters, memory.end.gradients) == (99 * 4 * 4, 0 if is_fake else 16 * (8 + 4 * 4))
+
+
+def test_an_optimizer_may_keep_its_state_in_objects(is_fake: bool) -> None:
+    """Shampoo has its factors in dataclasses, in a dictionary for each block of a parameter."""
+    program = f"""{IMPORTS}
+from types import SimpleNamespace
+class Shampoo(torch.optim.SGD):
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            if not self.state[parameter]:
+                factors = SimpleNamespace(left=(torch.zeros(16, 16),), of=self)
+                self.state[parameter]["block_0"] = {{"shampoo": factors}}
+        super().step()
+dist.init_process_group("gloo")
+model = nn.Linear(16, 16, bias=False)
+optimizer = Shampoo(model.parameters())
+for _ in range(9):
+    model(torch.ones(1, 16)).sum().backward()
+    optimizer.step()
+"""
+    memory = trace_of(program, is_fake=is_fake).memory
+    assert memory is not None
+    assert memory.end == HeldBytes(*[4 * 16 * 16] * 3, memory.end.rest)
