@@ -119,7 +119,16 @@ FITS = {
         Fit("cudnn_attention", ["backward_share"], lambda: rates_of_attention("h100-sxm-80gb", "cudnn", ["backward"])),
     ],
     "h200": [Fit("product", _PRODUCT, lambda: products("h200-sxm"))],
-    "b200": [Fit("product", _PRODUCT, lambda: products("b200-sxm"))],
+    "b200": [
+        Fit("product", _PRODUCT, lambda: products("b200-sxm")),
+        Fit("cudnn_attention", _FORWARD, lambda: attentions("b200-sxm")),
+    ],
+    "b300": [Fit("product", _PRODUCT, lambda: products("b300-sxm"))],
+    "gb200": [Fit("product", _PRODUCT, lambda: products("gb200"))],
+    "l40s": [
+        Fit("product", _PRODUCT, lambda: products("l40s")),
+        Fit("attention", _FORWARD, lambda: attentions("l40s")),
+    ],
 }
 
 

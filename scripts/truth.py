@@ -52,7 +52,7 @@ class Truth:
     def is_inside(self, row: Row) -> bool:
         """Return whether the measured time lies in the predicted interval of 80 %."""
         interval = self._predictor.interval(row)
-        return interval is not None and interval.low <= row.measured_s <= interval.high
+        return interval.low <= row.measured_s <= interval.high
 
     def memory_error(self, row: Row) -> float | None:
         """Return the error of the memory that torch's allocator reserves."""

@@ -111,6 +111,10 @@ class Cpu(_Table, frozen=True):
 class Gpu(_Table, frozen=True):
     """A GPU, and the CPU that issues its work.
 
+    The defaults are for a GPU of which only the data sheet is known: `product` has the medians of the presets with a
+    table of kernels, the other tables are those of the H100, and `within` contains how far these presets differ in
+    products and clocks.
+
     peak: FLOP/s of dense arithmetic by the key of `bits_of`. bandwidth_bytes_per_s: of its memory.
     attention: of FlashAttention-2, torch's default. cudnn_attention: None: the same.
     within: 80 % of published steps take between these two multiples of their predicted times.
@@ -123,12 +127,12 @@ class Gpu(_Table, frozen=True):
     memory_bytes: values.Capacity
     bandwidth_bytes_per_s: values.Rate
     peak: dict[str, values.Flops]
-    product: Products
-    attention: Attentions
-    kernel: KernelCosts
-    cpu: Cpu
+    product: Products = Products(share=0.75, depth=142, traffic=0.87, start_s=2.3e-6)
+    attention: Attentions = Attentions(share=0.45, backward_share=0.38, width=18, depth=170, tail=1.0, start_s=1e-7)
+    kernel: KernelCosts = KernelCosts(memory_share=0.79, gap_s=1e-6, clock=0.87)
+    cpu: Cpu = Cpu(operator_s=65e-6, kernel_s=9e-6, call_s=110e-6)
     cudnn_attention: Attentions | None = None
-    within: tuple[values.Ratio, values.Ratio] | None = None
+    within: tuple[values.Ratio, values.Ratio] = 0.82, 1.34
     spread: values.Share = 0.0
 
     def __post_init__(self) -> None:

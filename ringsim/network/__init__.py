@@ -1,6 +1,6 @@
 """Networks: the costs of messages and reductions, and the resources that they share."""
 
-from ringsim.network.fabric import lay_out, nic_share, with_ports
+from ringsim.network.fabric import lay_out, nic_share, slowdown, with_ports
 from ringsim.network.file import load_network, network_text, preset_names, read_network
 from ringsim.network.network import BANDWIDTHS, OF_THE_LIBRARY, CalibratedCells, Calibration, Network, parameter_names
 from ringsim.network.spec import (

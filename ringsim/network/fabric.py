@@ -4,11 +4,13 @@
 """
 
 import json
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -171,6 +173,22 @@ def nic_share(fabric: Sequence[FabricPoint], num_hosts: Floats) -> Floats:
         return np.ones_like(num_hosts)
     hosts, share = zip(*((point.hosts, point.share) for point in fabric), strict=True)
     return np.asarray(np.interp(np.log(num_hosts), np.log(hosts), share))
+
+
+def slowdown(fabric: Sequence[FabricPoint], num_hosts: int, quantile: float, num_draws: int = 1) -> float:
+    """Return how many times as long as usual a call among some hosts takes, by `low` and `high` of the fabric.
+
+    The logarithms of the times are taken to be normal, with 80 % between those of the two rates, and 1 as their median.
+
+    quantile: of the slowest of `num_draws` independent calls, see `Gpu.slowness`.
+    """
+    if num_hosts < 2 or not fabric:
+        return 1.0
+    ends = ([replace(point, share=getattr(point, end) or point.share) for point in fabric] for end in ("low", "high"))
+    low, high = (float(nic_share(points, np.array(float(num_hosts)))) for points in ends)
+    normal = NormalDist()
+    exponent = normal.inv_cdf(quantile ** (1 / num_draws)) / (2 * normal.inv_cdf(0.9))
+    return math.exp(exponent * math.log(high / low))
 
 
 _NICS = re.compile(r".+\.nic\d+")

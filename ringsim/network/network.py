@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 import numpy as np
@@ -194,17 +194,6 @@ class Network:
         Simulations take that rate only from here; formulas take it from `nic_share` as well.
         """
         return replace(self, spec=on_hosts(self.spec, num_hosts)) if self.spec.fabric else self
-
-    def at_end(self, end: Literal["low", "high"]) -> Self:
-        """Return the network with the low or high shares of `fabric`; itself if there are none."""
-        ends = [getattr(point, end) for point in self.spec.fabric]
-        if all(share is None for share in ends):
-            return self
-        points = (
-            msgspec.structs.replace(point, share=share or point.share, low=None, high=None)
-            for point, share in zip(self.spec.fabric, ends, strict=True)
-        )
-        return self.with_spec(fabric=tuple(points))
 
     def topology(self, num_ranks: int) -> Topology:
         """Return the topology for collectives among all its ranks; see `on_hosts` for others.

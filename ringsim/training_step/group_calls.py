@@ -6,6 +6,7 @@ same program. They are simulated together, and therefore share NICs and links.
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from ringsim.algorithms import shift
 from ringsim.estimates import Estimate
 from ringsim.libraries import OURS, Call, Library, Plan, copy_s, given_name, in_even_chunks
 from ringsim.limits import QUEUED_TRANSFERS
-from ringsim.network import Network, lay_out
+from ringsim.network import Network, lay_out, slowdown
 from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective, Ints, Schedule, on_groups
 from ringsim.simulation import QueuedCall, has_steady_times, lists_more_than, predict_time
@@ -47,6 +48,7 @@ class GroupCalls:
         """`ranks`: of the group, among the `num_ranks` of the job; None: all.
 
         NICs have the rate for the number of the group's hosts, not of the job's.
+        Groups that are alike, but on other hosts, draw factors of their calls' times; the step waits for the slowest.
         """
         self.library, self.ranks = library, ranks or range(num_ranks)
         self._num_ranks = num_ranks
@@ -55,13 +57,16 @@ class GroupCalls:
         host_of_rank = lay_out(network.spec, num_ranks).host_of_rank
         self._hosts: list[int] = np.unique(host_of_rank[self._groups[0]], return_counts=True)[1].tolist()
         self.network = network.on_hosts(len(self._hosts))
+        self._fabric = network.spec.fabric
+        self._places = len({tuple(np.unique(hosts).tolist()) for hosts in host_of_rank[self._groups]})
+        self._slowdown = self._at(0.5)
         self._is_steady = has_steady_times(network.topology(num_ranks))
         # So that a wrong name is an error now.
         library.schedule(Collective.ALL_REDUCE, self._size, size_bytes=1)
         self.why_not = self._why_not_chosen()
         self._chooses = library.chooses and not self.why_not
         self._schedules: dict[tuple[str, str, str, int, int | None], tuple[Schedule, Plan | None]] = {}
-        self._alone_s: dict[tuple[int, int, int, float, bool], float] = {}
+        self._messages_s: dict[tuple[int, int, int, int, bool], float] = {}
         self._too_large: dict[tuple[int, int], bool] = {}
         self._by_formula: set[str] = set()
 
@@ -72,6 +77,15 @@ class GroupCalls:
 
     def on(self, network: Network) -> "GroupCalls":
         return GroupCalls(network, self._num_ranks, self.library, self.ranks)
+
+    def at_quantile(self, quantile: float) -> "GroupCalls":
+        """Return the same calls at a quantile of their times across hosts, by the spread of the fabric."""
+        other = copy(self)
+        other._slowdown = other._at(quantile)
+        return other
+
+    def _at(self, quantile: float) -> float:
+        return slowdown(self._fabric, len(self._hosts), quantile, self._places)
 
     def call(self, call: TraceCall, ready_s: float = 0.0, computed_s: float = 0.0, place: float = 0.0) -> PlannedCall:
         """Return a call that is ready at `ready_s`.
@@ -97,7 +111,8 @@ class GroupCalls:
 
     def _over_protocol(self, queued: QueuedCall, plan: Plan) -> PlannedCall:
         schedule = queued.schedule
-        time_s = plan.formula_s() if schedule is plan.schedule else None  # others share its NICs
+        shares_nics = schedule is not plan.schedule and self._places < len(self._groups)
+        time_s = None if shares_nics else plan.formula_s()
         if time_s is None and self._is_too_large(schedule, queued.size_bytes):
             self._by_formula.add(schedule.algorithm)
             time_s = plan.assumed_s
@@ -133,20 +148,19 @@ class GroupCalls:
 
     def alone_s(self, planned: PlannedCall, algorithm: str = "") -> float:
         """Return the seconds of a call without others of the group."""
-        call = planned.call
-        if planned.formula_s is not None:
-            return call.call_s + planned.formula_s
-        key = id(call.schedule), call.size_bytes, call.element_bytes, call.call_s, call.is_lent
-        if key not in self._alone_s:
-            messages_s = predict_time(
-                call.schedule,
-                call.network or self.network,
-                call.size_bytes,
-                element_bytes=call.element_bytes,
-                runtime=replace(self.carrier(algorithm).runtime, is_lent=call.is_lent),
-            )
-            self._alone_s[key] = call.call_s + messages_s
-        return self._alone_s[key]
+        call, messages_s = planned.call, planned.formula_s
+        if messages_s is None:
+            key = id(call.schedule), id(call.network), call.size_bytes, call.element_bytes, call.is_lent
+            if key not in self._messages_s:
+                self._messages_s[key] = predict_time(
+                    call.schedule,
+                    call.network or self.network,
+                    call.size_bytes,
+                    element_bytes=call.element_bytes,
+                    runtime=replace(self.carrier(algorithm).runtime, is_lent=call.is_lent),
+                )
+            messages_s = self._messages_s[key]
+        return call.call_s + self._slowdown * messages_s
 
     def call_alone_s(self, call: TraceCall) -> float:
         """Return `alone_s` of a call after a computation that is not late."""

@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from ringsim.analysis import better_networks
 from ringsim.estimates import Estimate
@@ -78,7 +77,7 @@ def with_step_interval(prediction: TracePrediction) -> TracePrediction:
     if isinstance(rates, Gpu) and not prediction.computing.is_fitted:
         if prediction.fused_s is not None:
             return prediction
-        ends_s = (_on_end_s(simulation, end, step_s) for end in ("high", "low"))
+        ends_s = (simulation.at_quantile(quantile).mean().step_s for quantile in (0.1, 0.9))
         slower = rates.slowness(prediction.trace.num_ranks, 0.95) / simulation.slowness
         return replace(
             prediction,
@@ -92,18 +91,11 @@ def with_step_interval(prediction: TracePrediction) -> TracePrediction:
     return replace(prediction, interval=Estimate(step_s, *ends_s))
 
 
-def _on_end_s(simulation: StepSimulation, end: Literal["low", "high"], step_s: float) -> float:
-    network = simulation.network.at_end(end)
-    return step_s if network is simulation.network else simulation.on(network).mean().step_s
-
-
-def gpu_interval(within: tuple[float, float] | None, step_s: float, fast_s: float, slow_s: float) -> Estimate | None:
+def gpu_interval(within: tuple[float, float], step_s: float, fast_s: float, slow_s: float) -> Estimate:
     """Return the interval of a step from `within` of the GPU's file and the step at both ends of `[[fabric]]`.
 
     Both are taken as independent: half-widths of logarithms add in quadrature around the middle of `within`.
     """
-    if within is None:
-        return None
     low, high = within
     if fast_s == slow_s:
         return Estimate(step_s, low * step_s, high * step_s)

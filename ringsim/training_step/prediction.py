@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -120,6 +121,14 @@ class StepSimulation:
     def on(self, network: Network, computing: Computing | None = None) -> "StepSimulation":
         other = StepSimulation(self.trace, network, computing or self.computing, self._algorithm, self._trusted)
         other.numbers = self.numbers
+        return other
+
+    def at_quantile(self, quantile: float) -> "StepSimulation":
+        """Return the simulation at a quantile of the times of calls across hosts; itself if they have no spread."""
+        if not any(point.low or point.high for point in self.network.spec.fabric):
+            return self
+        other = copy(self)
+        other.groups = [group.at_quantile(quantile) for group in self.groups]
         return other
 
     def choose_typical(self, num_steps: int) -> None:

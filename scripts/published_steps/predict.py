@@ -1,8 +1,6 @@
 """`Predictor`: the steps of published rows by the kernels of a GPU and a network; `fit`: figures of a GPU from rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from typing import Literal
 
 import numpy as np
 from msgspec.structs import replace
@@ -11,19 +9,13 @@ from scipy.optimize import minimize
 from published_steps.rows import Recording, Row
 from ringsim.estimates import Estimate
 from ringsim.gpus import Gpu, load_gpu
-from ringsim.network import Network, load_network
+from ringsim.network import load_network
 from ringsim.traces import ProgramTrace
-from ringsim.training_step import Computing, gpu_interval, predict_trace
+from ringsim.training_step import Computing, StepSimulation, gpu_interval
 
 NETWORKS = {"a100": "dgx-a100", "a100-40gb": "dgx-a100", "h100": "p5-efa-2024"}
 FIGURES = (("kernel", "clock"), ("kernel", "memory_share"), ("cpu", "operator_s"), ("cpu", "call_s"))
 MOST_PROGRAMS = 18  # of a table, to fit
-
-
-@cache
-def _network(gpu: str, end: Literal["low", "high"] | None) -> Network:
-    network = load_network(NETWORKS[gpu])
-    return network.at_end(end) if end else network
 
 
 class Predictor:
@@ -34,17 +26,17 @@ class Predictor:
 
     def __init__(self, traces: Mapping[Recording, ProgramTrace], gpus: Mapping[str, Gpu] | None = None) -> None:
         self._traces, self._gpus = traces, dict(gpus or {})
-        self._steps_s: dict[tuple[Recording, str, Network], float] = {}
+        self._simulations: dict[tuple[Recording, str], StepSimulation] = {}
+        self._steps_s: dict[tuple[Recording, str, float], float] = {}
 
-    def step_s(self, row: Row, end: Literal["low", "high"] | None = None) -> float:
-        """Return the time of the step. end: of the NICs' rates, see `Network.at_end`."""
-        network = _network(row.gpu, None if row.is_on_one_host else end)
-        return sum(weight * self._recorded_s(recording, row.gpu, network) for recording, weight in row.parts)
+    def step_s(self, row: Row, quantile: float = 0.5) -> float:
+        """Return the time of the step. quantile: of the times of calls, see `StepSimulation.at_quantile`."""
+        return sum(weight * self._recorded_s(recording, row.gpu, quantile) for recording, weight in row.parts)
 
-    def interval(self, row: Row) -> Estimate | None:
+    def interval(self, row: Row) -> Estimate:
         """Return the interval of the step, as `ringsim step` has it."""
         rates = self._gpus.get(row.gpu) or load_gpu(row.gpu)
-        return gpu_interval(rates.within, *(self.step_s(row, end) for end in (None, "high", "low")))
+        return gpu_interval(rates.within, *(self.step_s(row, quantile) for quantile in (0.5, 0.1, 0.9)))
 
     def flops(self, row: Row) -> float:
         """Return the operations of a rank in a step."""
@@ -59,12 +51,15 @@ class Predictor:
         memory = self._traces[row.parts[-1][0]].memory
         return memory.reserved if memory else 0
 
-    def _recorded_s(self, recording: Recording, name: str, network: Network) -> float:
-        if (recording, name, network) not in self._steps_s:
+    def _recorded_s(self, recording: Recording, name: str, quantile: float) -> float:
+        if (recording, name) not in self._simulations:
             computing = Computing(on_gpu=True, rates=self._gpus.get(name) or load_gpu(name))
-            prediction = predict_trace(self._traces[recording], network, computing)
-            self._steps_s[recording, name, network] = prediction.mean.step_s
-        return self._steps_s[recording, name, network]
+            network = load_network(NETWORKS[name])
+            self._simulations[recording, name] = StepSimulation(self._traces[recording], network, computing)
+        if (recording, name, quantile) not in self._steps_s:
+            at_quantile = self._simulations[recording, name].at_quantile(quantile)
+            self._steps_s[recording, name, quantile] = at_quantile.mean().step_s
+        return self._steps_s[recording, name, quantile]
 
 
 def errors(predictor: Predictor, rows: Iterable[Row]) -> np.ndarray:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ringsim import load_network, predict_time, ring_all_reduce
 from ringsim.libraries import LIBRARIES, Call, predict
 from ringsim.libraries.nccl_model import algorithm_times
-from ringsim.network import Network, network_text, nic_share, read_network
+from ringsim.network import Network, network_text, nic_share, read_network, slowdown
 from ringsim.schedule import Collective
 from ringsim.training_step import GroupCalls
 from tests.ringsim.commands import run, written
@@ -80,6 +80,7 @@ def test_a_group_of_a_step_has_the_rate_of_its_own_hosts(library: str) -> None:
     for network in (P5, slower(P5, 0.81), slower(P5, 0.085)):
         calls = GroupCalls(network, 512, LIBRARIES[library], group)
         times.append(calls.call_alone_s(call_of("all_gather", SIZE, 4)))
+    times[0] /= slowdown(P5.spec.fabric, 2, 0.5, 32)
     assert times[0] == pytest.approx(times[1])
     assert times[0] < 0.8 * times[2]
 
@@ -91,12 +92,30 @@ def test_the_curve_is_written_as_it_is_read() -> None:
         assert read_network(network_text(network), "made.toml").spec == network.spec
 
 
-def test_both_ends_are_interpolated_as_the_share_is() -> None:
-    """Where a point has none, from its share."""
-    network = made_network(CURVE + "low = 0.1\nhigh = 1\n")
-    hosts = np.array([2.0, 4.0, 8.0])
-    for end, expected in (("low", [0.8, 0.45, 0.1]), ("high", [0.8, 0.9, 1.0])):
-        assert nic_share(network.at_end(end).spec.fabric, hosts).tolist() == pytest.approx(expected)
+def test_times_spread_as_the_shares_do() -> None:
+    """80 % of the times lie between those of both ends, which are interpolated as the share is; many wait for one."""
+    fabric = made_network(CURVE + "low = 0.1\nhigh = 1\n").spec.fabric
+    for num_hosts, ratio in ((1, 1.0), (2, 1.0), (4, 2.0), (8, 10.0), (16, 10.0)):
+        ends = slowdown(fabric, num_hosts, 0.1), slowdown(fabric, num_hosts, 0.9)
+        assert ends == pytest.approx((ratio**-0.5, ratio**0.5))
+        assert slowdown(fabric, num_hosts, 0.5) == pytest.approx(1.0)
+    draws = np.random.default_rng(0).standard_normal((20_000, 8)).max(axis=1) * np.log(10) / (2 * 1.2816)
+    found = [slowdown(fabric, 8, quantile, 8) for quantile in (0.1, 0.5, 0.9)]
+    assert found == pytest.approx(np.exp(np.quantile(draws, (0.1, 0.5, 0.9))), rel=0.02)
+    assert slowdown(made_network(CURVE).spec.fabric, 8, 0.9, 8) == slowdown((), 8, 0.9) == 1.0
+
+
+def test_a_step_waits_for_the_slowest_of_groups_on_other_hosts() -> None:
+    """Not for groups on the same hosts, such as those of the local ranks."""
+    gathered, fabric = call_of("all_gather", SIZE, 4), P5.spec.fabric
+    plain = P5.with_spec(fabric=tuple(replace(point, low=None, high=None) for point in fabric))
+    for group, num_ranks, num_hosts, num_places in (
+        (range(16), 16, 2, 1), (range(16), 128, 2, 8), (range(0, 128, 8), 128, 16, 1), (range(8), 128, 1, 16),
+    ):  # fmt: skip
+        times = [
+            GroupCalls(network, num_ranks, LIBRARIES["nccl"], group).call_alone_s(gathered) for network in (P5, plain)
+        ]
+        assert times[0] / times[1] == pytest.approx(slowdown(fabric, num_hosts, 0.5, num_places))
 
 
 def test_other_hosts_than_measured_are_reported(tmp_path: Path) -> None:
