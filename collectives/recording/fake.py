@@ -112,7 +112,7 @@ def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
     share = within(_disable_current_modes, UntypedStorage.share_memory_)
     storage = "torch.UntypedStorage"
     yield f"{storage}.share_memory_", lambda storage: share(storage) if storage.device.type == "cpu" else storage
-    yield from run_within(_disable_current_modes, f"{storage}.copy_", f"{storage}.fill_")
+    yield from run_within(_disable_current_modes, *(f"{storage}.{name}" for name in ("copy_", "fill_", "from_buffer")))
     yield f"{storage}.__getitem__", _part_of_storage
     yield "torch.asarray", _asarray
     yield f"{_FAKE}.data_ptr", _address_of_tensor
@@ -226,7 +226,7 @@ def _load(file: Any, map_location: Any = None, **options: Any) -> Any:
     """Load, and map storages that were saved in memory, which torch cannot map."""
     if (saved := SAVED.get(_path_of(file))) is not None:
         file, options = BytesIO(saved), {**options, "mmap": None}
-    elif isinstance(file, BytesIO) and not file.getvalue().strip(b"\1"):  # unknown bytes that another rank sends
+    elif isinstance(file, BytesIO) and not file.getvalue().strip(b"\0\1"):  # unknown bytes that another rank sends
         file = BytesIO(_SENT.get(file.getbuffer().nbytes, file.getvalue()))
     loaded = _LOAD(file, map_location, **options)
     if isinstance(file, BytesIO) and isinstance(map_location, str | torch.device):

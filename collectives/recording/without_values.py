@@ -53,7 +53,7 @@ _FACTORIES = {name: getattr(torch, name) for name in ("empty", "zeros", "ones", 
 # The dtypes of tensors that may have data.
 INTEGERS = torch.bool, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64
 MAX_INTEGERS = 2**22
-MAX_FRACTIONS = 2**16
+MAX_FRACTIONS = 2**16  # also bytes, such as pickled objects that programs send
 MAX_MADE = {_EMPTY: 64, _ZEROS: 1, _ONES: 16}  # fractions of these operators
 MAX_READS = 100_000  # by one line, before another line reads: a loop that waits for other values
 MAX_ON_HOST = 2**27  # of a data set, if the model is on a GPU
@@ -301,7 +301,7 @@ def _run_with_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, An
     def run(*args: Any) -> Any:
         try:
             made = func(*args, **options)
-            return made.fill_(1) if func is _EMPTY and _has_fractions(made) else made
+            return made.fill_(1) if func is _EMPTY and made.dtype not in INTEGERS else made
         except NotImplementedError:  # a GPU has histograms of integers, for example
             return func(*tree_map_only(Tensor, Tensor.double, args), **options).to(args[0].dtype)
 
@@ -395,14 +395,15 @@ def _has_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], l
 
 def _makes_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bool:
     is_on_meta = torch.device(kwargs.get("device") or "cpu").type == "meta"
-    if is_on_meta or (func not in _MAKING and kwargs.get("dtype", INTEGERS[0]) not in INTEGERS):
+    if is_on_meta or (func not in _MAKING and kwargs.get("dtype", torch.uint8) not in (torch.uint8, *INTEGERS)):
         return False
     with _disable_current_modes(), suppress(RuntimeError, TypeError):  # it makes no tensor
         made = func(*args, **{**kwargs, "device": "meta"} | ({"generator": None} if "generator" in kwargs else {}))
         if _has_fractions(made):
             return func in _MAKING and made.numel() <= MAX_MADE.get(func, MAX_FRACTIONS)
         limit = MAX_ON_HOST if func is _EMPTY and _are_on_host([]) else limit
-        return made.dtype in INTEGERS and made.numel() <= limit
+        limit = MAX_FRACTIONS if made.dtype is torch.uint8 else limit
+        return made.dtype in (torch.uint8, *INTEGERS) and made.numel() <= limit
     return func is aten.from_file.default and "dtype" in kwargs
 
 

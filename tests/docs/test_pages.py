@@ -16,14 +16,16 @@ from click.testing import CliRunner
 
 from ringsim.cli import main
 from tests.docs.pages import BLOCK, NAMES, ROOT, Block, as_pattern, blocks, with_outputs, words_of
+from tests.fuzz.launcher import Launcher
 from tests.test_commands import COMMANDS as COMMAND_OBJECTS
+from tests.trainers.commands import launch
 
 # What a reader has who stands in a checkout; what the commands write stays out of ours.
 CHECKOUT = ("README.md", "docs", "examples", "scripts", "collectives", "ringsim", "trainers")
 COMMANDS = ("ringsim ", "trainers ", "torchrun ", "python ", "make ", "pip ", "sudo ", "mkdocs ")
 MARKS = ("", "slow", "varies", "file", "not run")
-# Commands that start no program which prints, without signs of the shell but that of a file for the output.
-IN_PROCESS = re.compile(r"(?P<command>ringsim (?!trace |measure )[\w ./:,=*-]*)(?:> (?P<file>[\w.-]+))?")
+# Commands without signs of the shell but that of a file for the output.
+PLAIN = re.compile(r"(?P<command>(?:ringsim (?!trace |measure )|trainers )[\w ./:,=*\"-]*)(?:> (?P<file>[\w.-]+))?")
 GENERATED = ("made by", "end of", "imports of")  # parts of pages that scripts write
 TIMEOUT_S = 600
 LINK = re.compile(r"\[(.*?)\]\(.*?\)")
@@ -45,10 +47,10 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run_commands(block: Block) -> str:
     """Return the output of the commands, as they are typed one after the other into a shell.
 
-    What needs no shell runs here: it saves the start of a process for each command.
+    What needs no shell runs here or, with its ranks, in processes forked from one that has loaded torch.
     """
     lines = block.text.replace("\\\n", "").splitlines()
-    here = [IN_PROCESS.fullmatch(line.partition(" #")[0].rstrip()) for line in lines]
+    here = [PLAIN.fullmatch(line.partition(" #")[0].rstrip()) for line in lines]
     if all(here):
         return "".join(run_here(line["command"], line["file"], block.place) for line in here if line)
     done = subprocess.run(
@@ -59,11 +61,15 @@ def run_commands(block: Block) -> str:
 
 
 def run_here(command: str, file: str | None, place: str) -> str:
-    """Return the output of a command of ringsim, or write it to the file."""
-    words = shlex.split(command)[1:]
-    files = [sorted(glob.glob(word)) if "*" in word else [word] for word in words]
-    done = CliRunner().invoke(main, list(itertools.chain(*files)))
-    assert done.exit_code == 0, f"{place}: exit code {done.exit_code}\n{done.output}"
+    """Return the output of a command, or write it to the file."""
+    program, *words = shlex.split(command)
+    if program == "trainers":
+        done = launch(Launcher(), *words)
+        assert done.returncode == 0, f"{place}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    else:
+        files = [sorted(glob.glob(word)) if "*" in word else [word] for word in words]
+        done = CliRunner().invoke(main, list(itertools.chain(*files)))
+        assert done.exit_code == 0, f"{place}: exit code {done.exit_code}\n{done.output}"
     if file is None:
         return done.stdout
     Path(file).write_text(done.stdout)

@@ -88,6 +88,10 @@ received = torch.zeros(saved.getbuffer().nbytes, dtype=torch.uint8)
 dist.broadcast(received, src=1)  # from a rank that has saved as much
 assert torch.load(io.BytesIO(received.numpy()))["steps"].item() == 7
 assert pickle.loads(pickle.dumps(torch.arange(3))).tolist() == [0, 1, 2]
+pickled = torch.ByteTensor(torch.ByteStorage.from_buffer(pickle.dumps({"loss": 3.5})))
+gathered = [torch.ByteTensor(size=(len(pickled),)) for _ in range(dist.get_world_size())]
+dist.all_gather(gathered, pickled)
+assert pickle.loads(gathered[1].numpy().tobytes()) == {"loss": 3.5}
 sizes = torch.ones(3)
 sizes[:2] = torch.tensor([2, 4])
 detector = nn.Linear(2, 2)
