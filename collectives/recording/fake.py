@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, dataloader
 
 from collectives.recording.placement import device_of, make_with_keys_of_cpu, place, with_data
+from collectives.recording.recurrent import packed_sequences
 from collectives.recording.replacements import Replacement, by_names, replaced, returning, run_within, within
 from collectives.recording.without_values import DATA, INTEGERS, TORCH, CachingFakeMode, WithoutValues, set_data
 
@@ -80,6 +81,7 @@ def without_data(in_worker: Callable[[], Any], is_balanced: bool = False) -> Ite
 def _of_values(values: WithoutValues) -> Iterator[Replacement]:
     yield f"{_FAKE}.numpy", lambda tensor, **_: values.array_of(tensor)
     yield f"{_FAKE}.__format__", _formatted
+    yield from packed_sequences()
     name = "torch.distributed._broadcast_coalesced"
     yield name, values.keeping(resolve_name(name))
     for kind in ("Map", "Iterable"):

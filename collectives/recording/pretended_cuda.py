@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_map_only
 from collectives.recording.attention import HALVES, attention_of_gpus
 from collectives.recording.placement import CPU, PINNED, Arguments, Device, OnCuda, Options, pinned, placed_on_cuda
 from collectives.recording.pretended_gpu import EXTENDED, devices, stand_in
+from collectives.recording.recurrent import recurrent_layers
 from collectives.recording.replacements import Replacement, changed, fixing, replaced, returning, run_within
 
 aten = torch.ops.aten
@@ -82,7 +83,7 @@ def pretended_cuda(num_devices: int, is_fake: bool) -> Iterator[None]:
     try:
         # FSDP2 asks for the device of its mesh.
         accelerator = "torch._C._get_accelerator", returning(Device("cuda"))
-        placed = [accelerator] if is_fake else _on_the_cpu()
+        placed = [accelerator, *recurrent_layers()] if is_fake else _on_the_cpu()
         with (
             replaced([*devices(num_devices), *_without_gpu(), *placed], EXTENDED),
             patch.dict(os.environ, {"PATH": f"{_PROGRAMS}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}),

@@ -92,6 +92,26 @@ def test_arithmetic_is_counted(is_fake: bool) -> None:
     assert all(operator.is_counted for operator in step.operators)
 
 
+def test_a_recurrent_layer_is_one_operator_on_a_gpu() -> None:
+    """Of any kind and direction, and of sequences of different lengths, as by cuDNN; with its backward pass."""
+    works = {
+        "nn.GRU(64, 64, num_layers=2, dropout=0.1, device='cuda')(x)[0].sum().backward()": [6, 6, 12, 12],
+        "nn.RNN(64, 64, bidirectional=True, bias=False, device='cuda')(x)[0].sum().backward()": [2, 2, 4, 4],
+        "nn.LSTM(64, 64, batch_first=True, device='cuda')(padded)[0].data.sum().backward()": [8, 16],
+    }
+    packed = "nn.utils.rnn.pack_padded_sequence(x.new_ones(4, 32, 64), torch.tensor([16, 32, 4, 12]), True, False)"
+    program = [f"with torch.enable_grad(): padded = {packed}; {work}" for work in works]
+    step = trace_of(PROGRAM, "", ";;".join(program), is_fake=True, device=Device.CUDA).steps[0]
+    counted = [
+        operator.flops // PRODUCT for operator in step.operators for _ in range(operator.count) if operator.flops
+    ]
+    assert sorted(counted) == sorted(one for of_work in works.values() for one in of_work)
+    assert {operator.name for operator in step.operators if operator.flops} == {
+        "aten.mkldnn_rnn_layer",
+        "aten.mkldnn_rnn_layer_backward",
+    }
+
+
 SIZES = {
     "F.linear(x[:32], x); x[:, :16].mm(x[:16])": [Product(32, 64, 64), Product(64, 64, 16)],
     "F.grouped_mm(x.bfloat16(), y, offs=ends)": [Product(32, 32, 64, 2)],

@@ -1,0 +1,103 @@
+"""`recurrent_layers`, `packed_sequences`: what nn.LSTM, nn.GRU and nn.RNN compute, for tensors without data.
+
+On a GPU cuDNN computes each layer in one operator. A CPU has one for an LSTM of sequences of one length, and computes
+all else step by step.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from collectives.recording.placement import CPU, gpu_of, with_data
+from collectives.recording.replacements import Replacement
+from collectives.recording.without_values import is_unknown
+
+_VF = torch._VF
+_PACK = _VF._pack_padded_sequence
+_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # of the CPU's operator
+
+
+def recurrent_layers() -> Iterator[Replacement]:
+    """Yield replacements that compute layers on a GPU by one operator each."""
+    return ((f"torch._VF.{name}", _as_on_gpu(name, getattr(_VF, name))) for name in _MODES)
+
+
+def packed_sequences() -> Iterator[Replacement]:
+    """Yield a replacement that packs sequences of known lengths, whose elements have no data."""
+    yield "torch._VF._pack_padded_sequence", _packed
+
+
+def _packed(inputs: Tensor, lengths: Tensor, batch_first: bool) -> Any:
+    if is_unknown(lengths) or not is_unknown(inputs):
+        return _PACK(inputs, lengths, batch_first)
+    of_each = lengths.tolist()
+    sizes = [sum(length > step for length in of_each) for step in range(max(of_each))]
+    batch_sizes = with_data(CPU, torch.tensor, sizes, dtype=torch.int64)
+    return inputs.flatten(0, 1)[: sum(of_each)].clone(), batch_sizes  # whichever elements
+
+
+class _Options(NamedTuple):
+    """The arguments of torch's functions after the weights."""
+
+    has_biases: bool
+    num_layers: int
+    dropout: float
+    train: bool
+    is_bidirectional: bool
+    batch_first: bool = False
+
+
+def _as_on_gpu(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def called(*args: Any) -> Any:
+        is_packed = isinstance(args[3], Sequence)  # weights, which follow the sizes of batches and the states
+        inputs, states, weights, *options = (args[0], *args[2:]) if is_packed else args
+        states = states if name == "lstm" else (states, states)  # the operator wants two in any case
+        if gpu_of(inputs) is None or states[0].shape != states[1].shape:  # with projections, step by step
+            return function(*args)
+        if is_packed:  # all steps, as many as the sequences have together, as those of one sequence
+            inputs = inputs.unsqueeze(1)
+        first = [state[:, :1] if is_packed else state for state in states]
+        outputs, *last = _layers(_MODES[name], inputs, first, weights, _Options(*options))
+        if is_packed:
+            outputs, last = outputs.squeeze(1), [state.expand_as(states[0]) for state in last]
+        return (outputs, *(last if name == "lstm" else last[:1]))
+
+    return called
+
+
+def _layers(
+    mode: int, inputs: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], options: _Options
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the outputs, (steps, batch, features) or with the batch first, and the last states of all layers."""
+    outputs = inputs.transpose(0, 1) if options.batch_first else inputs
+    num_directions, num_weights, last = 1 + options.is_bidirectional, 4 if options.has_biases else 2, []
+    for layer in range(options.num_layers):
+        if layer:
+            outputs = nn.functional.dropout(outputs, options.dropout, options.train)
+        of_directions = []
+        for direction in range(num_directions):
+            number = layer * num_directions + direction
+            own = weights[num_weights * number : num_weights * (number + 1)]
+            output, *ends = _layer(mode, outputs, own, [state[number] for state in states], direction == 1, options)
+            of_directions.append(output)
+            last.append(ends)
+        outputs = torch.cat(of_directions, -1) if options.is_bidirectional else output
+    outputs = outputs.transpose(0, 1) if options.batch_first else outputs
+    return outputs, torch.stack([ends[0] for ends in last]), torch.stack([ends[1] for ends in last])
+
+
+def _layer(
+    mode: int, inputs: Tensor, weights: Sequence[Tensor], states: Sequence[Tensor], is_reverse: bool, options: _Options
+) -> tuple[Tensor, Tensor, Tensor]:
+    matrices, hidden = weights[:2], states[0].shape[-1]
+    biases = weights[2:] or [weights[0].new_zeros(len(weights[0]))] * 2
+    if mode == _MODES["gru"]:  # whose biases the operator takes for those of four gates
+        biases = [nn.functional.pad(bias, (0, hidden)) for bias in biases]
+    shape = mode, hidden, options.num_layers, options.has_biases, options.is_bidirectional
+    run: Any = torch.ops.aten.mkldnn_rnn_layer
+    output, state, cell, _ = run(inputs, *matrices, *biases, *states, is_reverse, [], *shape, False, options.train)
+    return output, state, cell
