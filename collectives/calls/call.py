@@ -1,6 +1,7 @@
 """`CollectiveCall`: the common part of all calls: operands, executor, fingerprint, and the place in the queue."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -215,11 +216,13 @@ class CollectiveCall:
         fingerprints = self._runtime.fingerprints
         # The mode at the call: until its turn the program may set another mode, at different times on different ranks.
         mode = fingerprints.mode
+        is_inference = any(each.is_inference() for each in result)  # which only that mode may write to
 
         def turn() -> None:
             try:
                 self.stamp = fingerprints.stamp(fingerprint, mode)
-                work()
+                with torch.inference_mode() if is_inference else nullcontext():
+                    work()
             except ValueError:  # refused before anything was sent
                 raise
             except BaseException as error:  # also for the others, who wait for this rank

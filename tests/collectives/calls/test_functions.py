@@ -140,13 +140,18 @@ def in_both_modes(_: dist.ProcessGroup, transport: str) -> list[list[float]]:
     for inference in (True, False, True):
         with torch.inference_mode(inference):
             results += [all_calls(group, length) for length in (9, 600_000)]  # of which a chunk is too long to be eager
-    return results
+    with torch.inference_mode():
+        made = torch.ones(9)
+        collectives.all_reduce(made, group=group, async_op=True).wait()
+    collectives.all_reduce(made, group=group)
+    collectives.all_reduce(later := torch.ones(9), group=group)
+    return [*results, [made[0].item(), later[0].item()]]
 
 
 @pytest.mark.parametrize("transport", ["gloo", "auto"])
 def test_modes_take_turns(trio: RankPool, transport: str) -> None:
-    """An evaluation in inference mode may be the first to call, and training follows."""
-    assert trio.run(in_both_modes, transport) == [[[3.0] * 5] * 6] * 3
+    """An evaluation in inference mode may be the first to call, and training follows, also on tensors made in it."""
+    assert trio.run(in_both_modes, transport) == [[*[[3.0] * 5] * 6, [9.0, 3.0]]] * 3
 
 
 def test_the_arguments_are_those_of_torch() -> None:
