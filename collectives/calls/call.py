@@ -216,7 +216,7 @@ class CollectiveCall:
         fingerprints = self._runtime.fingerprints
         # The mode at the call: until its turn the program may set another mode, at different times on different ranks.
         mode = fingerprints.mode
-        is_inference = any(each.is_inference() for each in result)  # which only that mode may write to
+        is_inference = any(output.is_inference() for output in result)  # which only that mode may write to
 
         def turn() -> None:
             try:
