@@ -39,13 +39,14 @@ def profiled_step(training: Training, tokens: torch.Tensor) -> None:
         training.step(tokens, is_timed=True)
     events = profiler.events()
     assert events is not None
-    # The profiler's clock is another one: the forward pass began where its first operator did.
-    first_us = next(event.time_range.start for event in events if event.name == "aten::embedding")
+    # The profiler's clock is another one: the backward pass began where its first operator did.
+    first_us = min(event.time_range.start for event in events if event.name.startswith("autograd::engine"))
     step = training.steps[-1]
     for event in events:
         if event.name == "gloo:all_reduce":
             began_s, ended_s = (
-                step.began_s + (time_us - first_us) / 1e6 for time_us in (event.time_range.start, event.time_range.end)
+                step.forward_ended_s + (time_us - first_us) / 1e6
+                for time_us in (event.time_range.start, event.time_range.end)
             )
             step.calls.append(BucketTimes(0, began_s, began_s, ended_s))
     step.calls.extend(waits)
