@@ -1,7 +1,6 @@
 """`CollectiveCall`: the common part of all calls: operands, executor, fingerprint, and the place in the queue."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -216,12 +215,11 @@ class CollectiveCall:
         fingerprints = self._runtime.fingerprints
         # The mode at the call: until its turn the program may set another mode, at different times on different ranks.
         mode = fingerprints.mode
-        is_inference = any(output.is_inference() for output in result)  # which only that mode may write to
 
         def turn() -> None:
             try:
                 self.stamp = fingerprints.stamp(fingerprint, mode)
-                with torch.inference_mode() if is_inference else nullcontext():
+                with runtime.writing_to(result):
                     work()
             except ValueError:  # refused before anything was sent
                 raise

@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
@@ -21,7 +21,7 @@ from collectives.integrations import BackendOptions, RingGroup, carries_out
 from collectives.recording.pretended_gpu import CudaGraph
 from collectives.recording.recorder import Recorder
 from collectives.recording.replacements import by_names, replaced, returning
-from collectives.runtime import Work
+from collectives.runtime import Work, writing_to
 from ringsim.schedule import Collective
 from ringsim.traces import Group, TraceCall
 
@@ -115,8 +115,7 @@ class RecordingGroup(dist.ProcessGroup):
         if root not in (-1, rank):
             inputs, outputs = (inputs, []) if function.root == "dst" else ([], outputs)
         else:
-            # NCCL writes tensors of inference mode also outside of it.
-            with torch.inference_mode() if any(tensor.is_inference() for tensor in outputs) else nullcontext():
+            with writing_to(outputs):
                 for written, read in pairs:
                     imitate(collective, written, read, getattr(opts, "reduceOp", None), rank, self.size())
         return self._note(collective.value, size_bytes, inputs, outputs, opts, root)

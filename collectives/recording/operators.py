@@ -63,7 +63,7 @@ def _distances_flops(left: Tensor, right: Tensor, *_: Any, **__: Any) -> int:
     return int(2 * left.numel() * right.shape[-2])
 
 
-def _lstm_flops(inputs: Tensor, of_inputs: Tensor, of_hidden: Tensor, *_: Any, **__: Any) -> int:
+def _recurrent_flops(inputs: Tensor, of_inputs: Tensor, of_hidden: Tensor, *_: Any, **__: Any) -> int:
     return int(2 * prod(inputs.shape[:-1]) * (of_inputs.numel() + of_hidden.numel()))
 
 
@@ -77,8 +77,8 @@ _FORMULAS: dict[Any, Callable[..., int | None]] = {
     aten._euclidean_dist: _distances_flops,
     aten._cdist_forward: _distances_flops,
     aten._cdist_backward: lambda _, *arguments, **__: 2 * _distances_flops(*arguments),
-    aten.mkldnn_rnn_layer: _lstm_flops,
-    aten.mkldnn_rnn_layer_backward: lambda *arguments, **_: 2 * _lstm_flops(*arguments),
+    aten.mkldnn_rnn_layer: _recurrent_flops,
+    aten.mkldnn_rnn_layer_backward: lambda *arguments, **_: 2 * _recurrent_flops(*arguments),
     **FORMULAS,
 }
 # Operators whose work grows with their bytes need no formula: those with a tag or a decomposition, and these.

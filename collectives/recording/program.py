@@ -121,7 +121,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
     with (
         recording(request.num_ranks, request.rank, recorder, groups, counter.processes.leave_rank),
         replaced(counter.processes.replacements()),
-        replaced(changed(*_warning(name)) for name in _AFTER_WARM_UP if request.num_steps == 1),
+        replaced(changed(name, _warning(told)) for name, told in _AFTER_WARM_UP.items() if request.num_steps == 1),
         _as_started_by_torchrun(request),
         noting_scripts(in_eager_mode),
         compiling(recorder, in_eager_mode) if request.is_fake else not_compiling(in_eager_mode),
@@ -267,8 +267,12 @@ def _run_own(request: traces.TraceRequest, fn: Any, args: Any = (), nprocs: int 
     return SimpleNamespace(join=returning(True), processes=[])
 
 
-def _warning(name: str) -> tuple[str, Callable[..., Any]]:
-    return name, lambda *given: warn(_AFTER_WARM_UP[name]) or given  # type: ignore[func-returns-value]
+def _warning(message: str) -> Callable[..., Any]:
+    def warned(*given: Any) -> Any:
+        warn(message)
+        return given
+
+    return warned
 
 
 def _refuse_rpc(*_: object, **__: object) -> NoReturn:

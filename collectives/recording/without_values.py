@@ -52,6 +52,7 @@ _UNSCALING = aten._amp_foreach_non_finite_check_and_unscale_.default
 _FACTORIES = {name: getattr(torch, name) for name in ("empty", "zeros", "ones", "full", "arange", "tensor", "eye")}
 # The dtypes of tensors that may have data.
 INTEGERS = torch.bool, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64
+_BYTES_AND_INTEGERS = torch.uint8, *INTEGERS
 MAX_INTEGERS = 2**22
 MAX_FRACTIONS = 2**16  # also bytes, such as pickled objects that programs send
 MAX_MADE = {_EMPTY: 64, _ZEROS: 1, _ONES: 16}  # fractions of these operators
@@ -395,7 +396,7 @@ def _has_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], l
 
 def _makes_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bool:
     is_on_meta = torch.device(kwargs.get("device") or "cpu").type == "meta"
-    if is_on_meta or (func not in _MAKING and kwargs.get("dtype", torch.uint8) not in (torch.uint8, *INTEGERS)):
+    if is_on_meta or (func not in _MAKING and kwargs.get("dtype", torch.uint8) not in _BYTES_AND_INTEGERS):
         return False
     with _disable_current_modes(), suppress(RuntimeError, TypeError):  # it makes no tensor
         made = func(*args, **{**kwargs, "device": "meta"} | ({"generator": None} if "generator" in kwargs else {}))
@@ -403,7 +404,7 @@ def _makes_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any],
             return func in _MAKING and made.numel() <= MAX_MADE.get(func, MAX_FRACTIONS)
         limit = MAX_ON_HOST if func is _EMPTY and _are_on_host([]) else limit
         limit = MAX_FRACTIONS if made.dtype is torch.uint8 else limit
-        return made.dtype in (torch.uint8, *INTEGERS) and made.numel() <= limit
+        return made.dtype in _BYTES_AND_INTEGERS and made.numel() <= limit
     return func is aten.from_file.default and "dtype" in kwargs
 
 

@@ -24,6 +24,7 @@ from collectives.runtime.backends import (
     have_gloo_threads_batch_policy,
     home_of,
     set_gloo_thread_policy,
+    writing_to,
 )
 from collectives.runtime.chunk_transports import GlooTransport, SharedMemoryTransport
 from collectives.runtime.chunks import Reduce, reduce_into

@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from datetime import timedelta
 from enum import Enum
@@ -139,6 +139,12 @@ def new_buffer(length: int, dtype: torch.dtype, device: torch.device = CPU, pinn
     # A tensor made in inference mode must not be written to outside of it, where the buffer is used again.
     with torch.inference_mode(mode=False):
         return torch.empty(length, dtype=dtype, device=device, pin_memory=pinned and torch.cuda.is_available())
+
+
+def writing_to(tensors: Iterable[torch.Tensor]) -> AbstractContextManager[object]:
+    """Return a context in which `tensors` may be written: inference mode, if one was made in it."""
+    is_made_in_it = any(tensor.is_inference() for tensor in tensors)
+    return torch.inference_mode() if is_made_in_it else nullcontext()
 
 
 def reused_buffer(

@@ -264,7 +264,7 @@ class SharedMemoryTransport(ChunkTransport):
             location, place = None, target
             if self.plan.sent_on[index] and memory.rounding is None and (location := self.lend(number, target)) is None:
                 location, place = self.plan.local.allocate(target.numel(), target.dtype)
-            # Where a sum is kept in place of its operand: two places come into the cache to be written, and not three.
+            # A sum that is kept is formed where its operand lies, and copied from there: memory is read once less.
             output = target if is_kept and memory.chunks[number] is target else place
             reduce_into(memory.reduce, output, memory.chunks[number], arrived)
             if place is not output:

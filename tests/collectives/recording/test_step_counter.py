@@ -78,7 +78,7 @@ def steps_and_warnings(request: TraceRequest) -> tuple[list[tuple[int, int]], li
 
 @pytest.mark.parametrize("num_steps", [1, 4])
 def test_what_precedes_every_fourth_step_is_recorded_or_told(num_steps: int) -> None:
-    """As rollouts do, or an outer optimizer, and although the program ignores warnings."""
+    """A rollout and an outer optimizer, although the program ignores warnings."""
     options = {"is_fake": True, "device": Device.CUDA, "num_steps": num_steps}
     steps, told = recorded(ROLLOUTS, call=steps_and_warnings, **options)
     if num_steps == 1:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from kernel_times import attentions, errors, products, rates_of_attention
 from ringsim.gpus import Gpu, gpu_names, load_gpu
@@ -243,6 +243,9 @@ def test_a_data_sheet_suffices(tmp_path: Path) -> None:
     (tmp_path / "sheet.toml").write_text("\n".join(ROUND.splitlines()[:7]))
     sheet, large = load_gpu(str(tmp_path / "sheet.toml")), mm(8192, 8192, 8192)
     assert sheet.within == (0.82, 1.34)
+    h100 = load_gpu("h100")
+    for table in ("attention", "kernel", "cpu"):
+        assert asdict(getattr(sheet, table)) == pytest.approx(asdict(getattr(h100, table))), table
     measured = [load_gpu(name) for name in ("a100", "h100", "h200", "b200", "b300", "gb200", "l40s")]
     ratios = np.array([gpu.kernel_s(large) / replace(gpu, product=sheet.product).kernel_s(large) for gpu in measured])
     assert np.mean((sheet.within[0] < ratios) & (ratios < sheet.within[1])) > 0.8
