@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -26,6 +26,7 @@ MAGIC, VERSION, SEPARATOR, VOCABULARY = 20240520, 1, 50256, 50257  # of a shard'
 DOCUMENT = 700  # tokens
 TRACE = ("trace", "--fake", "--ranks", "8", "--ranks-per-host", "8", "-o", "step.json", "train.py")
 STEP = ("step", "step.json", "--network", "dgx-h100-cluster", "--gpu", "h100", "--json")
+_BEGINNING = re.compile(r'^(import|from|"""|#)', re.MULTILINE)  # of a program
 
 
 class Log(NamedTuple):
@@ -43,7 +44,8 @@ class Log(NamedTuple):
 
 def read_log(text: str) -> Log:
     """Read the program, which ends with a line of "=", and the times of its steps. Raise ValueError for others."""
-    code, line, rest = text.lstrip("=\n").partition("\n" + "=" * 100)
+    begin = _BEGINNING.search(text)
+    code, line, rest = text[begin.start() if begin else 0 :].partition("\n" + "=" * 100)
     found = re.findall(r"step:(\d+)/\d+.*?train_time:([\d.]+)(m?s)", rest)
     times_s = {int(step): float(time) / (1e3 if unit == "ms" else 1) for step, time, unit in found}
     if not line or not times_s or max(times_s) < TO_STEP:
@@ -71,8 +73,8 @@ def write_shard(path: Path, num_tokens: int) -> None:
     path.write_bytes(header.tobytes() + tokens.tobytes())
 
 
-def predict(log: Log) -> dict[str, float]:
-    """Return the step as `ringsim step --json` has it, in a folder of its own."""
+def predict(log: Log) -> dict[str, Any]:
+    """Return the step as `ringsim step --json` has it."""
     with tempfile.TemporaryDirectory() as folder:
         for part, num_tokens in TOKENS.items():
             write_shard(Path(folder) / SHARD.format(part), num_tokens)
@@ -82,7 +84,7 @@ def predict(log: Log) -> dict[str, float]:
             ended = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True)
             if ended.returncode:
                 raise click.ClickException(ended.stderr.strip().splitlines()[-1])
-    step: dict[str, float] = json.loads(ended.stdout)
+    step: dict[str, Any] = json.loads(ended.stdout)
     return step
 
 
@@ -98,8 +100,8 @@ def main(clone: Path, records: tuple[str, ...]) -> None:
             raise click.ClickException(f"{clone / 'records'}: no record {name}")
         log = find_log(folders[0])
         step = predict(log)
-        low, value, high = (step[key] * 1e3 for key in ("predicted_low_s", "step_s", "predicted_high_s"))
-        measured = log.step_s * 1e3
+        bounds = step["compiled_between_s"] or (step["predicted_low_s"], step["predicted_high_s"])
+        low, high, value, measured = (1e3 * seconds for seconds in (*bounds, step["step_s"], log.step_s))
         click.echo(f"| {name} | {value:.1f} | {low:.1f} to {high:.1f} | {measured:.1f} | {value / measured - 1:+.1%} |")
 
 
