@@ -72,7 +72,7 @@ def write_shard(path: Path, num_tokens: int) -> None:
 
 
 def predict(log: Log) -> dict[str, float]:
-    """Return the step as `ringsim step --json` has it, in a folder of its own."""
+    """Return the step as `ringsim step --json` has it, in a new folder."""
     with tempfile.TemporaryDirectory() as folder:
         for part, num_tokens in TOKENS.items():
             write_shard(Path(folder) / SHARD.format(part), num_tokens)
