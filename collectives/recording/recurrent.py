@@ -5,6 +5,7 @@ all else step by step.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -56,8 +57,11 @@ def _as_on_gpu(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         is_packed = isinstance(args[3], Sequence)  # weights, which follow the sizes of batches and the states
         inputs, states, weights, *options = (args[0], *args[2:]) if is_packed else args
         states = states if name == "lstm" else (states, states)  # the operator wants two in any case
-        if gpu_of(inputs) is None or states[0].shape != states[1].shape:  # with projections, step by step
+        if gpu_of(inputs) is None:
             return function(*args)
+        if not torch.backends.cudnn.enabled or states[0].shape != states[1].shape:  # with projections, step by step
+            with _without_mkldnn():
+                return function(*args)
         if is_packed:  # all steps, as many as the sequences have together, as those of one sequence
             inputs = inputs.unsqueeze(1)
         first = [state[:, :1] if is_packed else state for state in states]
@@ -67,6 +71,16 @@ def _as_on_gpu(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return (outputs, *(last if name == "lstm" else last[:1]))
 
     return called
+
+
+@contextmanager
+def _without_mkldnn() -> Iterator[None]:
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
 
 
 def _layers(

@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Sequence
 from datetime import timedelta
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from msgspec import Struct
@@ -27,7 +28,7 @@ from collectives.runtime.instructions import RankPart, SharedPlan, shared_plan
 from collectives.runtime.messages import UNSTAMPED, CallStamp, PrepostedReceives, Tag
 from collectives.runtime.schedule_run import Event, Hook, ScheduleRun, logging_to, naming_spans, profiling
 from collectives.runtime.sharing import Sharing, transport_in_use
-from ringsim.schedule import Collective, Schedule, rank_program
+from ringsim.schedule import Collective, Schedule, held_at_end, rank_program
 
 
 def execute(
@@ -251,6 +252,8 @@ class Executor:
             chunks = targets.copy() if operands.source is None else _cut(operands.source, lengths)
         if operands.share is not None:
             targets[self._own] = _cut(operands.share, lengths[self._own])
+        for number in self._given if operands.source is not None and self._places is None else ():
+            chunks[number] = targets[number].copy_(chunks[number])
         wire_chunks, rounding = chunks, None
         if wire != tensor.dtype:
             rounding = self._rounding
@@ -295,6 +298,14 @@ class Executor:
     @lazily
     def _rounding(self) -> Rounding:
         return rounding_of(self.schedule, self._ranks.index(self.group.rank()), self._program)
+
+    @lazily
+    def _given(self) -> tuple[int, ...]:
+        """Return the chunks of the result that this rank has from the start and never receives, such as a root's."""
+        own = self._ranks.index(self.group.rank())
+        is_left_here = held_at_end(self.schedule.collective, self.schedule.num_ranks, self.schedule.num_chunks)[own]
+        received = {receive.chunk for receive in self._program.receives}
+        return tuple(number for number in np.flatnonzero(is_left_here).tolist() if number not in received)
 
     @lazily
     def _own(self) -> slice:

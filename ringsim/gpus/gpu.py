@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated
 
-from ringsim.files import Record, decode, names_in, naming_place, parse_toml, read_preset, values, without_unit
+from ringsim.files import Record, decode, names_in, naming_place, parse_toml, read_preset, refusal, values, without_unit
 from ringsim.gpus.roofline import Roofline, operators_of, share_left
 from ringsim.traces import Attention, Operator, Product, TraceEvent, TraceEventKind
 
@@ -140,6 +140,8 @@ class Gpu(_Table, frozen=True):
             raise ValueError(f"peak.{unknown[0]}: must be one of {', '.join(_DTYPES)}")
         if not self.peak or not self.memory_bytes:
             raise ValueError(f"{'memory' if self.peak else 'peak'}: must not be empty")
+        if self.within[0] > self.within[1]:
+            raise refusal("within", self.within, "the first multiple must not be larger than the second")
 
     @property
     def roofline(self) -> Roofline:

@@ -25,7 +25,7 @@ def operators_of(event: TraceEvent, is_fused: bool) -> Iterable[Operator]:
 class Roofline:
     """The peak rates of a device.
 
-    flops_per_s: by the key of `bits_of`; a dtype without one has the lowest rate.
+    flops_per_s: by the key of `bits_of`; without one, tf32 has the rate of bits32, another dtype the lowest rate.
     multiprocessors: 0 if not known.
     memory_bytes: capacity; None if not known.
     """
@@ -36,7 +36,9 @@ class Roofline:
     memory_bytes: int | None = None
 
     def peak(self, dtype: str) -> float:
-        return self.flops_per_s.get(bits_of(dtype)) or min(self.flops_per_s.values())
+        key, rates = bits_of(dtype), self.flops_per_s
+        # A GPU without tf32 computes products for which the program allows it in float32.
+        return rates.get(key) or (rates.get("bits32") if key == "tf32" else None) or min(rates.values())
 
     def seconds(self, event: TraceEvent, occupied: int = 0, is_fused: bool = False) -> float:
         """Return the time of a computation: for each operator the longer of arithmetic and memory accesses.

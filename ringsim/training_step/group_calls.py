@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from ringsim.algorithms import shift
 from ringsim.estimates import Estimate
@@ -19,7 +20,7 @@ from ringsim.limits import QUEUED_TRANSFERS
 from ringsim.network import Network, lay_out, slowdown
 from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective, Ints, Schedule, on_groups
-from ringsim.simulation import QueuedCall, has_steady_times, lists_more_than, predict_time
+from ringsim.simulation import QueuedCall, Runtime, Span, has_steady_times, lists_more_than, predict_time, time_queue
 from ringsim.traces import SENDRECV, TraceCall, element_bytes_of
 
 
@@ -161,6 +162,17 @@ class GroupCalls:
                 )
             messages_s = self._messages_s[key]
         return call.call_s + self._slowdown * messages_s
+
+    def queued(self, calls: Sequence[QueuedCall], runtime: Runtime) -> list[Span]:
+        """Return the times of calls in a queue, whose messages take as many times as long as those of one alone."""
+        slowdown, network = self._slowdown, self.network
+        if slowdown == 1:
+            return time_queue(calls, network, runtime)
+        # By a clock of which all messages take the usual time.
+        failures = tuple(structs.replace(failure, at_s=failure.at_s / slowdown) for failure in network.spec.failures)
+        network = network.with_spec(failures=failures) if failures else network
+        faster = [call._replace(ready_s=call.ready_s / slowdown, call_s=call.call_s / slowdown) for call in calls]
+        return [Span(*(slowdown * at_s for at_s in span)) for span in time_queue(faster, network, runtime)]
 
     def call_alone_s(self, call: TraceCall) -> float:
         """Return `alone_s` of a call after a computation that is not late."""

@@ -24,7 +24,7 @@ from math import isclose
 from statistics import fmean
 from typing import NamedTuple, Self
 
-from ringsim.simulation import Span, time_queue
+from ringsim.simulation import Span
 from ringsim.traces import TraceCall, TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step.group_calls import GroupCalls, PlannedCall
 
@@ -205,7 +205,7 @@ class _Queue:
             calls = [planned.call for planned in self._together.values()]
             begun = list(takewhile(lambda call: math.isfinite(call.ready_s), calls))
             never = [Span(math.inf, math.inf)] * (len(calls) - len(begun))
-            return time_queue(begun, self._group.network, self._runtime) + never
+            return self._group.queued(begun, self._runtime) + never
         spans = self._spans
         for planned in list(self._together.values())[len(spans) :]:
             begin_s = max(planned.call.ready_s, spans[-1].end_s if spans else 0.0)

@@ -112,6 +112,22 @@ def test_a_recurrent_layer_is_one_operator_on_a_gpu() -> None:
     }
 
 
+def test_without_cudnn_a_recurrent_layer_has_operators_of_each_step() -> None:
+    """As one with projections always has; their gradient has a gradient, which that of cuDNN's operator has not."""
+    ones = "torch.ones(8, 4, 64, device='cuda', requires_grad=True)"
+    layer = "nn.{}(64, 64, device='cuda')(given)[0].sum()"
+    works = [
+        "with torch.enable_grad(): nn.LSTM(64, 64, proj_size=8, device='cuda')(given)[0].sum().backward()",
+        *(
+            f"with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False): "
+            f"torch.autograd.grad({layer.format(kind)}, given, create_graph=True)[0].pow(2).sum().backward()"
+            for kind in ("GRU", "LSTM")
+        ),
+    ]
+    step = trace_of(PROGRAM, f"given = {ones}", ";;".join(works), is_fake=True, device=Device.CUDA).steps[0]
+    assert {operator.name for operator in step.operators if operator.flops} == {"aten.addmm", "aten.mm"}
+
+
 SIZES = {
     "F.linear(x[:32], x); x[:, :16].mm(x[:16])": [Product(32, 64, 64), Product(64, 64, 16)],
     "F.grouped_mm(x.bfloat16(), y, offs=ends)": [Product(32, 32, 64, 2)],

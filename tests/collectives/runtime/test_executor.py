@@ -90,11 +90,19 @@ def executed(
 
 
 def _execute(group: dist.ProcessGroup, schedule: Schedule, tensor: torch.Tensor, log: list) -> None:
-    """Run a schedule; one after which no rank has all chunks on those of `tensor` that the rank has."""
-    if schedule.collective.is_whole:
-        execute(schedule, tensor, group=group, log=log)
-        return
+    """Run a schedule; one after which no rank has all chunks on those of `tensor` that the rank has.
+
+    Results are the same with the contribution in another tensor.
+    """
     rank, lengths = group.rank(), np.diff(schedule.bounds(len(tensor)))
+    if schedule.collective.is_whole:
+        contribution, result = tensor.clone(), torch.full_like(tensor, torch.nan)
+        execute(schedule, tensor, group=group, log=log)
+        execute(schedule, result, group=group, source=contribution)
+        kept = held_at_end(schedule.collective, schedule.num_ranks, schedule.num_chunks)[rank]
+        is_kept = torch.from_numpy(np.repeat(kept, lengths))
+        assert torch.equal(result[is_kept], tensor[is_kept]), schedule
+        return
     shape = schedule.collective, schedule.num_ranks, schedule.num_chunks
     given, left = (torch.from_numpy(np.repeat(held(*shape)[rank], lengths)) for held in (held_at_start, held_at_end))
     result = torch.zeros(int(left.sum()))

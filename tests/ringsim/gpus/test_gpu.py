@@ -231,6 +231,11 @@ def test_a_gpu_is_a_preset_or_a_file(tmp_path: Path) -> None:
         ("share = 0.5, depth", "share = 0, depth", "round.toml: product.share = 0: must be a finite number"),
         ("multiprocessors = 10", "", "round.toml: multiprocessors is missing"),
         (", tail = 0", "", "round.toml: attention: tail is missing"),
+        (
+            "multiprocessors = 10",
+            "multiprocessors = 10\nwithin = [1.3, 0.8]",
+            "within = [1.3, 0.8]: the first multiple",
+        ),
     ):
         (tmp_path / "round.toml").write_text(ROUND.replace(before, after))
         with pytest.raises(ValueError, match="round.toml: ") as error:
@@ -246,6 +251,8 @@ def test_a_data_sheet_suffices(tmp_path: Path) -> None:
     h100 = load_gpu("h100")
     for table in ("attention", "kernel", "cpu"):
         assert asdict(getattr(sheet, table)) == pytest.approx(asdict(getattr(h100, table))), table
+    v100 = load_gpu("v100").roofline
+    assert v100.peak("tf32") == v100.peak("float32") > v100.peak("float64") == v100.peak("uint8")
     measured = [load_gpu(name) for name in ("a100", "h100", "h200", "b200", "b300", "gb200", "l40s")]
     ratios = np.array([gpu.kernel_s(large) / replace(gpu, product=sheet.product).kernel_s(large) for gpu in measured])
     assert np.mean((sheet.within[0] < ratios) & (ratios < sheet.within[1])) > 0.8

@@ -87,9 +87,16 @@ def test_a_group_of_a_step_has_the_rate_of_its_own_hosts(library: str) -> None:
 
 def test_the_curve_is_written_as_it_is_read() -> None:
     """To the same spec, with a spread or without."""
-    for spread in ("", "low = 0.1\n", "low = 0.1\nhigh = 1\n"):
+    for spread in ("", "low = 0.1\nhigh = 1\n"):
         network = read_network(HOSTS.format(ranks_per_host=2) + CURVE + spread, "made.toml")
         assert read_network(network_text(network), "made.toml").spec == network.spec
+
+
+def test_neither_end_of_the_spread_is_given_alone() -> None:
+    """With `high` alone, a fabric that is at times faster would make steps longer."""
+    for given, other in (("low", "high"), ("high", "low")):
+        with pytest.raises(ValueError, match=rf"fabric\[1\].{given} = 0.4: also give {other}"):
+            made_network(CURVE + f"{given} = 0.4\n")
 
 
 def test_times_spread_as_the_shares_do() -> None:
@@ -116,6 +123,33 @@ def test_a_step_waits_for_the_slowest_of_groups_on_other_hosts() -> None:
             GroupCalls(network, num_ranks, LIBRARIES["nccl"], group).call_alone_s(gathered) for network in (P5, plain)
         ]
         assert times[0] / times[1] == pytest.approx(slowdown(fabric, num_hosts, 0.5, num_places))
+
+
+def test_calls_in_a_queue_wait_for_the_slowest_as_well() -> None:
+    """Such as two at once on Gloo: their messages take as many times as long as those of one alone."""
+    ends_s = []
+    for spread in ("", "low = 0.4\nhigh = 1\n"):
+        network = made_network(CURVE + spread)
+        calls = GroupCalls(network, 16, LIBRARIES["gloo"], range(8))
+        call = calls.call(call_of("all_reduce", SIZE, 4), ready_s=3.0).call._replace(call_s=0.25)
+        spans = [span for count in (1, 2) for span in calls.queued([call] * count, calls.library.runtime)]
+        assert [span.begin_s for span in spans] == pytest.approx([3.0] * 3)
+        ends_s.append([span.end_s - 3.25 for span in spans])
+    longer = slowdown(network.spec.fabric, 8, 0.5, 2)
+    assert longer > 1.2
+    assert ends_s[1] == pytest.approx([longer * end_s for end_s in ends_s[0]])
+
+
+def test_a_failure_meets_slow_calls_at_its_own_time() -> None:
+    """A message that would have arrived by then at the usual rate does not."""
+    ends_s = []
+    for trouble in ("", *(f'[[failure]]\nlink = "host1.nic0.in"\nat = "{at}s"\n' for at in (0.6, 0.4))):
+        network = made_network(CURVE + "low = 0.1\nhigh = 1\n" + trouble)
+        calls = GroupCalls(network, 16, LIBRARIES["gloo"], range(8))
+        call = calls.call(call_of("all_reduce", SIZE, 4)).call
+        ends_s.append(calls.queued([call], calls.library.runtime)[0].end_s)
+    assert 0.4 < ends_s[0] < 0.6
+    assert ends_s == [ends_s[0], ends_s[0], np.inf]
 
 
 def test_other_hosts_than_measured_are_reported(tmp_path: Path) -> None:
