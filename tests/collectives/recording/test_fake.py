@@ -66,6 +66,8 @@ assert torch.load("best.pt")["numbers"].tolist() == [0, 1, 2] and not os.path.ex
 try: torch.optim.LBFGS([weights]).step(lambda: 1.0)
 except RuntimeError as error: assert "record without --fake" in str(error)
 assert torch.histc(tokens, bins=8, min=0, max=7).sum().item() == 64  # which only a GPU computes of integers
+choices = torch.randn(4, 9).argmax(1)
+assert choices.bincount(minlength=9).float().shape == (9,) and choices.bincount(torch.ones(4), 9).dtype == torch.float32
 norm = torch.randn(()) * 3
 generated, unfinished = 0, torch.ones(2, dtype=torch.long)
 while not unfinished.max() == 0:  # as a model that generates until an end or a length
