@@ -88,6 +88,7 @@ def test_what_precedes_every_fourth_step_is_recorded_or_told(num_steps: int) -> 
 
 
 def messages(request: TraceRequest) -> list[str]:
+    """Record a program and return its warnings."""
     with warnings.catch_warnings(record=True) as told:
         record(request)
     return [str(warning.message) for warning in told]
