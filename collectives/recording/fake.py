@@ -35,6 +35,7 @@ _DEEPCOPY, _ADDRESS, _ASARRAY = Tensor.__deepcopy__, UntypedStorage.data_ptr, to
 _SWAP, _PARAMETER, _FAKE_TENSOR = torch.utils.swap_tensors, nn.Parameter.__new__, FakeTensor.__new__
 _PART: Any = UntypedStorage.__getitem__
 _SAVE, _LOAD, _REDUCE, _STAT = torch.save, torch.load, Tensor.__reduce_ex__, os.stat
+_SET_RNG_STATE = torch.set_rng_state
 _COPYING = "link", "copy", "copy2", "copyfile"
 _OF_OS = "replace", "rename", "remove", "unlink", "stat", "link"
 _FILES = *(f"os.{name}" for name in _OF_OS), *(f"shutil.{name}" for name in (*_COPYING[1:], "move"))
@@ -138,6 +139,7 @@ def _without_saving() -> Iterator[Replacement]:
     """Yield replacements for functions that would overwrite the program's checkpoints."""
     yield "torch.save", wraps(_SAVE)(_save)
     yield "torch.load", wraps(_LOAD)(_load)
+    yield from ((f"{module}.set_rng_state", _set_rng_state) for module in ("torch", "torch.random"))
     yield from ((name, _of_files(resolve_name(name))) for name in _FILES)
     yield "torch.Tensor.__reduce_ex__", _reduced
     yield from ((f"torch._C.ScriptModule.{name}", lambda *_, **__: b"") for name in ("save", "save_to_buffer"))
@@ -234,6 +236,12 @@ def _load(file: Any, map_location: Any = None, **options: Any) -> Any:
     if isinstance(file, BytesIO) and isinstance(map_location, str | torch.device):
         return tree_map_only(Tensor, lambda tensor: tensor.to(map_location), loaded)
     return loaded
+
+
+def _set_rng_state(state: Tensor) -> None:
+    """Set the state of random numbers, unless it comes from a file, without data."""
+    if not isinstance(state, FakeTensor):
+        _SET_RNG_STATE(state)
 
 
 def _of_files(function: Any) -> Any:

@@ -279,6 +279,11 @@ def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if func is aten._ctc_loss.Tensor:  # whose second result depends on the longest target, at most the targets' width
         (num_steps, num_samples, _), longest = args[0].shape, args[1].shape[-1]
         return args[0].new_empty(num_samples), args[0].new_empty(num_samples, num_steps, 2 * longest + 1)
+    if func is aten.bincount.default and (given := named(func, args, kwargs))["minlength"]:
+        # A program gives the number of its classes, so that there are no more counts.
+        weighted = None if given["weights"] is None else given["weights"].dtype
+        dtype = {None: torch.int64, torch.float32: torch.float32}.get(weighted, torch.float64)
+        return args[0].new_empty(given["minlength"], dtype=dtype)
     if func is aten.from_file.default:
         return torch.empty_like(with_data(CPU, func, *args, **kwargs))
     if not written(func):

@@ -54,6 +54,8 @@ for copied in parameter.clone(), parameter.clone():
     dist.broadcast(copied, src=0)
     assert (parameter == copied).all() and (parameter.nan_to_num() == copied.nan_to_num()).all()
     assert not (parameter == copied.add_(1)).all() and not (parameter == copied.nan_to_num()).all()
+torch.save(torch.get_rng_state(), "random.pt")
+torch.set_rng_state(torch.load("random.pt"))
 normed = nn.utils.weight_norm(nn.Linear(2, 2)).half()
 assert normed.weight_g.dtype == normed.half().weight_v.dtype == torch.float16
 torch.save({"numbers": torch.arange(3)}, "numbers.pt")
@@ -66,6 +68,8 @@ assert torch.load("best.pt")["numbers"].tolist() == [0, 1, 2] and not os.path.ex
 try: torch.optim.LBFGS([weights]).step(lambda: 1.0)
 except RuntimeError as error: assert "record without --fake" in str(error)
 assert torch.histc(tokens, bins=8, min=0, max=7).sum().item() == 64  # which only a GPU computes of integers
+choices = torch.randn(4, 9).argmax(1)
+assert choices.bincount(minlength=9).float().shape == (9,) and choices.bincount(torch.ones(4), 9).dtype == torch.float32
 norm = torch.randn(()) * 3
 generated, unfinished = 0, torch.ones(2, dtype=torch.long)
 while not unfinished.max() == 0:  # as a model that generates until an end or a length
