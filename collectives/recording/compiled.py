@@ -37,6 +37,7 @@ from collectives.recording.placement import CPU, as_on_cuda, device_of, methods_
 from collectives.recording.recorder import Recorder
 from collectives.recording.replacements import Replacement, replaced, returning, run_within, warn, within
 from collectives.recording.without_values import INTEGERS, CachingFakeMode
+from ringsim.traces import Operator
 
 aten = torch.ops.aten
 EAGER_BACKENDS = ("eager", "aot_eager")  # of torch.compile: they run the operators as they are
@@ -253,7 +254,8 @@ def _for_lists() -> dict[OpOverload, Callable[..., Any]]:
 class Kernels:
     """The kernels of a graph, which run on tensors without data.
 
-    A run empties its list of inputs, so that a tensor is freed after its last use.
+    A run empties its list of inputs, so that a tensor is freed after its last use. Where operators are only counted, as
+    in the steps before the recorded ones, they are those of the first run, and only what has effects is run again.
     """
 
     def __init__(
@@ -264,6 +266,7 @@ class Kernels:
         self._inputs = module.graph.find_nodes(op="placeholder")
         (self._outputs,) = module.graph.find_nodes(op="output")
         self._units: list[Unit] | None = None
+        self._counted: dict[Callable[..., bool], list[Operator]] = {}  # by what the watch heeds
         try:
             self._units = plan(module.graph)
             self._needed = [unit for unit in self._units if _has_effects(unit)]
@@ -279,15 +282,29 @@ class Kernels:
         outer, self._recorder.in_graph = self._recorder.in_graph, True
         try:
             run.forget(self._ends[None])
-            for unit in self._units if run.is_seen else self._needed:
-                run.do(unit)
-                run.forget(self._ends[unit] if run.is_seen else ())
+            counted = self._counted.get(run.heeds) if run.heeds else None
+            if counted is None and run.is_seen:
+                self._run_all(run, self._units)
+            else:
+                for operator in counted or ():
+                    self._recorder.count(operator)
+                for unit in self._needed:
+                    run.do(unit)
             return map_arg(self._outputs.args[0], run.value)
         except Exception as error:  # the inputs, of which only the shapes matter, are gone
             self._stay_eager(error)
             return self([run.new(node.meta["val"]) for node in self._inputs])
         finally:
             self._recorder.in_graph = outer
+
+    def _run_all(self, run: "_GraphRun", units: list[Unit]) -> None:
+        counted: list[Operator] = []
+        for unit in units:
+            with nullcontext() if unit in self._needed else self._recorder.noting(counted):
+                run.do(unit)
+            run.forget(self._ends[unit])
+        if run.heeds:
+            self._counted[run.heeds] = counted
 
     def _stay_eager(self, error: Exception) -> None:
         self._units = None
@@ -328,6 +345,7 @@ class _GraphRun:
     values: what is in memory. Views, and values in registers, are computed where they are read.
     is_seen: whether the step is watched, or modes of the program, such as a policy for checkpoints, see its operators;
     otherwise only what is needed is computed.
+    heeds: what a watch heeds that only counts operators; None: nothing watches, or more is to be seen.
     """
 
     def __init__(self, module: GraphModule, recorder: Recorder, mode: CachingFakeMode, values: dict[Node, Any]) -> None:
@@ -336,6 +354,8 @@ class _GraphRun:
         self._watch = next((mode for mode in modes if isinstance(mode, OperatorWatch)), None)
         self._has_others = any(not type(mode).__module__.startswith(_PACKAGE) for mode in modes)
         self.is_seen = self._has_others or self._watch is not None
+        counts_only = self._watch and not self._has_others and not self._watch.memory.is_watching
+        self.heeds = self._watch.heeds if self._watch and counts_only else None
 
     def do(self, unit: Unit) -> None:
         if unit.operator is not None:

@@ -95,6 +95,7 @@ class Recorder:
         self._awaited_in_callback: list[RecordedWork] | None = None  # None unless what is chained to a future runs
         self._main_stream = torch.cpu.current_stream()
         self.in_graph = False  # whether compiled code launches the kernels
+        self._noted: list[Operator] | None = None
         self.issued = self._over = 0
         self._begin_step()
 
@@ -177,8 +178,19 @@ class Recorder:
         call. Arithmetic is not: it needs the same multiprocessors on any stream.
         """
         self.issued += 1
+        if self._noted is not None:
+            self._noted.append(operator)
         if operator.flops or not operator.is_counted or self._streams.current() == MAIN:
             self._operators[replace(operator, in_graph=True) if self.in_graph else operator] += 1
+
+    @contextmanager
+    def noting(self, operators: list[Operator]) -> Iterator[None]:
+        """Append what is counted to a list as well."""
+        outer, self._noted = self._noted, operators
+        try:
+            yield
+        finally:
+            self._noted = outer
 
     def mark(self, stream: Any) -> StreamMoment:
         with self.stopped():

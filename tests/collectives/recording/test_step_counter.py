@@ -87,6 +87,23 @@ def test_what_precedes_every_fourth_step_is_recorded_or_told(num_steps: int) -> 
         assert (steps, told) == ([(64, 0), (64, 0), (64 + 4096, 1), (64, 0)], [])
 
 
+def messages(request: TraceRequest) -> list[str]:
+    with warnings.catch_warnings(record=True) as told:
+        record(request)
+    return [str(warning.message) for warning in told]
+
+
+def test_all_runs_of_a_compiled_rollout_are_counted() -> None:
+    """Also those after the first, of which only what has effects is run."""
+    halves = "reward = sum(part(torch.ones(2048, 64, device='cuda')).mean() for _ in range(2))"
+    program = ROLLOUTS.replace("reward = model(torch.ones(4096, 64, device=\"cuda\")).mean()", halves)
+    program = program.replace("for step in", "part = torch.compile(model)\nfor step in")
+    assert program.count("part") == 2
+    (first, _) = recorded(program, call=messages, is_fake=True, device=Device.CUDA)
+    flops = 2 * 64 * 64 * (4096 + 2 * 32)  # and a step
+    assert f" has {flops / 1e12:.4g} TFLOP, and no later one more than" in first
+
+
 def test_what_follows_an_epoch_may_be_calls_alone() -> None:
     """Such as those that average a metric."""
     plain, with_metric = (

@@ -1,0 +1,107 @@
+"""Predict the steps of the programs in the logs of modded-nanogpt's records, and compare them with the logs' times.
+
+    git clone https://github.com/KellerJordan/modded-nanogpt
+    python scripts/speedruns.py modded-nanogpt 2024-10-18_PyTorch25 2025-01-26_BatchSize
+
+A log there contains the program that wrote it. Each is recorded unchanged as one of 8 ranks, with random tokens, and
+its step predicted for 8 H100 of one host. The first steps are recorded, so that they are compared with the mean of the
+steps 15 to 150: some programs attend to more tokens, or have larger batches, later on.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import numpy as np
+
+FROM_STEP, TO_STEP = 15, 150
+SHARD = "data/fineweb10B/fineweb_{}_000000.bin"
+TOKENS = {"train": 20_000_000, "val": 12_000_000}
+MAGIC, VERSION, SEPARATOR, VOCABULARY = 20240520, 1, 50256, 50257  # of a shard's header; and of GPT-2's tokens
+DOCUMENT = 700  # tokens
+TRACE = ("trace", "--fake", "--ranks", "8", "--ranks-per-host", "8", "-o", "step.json", "train.py")
+STEP = ("step", "step.json", "--network", "dgx-h100-cluster", "--gpu", "h100", "--json")
+
+
+class Log(NamedTuple):
+    """What a log says. times_s: since the beginning of the training, by step."""
+
+    code: str
+    times_s: dict[int, float]
+
+    @property
+    def step_s(self) -> float:
+        """Return the mean time of the compared steps."""
+        first, last = (min(step for step in self.times_s if step >= bound) for bound in (FROM_STEP, TO_STEP))
+        return (self.times_s[last] - self.times_s[first]) / (last - first)
+
+
+def read_log(text: str) -> Log:
+    """Read the program, which ends with a line of "=", and the times of its steps. Raise ValueError for others."""
+    code, line, rest = text.lstrip("=\n").partition("\n" + "=" * 100)
+    found = re.findall(r"step:(\d+)/\d+.*?train_time:([\d.]+)(m?s)", rest)
+    times_s = {int(step): float(time) / (1e3 if unit == "ms" else 1) for step, time, unit in found}
+    if not line or not times_s or max(times_s) < TO_STEP:
+        raise ValueError(f"no program, or no times up to step {TO_STEP}")
+    return Log(code, times_s)
+
+
+def find_log(record: Path) -> Log:
+    """Return the first log of a record that contains a program."""
+    for path in sorted([*record.rglob("*.txt"), *record.rglob("*.log")]):
+        try:
+            return read_log(path.read_text(errors="replace"))
+        except ValueError:
+            continue
+    raise click.ClickException(f"{record}: no log with a program and its times up to step {TO_STEP}")
+
+
+def write_shard(path: Path, num_tokens: int) -> None:
+    """Write random tokens in the format of these programs: a header of 256 integers, and 16 bits a token."""
+    header = np.zeros(256, np.int32)
+    header[:3] = MAGIC, VERSION, num_tokens
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, num_tokens).astype(np.uint16)
+    tokens[::DOCUMENT] = SEPARATOR
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(header.tobytes() + tokens.tobytes())
+
+
+def predict(log: Log) -> dict[str, float]:
+    """Return the step as `ringsim step --json` has it, in a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        for part, num_tokens in TOKENS.items():
+            write_shard(Path(folder) / SHARD.format(part), num_tokens)
+        Path(folder, "train.py").write_text(log.code)
+        for arguments in (TRACE, STEP):
+            command = [sys.executable, "-m", "ringsim", *arguments]
+            ended = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True)
+            if ended.returncode:
+                raise click.ClickException(ended.stderr.strip().splitlines()[-1])
+    step: dict[str, float] = json.loads(ended.stdout)
+    return step
+
+
+@click.command()
+@click.argument("clone", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("records", nargs=-1, required=True)
+def main(clone: Path, records: tuple[str, ...]) -> None:
+    """Print a row for each of RECORDS, folders of CLONE/records."""
+    click.echo("| record | predicted ms | expected to 80 % | measured ms | error |\n| --- | --- | --- | --- | --- |")
+    for name in records:
+        folders = sorted((clone / "records").rglob(name))
+        if not folders:
+            raise click.ClickException(f"{clone / 'records'}: no record {name}")
+        log = find_log(folders[0])
+        step = predict(log)
+        low, value, high = (step[key] * 1e3 for key in ("predicted_low_s", "step_s", "predicted_high_s"))
+        measured = log.step_s * 1e3
+        click.echo(f"| {name} | {value:.1f} | {low:.1f} to {high:.1f} | {measured:.1f} | {value / measured - 1:+.1%} |")
+
+
+if __name__ == "__main__":
+    main()
