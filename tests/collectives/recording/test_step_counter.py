@@ -88,6 +88,7 @@ def test_what_precedes_every_fourth_step_is_recorded_or_told(num_steps: int) -> 
 
 
 def messages(request: TraceRequest) -> list[str]:
+    """Return what the user is told."""
     with warnings.catch_warnings(record=True) as told:
         record(request)
     return [str(warning.message) for warning in told]
@@ -96,7 +97,7 @@ def messages(request: TraceRequest) -> list[str]:
 def test_all_runs_of_a_compiled_rollout_are_counted() -> None:
     """Also those after the first, of which only what has effects is run."""
     halves = "reward = sum(part(torch.ones(2048, 64, device='cuda')).mean() for _ in range(2))"
-    program = ROLLOUTS.replace("reward = model(torch.ones(4096, 64, device=\"cuda\")).mean()", halves)
+    program = ROLLOUTS.replace('reward = model(torch.ones(4096, 64, device="cuda")).mean()', halves)
     program = program.replace("for step in", "part = torch.compile(model)\nfor step in")
     assert program.count("part") == 2
     (first, _) = recorded(program, call=messages, is_fake=True, device=Device.CUDA)
