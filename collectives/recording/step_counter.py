@@ -26,13 +26,14 @@ from collectives.recording.memory import all_of
 from collectives.recording.operators import OperatorWatch
 from collectives.recording.recorder import Recorder
 from collectives.recording.replacements import Replacement, warn
-from ringsim.traces import StepMemory, TracedStep
+from ringsim.traces import StepMemory, TraceCall, TracedStep
 from ringsim.units import plural
 
 # In the first step the optimizer allocates its state, and in the second DistributedDataParallel agrees on its buckets.
 # The third one makes the same calls as all later ones.
 FIRST_WATCHED = 1
 FIRST_USUAL = 2
+_AGREEING = "broadcast", "int32"
 MORE_WORK = 1.01  # times the operations of a step: more than a step's own
 LAST_USUAL = 5  # as after epochs of two batches with validation, or with batches of other sizes each
 MAX_STOPS = 10  # that a program may catch, or not hear
@@ -237,9 +238,10 @@ class StepCounter:
     def _seen(self) -> list[StepWork]:
         """The work of the steps of which all operators are noted, of the first one only those with a formula."""
         num_seen = None if self._watch_all or self._usual is None else self._usual + 1
+        steps = self._recorder.steps[:num_seen]
         return [
-            StepWork(step.flops, tuple((call.collective, call.size_bytes, call.group) for call in step.calls))
-            for step in self._recorder.steps[:num_seen]
+            StepWork(step.flops, tuple((call.collective, call.size_bytes, call.group) for call in calls))
+            for step, calls in zip(steps, map(_lasting_calls, range(len(steps)), steps), strict=True)
         ]
 
     def _is_idle(self, optimizer: Optimizer) -> bool:
@@ -338,6 +340,11 @@ class StepCounter:
             problem = "it catches BaseException in each step, and so cannot be stopped: let it catch Exception"
             self._give_up(f"{sys.argv[0]}: {problem}")
         raise StopRecordingError
+
+
+def _lasting_calls(index: int, step: TracedStep) -> list[TraceCall]:
+    """Return the calls of a step without those by which DistributedDataParallel agrees on its buckets."""
+    return [call for call in step.calls if index != FIRST_WATCHED or (call.collective, call.dtype) != _AGREEING]
 
 
 def _tflop(flops: int) -> str:
