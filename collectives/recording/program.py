@@ -12,6 +12,7 @@ from functools import partial
 from itertools import accumulate
 from multiprocessing.context import ForkProcess
 from pathlib import Path
+from pickle import UnpicklingError
 from types import SimpleNamespace
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -140,15 +141,17 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         except StopRecordingError:
             pass
         except ProgramError:
-            if not counter.is_complete:  # else the program reports that it was stopped
+            # Else the program reports that it was stopped, or that its processes have ended.
+            if not (counter.is_complete or counter.processes.are_ranks):
                 raise
         except KeyboardInterrupt:
-            if not counter.is_complete:  # else another thread has stopped this one
+            if not (counter.is_complete or counter.processes.are_ranks):  # else the recorder has stopped this thread
                 raise KeyboardInterrupt(f"interrupted after {counter}; no trace is written") from None
         finally:
             counter.processes.end_if_forked(sys.exc_info()[1])
             counter.processes.end_children()
-            if failures and not counter.recorded:  # perhaps the reason why this thread has failed or hung
+            is_known = counter.recorded or counter.processes.are_ranks
+            if failures and not is_known:  # perhaps the reason why this thread has failed or hung
                 raise _told(failures[0].exc_value, request, recorder)
     for failure in failures:
         threading.__excepthook__(failure)
@@ -167,8 +170,8 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
 def _require_steps(counter: StepCounter, request: traces.TraceRequest) -> None:
     if counter.recorded:
         return
-    if counter.processes.have_trained:
-        raise ProgramError("the program starts its ranks itself, by multiprocessing.Process: let torchrun start them")
+    if counter.processes.are_ranks:
+        raise ProgramError("the program starts its ranks itself, by multiprocessing: let torchrun start them")
     asks = "" if request.device is traces.Device.CUDA else "; if it asks for GPUs first, give --device cuda"
     raise ProgramError(
         f"{request.program}: it ended after {counter}, and at least one more is recorded: let it make more{asks}"
@@ -222,6 +225,8 @@ def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder
         advice = "; with --fake nothing is saved: let it not ask for that file"
     elif isinstance(error, distributed.DistStoreError):
         advice = "; a recorded rank has no peers that write into its store: leave it out there"
+    elif any(isinstance(cause, UnpicklingError) for cause in chain):
+        advice = "; no other rank sends its pickled bytes: send objects by all_gather_object, or leave it out there"
     text = str(error).partition(" This could be because ")[0]  # torch then lists all of its kernels
     return ProgramError(f"{place}: {type(error).__name__}: {text.rstrip('.') if advice else text}{advice}")
 

@@ -1,7 +1,7 @@
-"""`recurrent_layers`, `packed_sequences`: what nn.LSTM, nn.GRU and nn.RNN compute, for tensors without data.
+"""`recurrent_layers`, `packed_sequences`: what nn.LSTM, nn.GRU, nn.RNN and their cells compute, without data.
 
 On a GPU cuDNN computes each layer in one operator. A CPU has one for an LSTM of sequences of one length, and computes
-all else step by step.
+all else step by step. A cell of an LSTM or a GRU is two products and a fused operator on a GPU, and many on a CPU.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,19 +11,40 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.library import Library
 
 from collectives.recording.placement import CPU, gpu_of, with_data
-from collectives.recording.replacements import Replacement
+from collectives.recording.replacements import Replacement, returning
 from collectives.recording.without_values import is_unknown
 
+aten = torch.ops.aten
 _VF = torch._VF
 _PACK = _VF._pack_padded_sequence
+_LIBRARY = Library("aten", "IMPL")
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # of the CPU's operator
 
 
+def _gru_cell(_: Tensor, __: Tensor, state: Tensor, *___: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(state), state.new_empty(len(state), 5 * state.shape[1])
+
+
+def _gru_cell_backward(gradient: Tensor, workspace: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    gates = [workspace.new_empty(len(workspace), workspace.shape[1] // 5 * 3) for _ in range(2)]
+    return *gates, torch.empty_like(gradient), None, None
+
+
+# Operators that torch has for real GPUs only.
+_LIBRARY.impl("_thnn_fused_gru_cell", _gru_cell, "Meta")
+_LIBRARY.impl("_thnn_fused_gru_cell_backward", _gru_cell_backward, "Meta")
+
+
 def recurrent_layers() -> Iterator[Replacement]:
-    """Yield replacements that compute layers on a GPU by one operator each."""
-    return ((f"torch._VF.{name}", _as_on_gpu(name, getattr(_VF, name))) for name in _MODES)
+    """Yield replacements that compute layers on a GPU by one operator each, and cells by fused operators."""
+    yield from ((f"torch._VF.{name}", _as_on_gpu(name, getattr(_VF, name))) for name in _MODES)
+    for name in ("lstm_cell", "gru_cell"):
+        cell = _cell_as_on_gpu(getattr(_VF, name))
+        yield from ((f"{module}.{name}", cell) for module in ("torch", "torch._VF"))
+    yield "torch._meta_registrations.rnn_cell_checkSizes", returning(None)  # which expects biases
 
 
 def packed_sequences() -> Iterator[Replacement]:
@@ -38,6 +59,26 @@ def _packed(inputs: Tensor, lengths: Tensor, batch_first: bool) -> Any:
     sizes = [sum(length > step for length in of_each) for step in range(max(of_each))]
     batch_sizes = with_data(CPU, torch.tensor, sizes, dtype=torch.int64)
     return inputs.flatten(0, 1)[: sum(of_each)].clone(), batch_sizes  # whichever elements
+
+
+def _cell_as_on_gpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the cell in the operators of a GPU.
+
+    The products add the biases, since they are on autocast's list for a CPU, and the fused operators are not. Their
+    gradients are a sum for each bias; torch has one for both of an LSTM.
+    """
+
+    @wraps(function)
+    def called(input: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None) -> Any:  # noqa: A002
+        if gpu_of(input) is None:
+            return function(input, hx, w_ih, w_hh, b_ih, b_hh)
+        first, *cell = hx if isinstance(hx, Sequence) else (hx,)
+        gates = nn.functional.linear(input, w_ih, b_ih), nn.functional.linear(first, w_hh, b_hh)
+        fused = aten._thnn_fused_lstm_cell if cell else aten._thnn_fused_gru_cell
+        outcome = fused(*gates, (*cell, first)[0].to(gates[0].dtype))
+        return outcome[:2] if cell else outcome[0]
+
+    return called
 
 
 class _Options(NamedTuple):
@@ -112,6 +153,7 @@ def _layer(
     if mode == _MODES["gru"]:  # whose biases the operator takes for those of four gates
         biases = [nn.functional.pad(bias, (0, hidden)) for bias in biases]
     shape = mode, hidden, options.num_layers, options.has_biases, options.is_bidirectional
-    run: Any = torch.ops.aten.mkldnn_rnn_layer
-    output, state, cell, _ = run(inputs, *matrices, *biases, *states, is_reverse, [], *shape, False, options.train)
+    output, state, cell, _ = aten.mkldnn_rnn_layer(
+        inputs, *matrices, *biases, *states, is_reverse, [], *shape, False, options.train
+    )
     return output, state, cell

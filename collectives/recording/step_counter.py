@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -25,16 +26,17 @@ from collectives.recording.memory import all_of
 from collectives.recording.operators import OperatorWatch
 from collectives.recording.recorder import Recorder
 from collectives.recording.replacements import Replacement, warn
-from ringsim.traces import StepMemory, TracedStep
+from ringsim.traces import StepMemory, TraceCall, TracedStep
 from ringsim.units import plural
 
 # In the first step the optimizer allocates its state, and in the second DistributedDataParallel agrees on its buckets.
 # The third one makes the same calls as all later ones.
 FIRST_WATCHED = 1
 FIRST_USUAL = 2
+_AGREEING = "broadcast", "int32"
 MORE_WORK = 1.01  # times the operations of a step: more than a step's own
 LAST_USUAL = 5  # as after epochs of two batches with validation, or with batches of other sizes each
-MAX_STOPS = 10  # that a program may catch
+MAX_STOPS = 10  # that a program may catch, or not hear
 LOOK_S = 0.2  # how often a process that waits for a message looks whether a rank has left
 
 _GIVE_STEPS = "give --steps the number of steps from one to the next"
@@ -51,6 +53,20 @@ class StopRecordingError(BaseException):
     """Stops the program: all steps are recorded."""
 
 
+# The functions that processes of multiprocessing, torch and concurrent.futures run which get one task after another.
+_OF_POOLS = {"multiprocessing.pool", "torch.multiprocessing.pool", "concurrent.futures.process"}
+
+
+def _is_in_pool() -> bool:
+    target = getattr(multiprocessing.current_process(), "_target", None)
+    return getattr(target, "__module__", None) in _OF_POOLS
+
+
+def _interrupting() -> signal.Signals:
+    """Return the signal that raises KeyboardInterrupt in the recorder, also where SIGINT is ignored."""
+    return signal.SIGTERM if callable(signal.getsignal(signal.SIGTERM)) else signal.SIGINT
+
+
 def _is_closed(process: BaseProcess) -> bool:
     return process._closed  # type: ignore[attr-defined, no-any-return]
 
@@ -59,13 +75,13 @@ class ForkedProcesses:
     """The processes that the program forks, to load data, to log, or as its ranks, but not to train.
 
     A rank ends where it makes the first process group. Where the program joins the recorded rank, or waits for its
-    message, this process runs its function.
-    have_trained: whether an optimizer has stepped in one of them; known in all.
+    message, this process runs its function. A rank of a pool is refused, since the task that it runs is unknown here.
+    are_ranks: whether an optimizer has stepped in one of them, or a pool has ranks; known in all.
     """
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
-        self._shared = memoryview(mmap(-1, 16)).cast("q")  # whether they have trained, and the pid of the recorded rank
+        self._pid, self._interrupt = os.getpid(), _interrupting()
+        self._shared = memoryview(mmap(-1, 16)).cast("q")  # whether they are ranks, and the pid of the recorded one
         self._functions: dict[BaseProcess, dict[str, Any]] = {}  # with their arguments
 
     @property
@@ -73,7 +89,7 @@ class ForkedProcesses:
         return os.getpid() != self._pid
 
     @property
-    def have_trained(self) -> bool:
+    def are_ranks(self) -> bool:
         return self._shared[0] > 0
 
     def replacements(self) -> Iterator[Replacement]:
@@ -118,13 +134,18 @@ class ForkedProcesses:
     def leave_rank(self, is_recorded: bool) -> None:
         """End this process if forked; for the recorded rank, let the parent run its function."""
         if self.is_forked:
+            if _is_in_pool():
+                self.refuse()
             self._shared[1] = os.getpid() if is_recorded else self._shared[1]
             sys.stdout.flush()
             os._exit(0)
 
-    def refuse_training(self) -> NoReturn:
-        """End this forked process; its parent reports the error."""
-        self._shared[0] = 1
+    def refuse(self) -> NoReturn:
+        """End this forked process; its parent, which may wait for the tasks of a pool for ever, reports the error."""
+        is_first, self._shared[0] = not self._shared[0], 1
+        for _ in range(MAX_STOPS if is_first and _is_in_pool() else 0):
+            time.sleep(LOOK_S)  # while the parent starts other processes, it does not hear
+            os.kill(self._pid, self._interrupt)
         os._exit(1)
 
     def end_if_forked(self, error: BaseException | None) -> None:
@@ -217,9 +238,10 @@ class StepCounter:
     def _seen(self) -> list[StepWork]:
         """The work of the steps of which all operators are noted, of the first one only those with a formula."""
         num_seen = None if self._watch_all or self._usual is None else self._usual + 1
+        steps = self._recorder.steps[:num_seen]
         return [
-            StepWork(step.flops, tuple((call.collective, call.size_bytes, call.group) for call in step.calls))
-            for step in self._recorder.steps[:num_seen]
+            StepWork(step.flops, tuple((call.collective, call.size_bytes, call.group) for call in calls))
+            for step, calls in zip(steps, map(_lasting_calls, range(len(steps)), steps), strict=True)
         ]
 
     def _is_idle(self, optimizer: Optimizer) -> bool:
@@ -234,7 +256,7 @@ class StepCounter:
         if self._optimizer is None or self._optimizer() is not optimizer:
             return
         if self.processes.is_forked:
-            self.processes.refuse_training()
+            self.processes.refuse()
         if self._thread is not threading.current_thread():
             raise RuntimeError("the program steps its optimizer in several threads: record one that does so in one")
         if not self.is_complete:
@@ -312,14 +334,17 @@ class StepCounter:
         self._stops += 1
         if threading.current_thread() is not threading.main_thread():
             if self._stops == 1:  # what the main thread waits for may never come
-                is_handled = callable(signal.getsignal(signal.SIGTERM))
-                main = threading.main_thread().ident or 0
-                signal.pthread_kill(main, signal.SIGTERM if is_handled else signal.SIGINT)
+                signal.pthread_kill(threading.main_thread().ident or 0, _interrupting())
             raise SystemExit  # which ends a thread silently
         if self._stops > MAX_STOPS:
             problem = "it catches BaseException in each step, and so cannot be stopped: let it catch Exception"
             self._give_up(f"{sys.argv[0]}: {problem}")
         raise StopRecordingError
+
+
+def _lasting_calls(index: int, step: TracedStep) -> list[TraceCall]:
+    """Return the calls of a step without those by which DistributedDataParallel agrees on its buckets."""
+    return [call for call in step.calls if index != FIRST_WATCHED or (call.collective, call.dtype) != _AGREEING]
 
 
 def _tflop(flops: int) -> str:

@@ -128,6 +128,29 @@ def test_without_cudnn_a_recurrent_layer_has_operators_of_each_step() -> None:
     assert {operator.name for operator in step.operators if operator.flops} == {"aten.addmm", "aten.mm"}
 
 
+LSTM_CELL = "c = nn.LSTMCell(64, 64, device='cuda'); h, s = c(x, (x, x)); c(x, (h, s))[0].sum().backward()"
+GRU_CELL = "c = nn.GRUCell(64, 64, bias=False, device='cuda'); c(x, c(x)).sum().backward()"
+
+
+@pytest.mark.parametrize(
+    ("cell", "context", "gates", "dtype"),
+    [
+        (LSTM_CELL, "", 4, "float32"),
+        (LSTM_CELL, "torch.autocast('cuda', torch.half), ", 4, "float16"),
+        (GRU_CELL, "", 3, "float32"),
+    ],
+)
+def test_a_cell_is_two_products_and_one_operator_on_a_gpu(cell: str, context: str, gates: int, dtype: str) -> None:
+    """Forward; its backward pass is one operator, and products for both weights and the state of an earlier cell."""
+    work = f"with {context}torch.enable_grad(): {cell}"
+    operators = trace_of(PROGRAM, "", work, is_fake=True, device=Device.CUDA).steps[0].operators
+    products = [operator for operator in operators if operator.flops]
+    assert sum(operator.count for operator in products) == 2 * 2 + 2 + 3
+    assert {(operator.flops, operator.dtype) for operator in products} == {(gates * PRODUCT, dtype)}
+    assert sum(operator.count for operator in operators if "_thnn_fused" in operator.name) == 2 + 2
+    assert not {"aten.sigmoid", "aten.tanh"} & {operator.name for operator in operators}
+
+
 SIZES = {
     "F.linear(x[:32], x); x[:, :16].mm(x[:16])": [Product(32, 64, 64), Product(64, 64, 16)],
     "F.grouped_mm(x.bfloat16(), y, offs=ends)": [Product(32, 32, 64, 2)],

@@ -299,11 +299,11 @@ def test_groups_meet_by_themselves(asked: str) -> None:
     assert len(trace_of(HEAD.replace(f'"{BACKEND}"', asked) + "train()").groups[0].ranks) == 8
 
 
-STARTS_RANKS = "the program starts its ranks itself, by multiprocessing.Process"
 PROCESSES = (
     "ranks = [multiprocessing.Process(target=train) for _ in 'ab']; [each.start() for each in ranks]; "
     "[each.join() for each in ranks]"
 )
+STARTS_RANKS = "the program starts its ranks itself, by multiprocessing: let torchrun start them"
 REFUSALS = {
     **{f"train({n})": f"it ended after {n} steps of a torch.optim.Optimizer; 3 warm up" for n in (3, 0)},
     **{f"multiprocessing.set_start_method({way!r}); {PROCESSES}": STARTS_RANKS for way in ("fork", "spawn")},
@@ -312,6 +312,7 @@ REFUSALS = {
     "dist.recv(torch.ones(1))": "the program must name the one that it receives from",
     "dist.recv(size := torch.ones(1), 1); torch.ones(4).view(int(size), 4)": "size 4; a recorded rank has no peers",
     "torch.distributed.rpc.init_rpc('worker')": f"train.py:{LINE}: the program calls other ranks by torch.distributed",
+    "dist.all_reduce(sent := torch.ones(9, dtype=torch.uint8)); pickle.loads(bytes(sent))": "by all_gather_object, or",
     "raise KeyError('data')": f"train.py:{LINE}: KeyError: 'data'",
     "sys.exit(7)": "it ended with exit code 7",
     "try: [][1]\nexcept IndexError: sys.exit(7)": "it ended with exit code 7 after /",

@@ -133,3 +133,20 @@ def test_what_follows_an_epoch_may_be_calls_alone() -> None:
 def test_the_usual_step_is_like_another(flops: list[int], is_last: bool, usual: int | None) -> None:
     """Where none is, it is one with the median operations; the first two steps differ in their calls."""
     assert usual_step([StepWork(number) for number in flops], is_last) == usual
+
+
+BUCKETS = f"""{IMPORTS}
+dist.init_process_group("nccl")
+model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), bucket_cap_mb=0.01)
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(3):
+    model(torch.ones(32, 64)).sum().backward()
+    optimizer.step()
+raise AssertionError
+"""
+
+
+def test_three_steps_of_ddp_suffice() -> None:
+    """The second one is as usual but for the broadcasts by which ranks agree on the buckets."""
+    (step,) = trace_of(BUCKETS, is_fake=True).steps
+    assert [call.collective for call in step.calls] == ["all_reduce"] * 2

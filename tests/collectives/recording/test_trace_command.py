@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ringsim.traces import ProgramTrace, TracedStep
-from tests.collectives.recording.recorded import HEAD, LINE, ringsim
+from tests.collectives.recording.recorded import HEAD, IMPORTS, LINE, ringsim
 from tests.processes import run_python
 from tests.ringsim.traces.made_trace import traced
 
@@ -150,3 +150,38 @@ def test_a_module_is_recorded_again(tmp_path: Path) -> None:
     (scaled,) = json.loads(done.stdout)["scaling"]
     assert scaled["num_ranks"] == 3
     assert scaled["communication_s"] > 0
+
+
+POOLS = f"""{IMPORTS}
+from concurrent.futures import ProcessPoolExecutor
+def main(rank):
+    dist.init_process_group("gloo", rank=rank, world_size=8)
+    train()
+def train(*_):
+    weights = nn.Parameter(torch.ones(8))
+    optimizer = torch.optim.SGD([weights])
+    for _ in range(9): optimizer.step()
+if __name__ == "__main__":
+    multiprocessing.set_start_method(sys.argv[1])
+    with eval(sys.argv[2])(2) as pool: assert list(pool.map(eval(sys.argv[3]), range(8))) == list(range(8))
+    main(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "kind", "task"),
+    [
+        ("fork", "multiprocessing.Pool", "main"),
+        ("spawn", "torch.multiprocessing.Pool", "train"),
+        ("fork", "ProcessPoolExecutor", "main"),
+        ("fork", "multiprocessing.Pool", "abs"),
+    ],
+)
+def test_ranks_in_a_pool_are_refused(way: str, kind: str, task: str, tmp_path: Path) -> None:
+    """Also if they train without a process group; not if the pool does other work."""
+    (tmp_path / "train.py").write_text(POOLS)
+    done = ringsim(tmp_path, "trace", "--fake", "--ranks", 8, "-o", "step.json", "train.py", way, kind, task)
+    told = "ringsim trace: the program starts its ranks itself, by multiprocessing: let torchrun start them"
+    code, line = (0, "wrote step.json") if task == "abs" else (2, told)
+    assert done.returncode == code
+    assert line in done.stderr.splitlines()
