@@ -255,7 +255,7 @@ class Kernels:
     """The kernels of a graph, which run on tensors without data.
 
     A run empties its list of inputs, so that a tensor is freed after its last use. Where operators are only counted, as
-    in the steps before the recorded ones, they are those of the first run, and only what has effects is run again.
+    in the first steps, they are those of the first run, and only what has effects is run again.
     """
 
     def __init__(
@@ -266,10 +266,10 @@ class Kernels:
         self._inputs = module.graph.find_nodes(op="placeholder")
         (self._outputs,) = module.graph.find_nodes(op="output")
         self._units: list[Unit] | None = None
-        self._counted: dict[Callable[..., bool], list[Operator]] = {}  # by what the watch heeds
+        self._counted: dict[Callable[..., bool], dict[Unit, list[Operator]]] = {}  # by what the watch heeds
         try:
             self._units = plan(module.graph)
-            self._needed = [unit for unit in self._units if _has_effects(unit)]
+            self._needed = {unit for unit in self._units if _has_effects(unit)}
             self._ends = self._last_uses(self._units)
         except Exception as error:
             self._stay_eager(error)
@@ -286,10 +286,7 @@ class Kernels:
             if counted is None and run.is_seen:
                 self._run_all(run, self._units)
             else:
-                for operator in counted or ():
-                    self._recorder.count(operator)
-                for unit in self._needed:
-                    run.do(unit)
+                self._run_needed(run, counted or {})
             return map_arg(self._outputs.args[0], run.value)
         except Exception as error:  # the inputs, of which only the shapes matter, are gone
             self._stay_eager(error)
@@ -298,13 +295,20 @@ class Kernels:
             self._recorder.in_graph = outer
 
     def _run_all(self, run: "_GraphRun", units: list[Unit]) -> None:
-        counted: list[Operator] = []
+        counted: dict[Unit, list[Operator]] = {}
         for unit in units:
-            with nullcontext() if unit in self._needed else self._recorder.noting(counted):
+            with self._recorder.noting(counted.setdefault(unit, [])):
                 run.do(unit)
             run.forget(self._ends[unit])
         if run.heeds:
-            self._counted[run.heeds] = counted
+            self._counted[run.heeds] = {unit: noted for unit, noted in counted.items() if unit not in self._needed}
+
+    def _run_needed(self, run: "_GraphRun", counted: dict[Unit, list[Operator]]) -> None:
+        for unit in self._units or ():
+            for operator in counted.get(unit, ()):
+                self._recorder.count(operator)
+            if unit in self._needed:
+                run.do(unit)
 
     def _stay_eager(self, error: Exception) -> None:
         self._units = None
