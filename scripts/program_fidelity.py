@@ -80,8 +80,8 @@ def predicted_s(program: list[str], num_ranks: int, network: Path, folder: Path)
     """Return the median seconds of a step, predicted from a recording by one process."""
     trace = str(folder / "step.trace.json")
     ranks = [f"--ranks={num_ranks}", f"--ranks-per-host={num_ranks}"]
-    _run(*RINGSIM, "trace", *ranks, "--device=cpu", f"--steps={STEPS}", "-o", trace, *program, cwd=_home(program))
-    step = json.loads(_run(*RINGSIM, "step", trace, "--network", str(network), "--json"))
+    output_of(*RINGSIM, "trace", *ranks, "--device=cpu", f"--steps={STEPS}", "-o", trace, *program, cwd=_home(program))
+    step = json.loads(output_of(*RINGSIM, "step", trace, "--network", str(network), "--json"))
     return statistics.median_low(step["steps_s"])
 
 
@@ -89,8 +89,8 @@ def calibrated(num_ranks: int, policy: GlooThreadPolicy, folder: Path) -> Path:
     """Probe this machine; return the path of the network file."""
     probes, network = folder / "probes.json", folder / "network.toml"
     options = f"--ranks={num_ranks} -b 64K -e 64K -n 1 --gloo-thread-policy={policy}"  # one collective, as briefly
-    _run(*RINGSIM, "measure", *options.split(), "-o", str(probes))
-    _run(*RINGSIM, "calibrate", str(probes), "-o", str(network))
+    output_of(*RINGSIM, "measure", *options.split(), "-o", str(probes))
+    output_of(*RINGSIM, "calibrate", str(probes), "-o", str(network))
     return network
 
 
@@ -110,7 +110,7 @@ def _split(text: str) -> list[str]:
     return [script, *arguments]
 
 
-def _run(*command: str, cwd: Path | None = None) -> str:
+def output_of(*command: str, cwd: Path | None = None) -> str:
     """Return a command's output. Raises ClickException with its last line if it fails."""
     done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace", cwd=cwd)
     if done.returncode:

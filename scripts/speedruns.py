@@ -10,14 +10,14 @@ steps 15 to 150: some programs attend to more tokens, or have larger batches, la
 
 import json
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 import numpy as np
+
+from program_fidelity import RINGSIM, output_of
 
 FROM_STEP, TO_STEP = 15, 150
 SHARD = "data/fineweb10B/fineweb_{}_000000.bin"
@@ -30,7 +30,7 @@ _BEGINNING = re.compile(r'^(import|from|"""|#)', re.MULTILINE)  # of a program
 
 
 class Log(NamedTuple):
-    """What a log says. times_s: since the beginning of the training, by step."""
+    """The program and the times of a log. times_s: since the beginning of the training, by step."""
 
     code: str
     times_s: dict[int, float]
@@ -79,12 +79,8 @@ def predict(log: Log) -> dict[str, Any]:
         for part, num_tokens in TOKENS.items():
             write_shard(Path(folder) / SHARD.format(part), num_tokens)
         Path(folder, "train.py").write_text(log.code)
-        for arguments in (TRACE, STEP):
-            command = [sys.executable, "-m", "ringsim", *arguments]
-            ended = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True)
-            if ended.returncode:
-                raise click.ClickException(ended.stderr.strip().splitlines()[-1])
-    step: dict[str, Any] = json.loads(ended.stdout)
+        output_of(*RINGSIM, *TRACE, cwd=Path(folder))
+        step: dict[str, Any] = json.loads(output_of(*RINGSIM, *STEP, cwd=Path(folder)))
     return step
 
 

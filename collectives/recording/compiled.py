@@ -266,7 +266,7 @@ class Kernels:
         self._inputs = module.graph.find_nodes(op="placeholder")
         (self._outputs,) = module.graph.find_nodes(op="output")
         self._units: list[Unit] | None = None
-        self._counted: dict[Callable[..., bool], dict[Unit, list[Operator]]] = {}  # by what the watch heeds
+        self._counted: dict[Callable[..., bool] | None, dict[Unit, list[Operator]]] = {}  # by `_GraphRun.heeds`
         try:
             self._units = plan(module.graph)
             self._needed = {unit for unit in self._units if _has_effects(unit)}
@@ -282,7 +282,7 @@ class Kernels:
         outer, self._recorder.in_graph = self._recorder.in_graph, True
         try:
             run.forget(self._ends[None])
-            counted = self._counted.get(run.heeds) if run.heeds else None
+            counted = self._counted.get(run.heeds)
             if counted is None and run.is_seen:
                 self._run_all(run, self._units)
             else:

@@ -185,7 +185,7 @@ class Recorder:
 
     @contextmanager
     def noting(self, operators: list[Operator]) -> Iterator[None]:
-        """Append what is counted to a list as well."""
+        """Also append the counted operators to a list."""
         outer, self._noted = self._noted, operators
         try:
             yield

@@ -113,7 +113,7 @@ def test_a_recurrent_layer_is_one_operator_on_a_gpu() -> None:
 
 
 def test_without_cudnn_a_recurrent_layer_has_operators_of_each_step() -> None:
-    """As one with projections always has; their gradient has a gradient, which that of cuDNN's operator has not."""
+    """Their gradient has a gradient, unlike that of cuDNN's operator. A layer with projections always has them."""
     ones = "torch.ones(8, 4, 64, device='cuda', requires_grad=True)"
     layer = "nn.{}(64, 64, device='cuda')(given)[0].sum()"
     works = [
