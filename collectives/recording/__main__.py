@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -31,8 +32,7 @@ def main() -> None:
 
     After Ctrl-C, `ringsim trace` sends SIGTERM; then the line says how far the program has come.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    _interrupt_at_sigterm()
     report = Path(sys.argv[2] if len(sys.argv) > 2 else os.devnull)
     faulthandler.enable(report.open("ab"), all_threads=False)
     faulthandler.enable = lambda *_, **__: None  # if the program asks for it, too, the report is still told
@@ -47,6 +47,27 @@ def main() -> None:
     except KeyboardInterrupt as interrupt:
         _end(report, INTERRUPTED, str(interrupt) or "interrupted")
     _end(report, 0)
+
+
+def _interrupt_at_sigterm() -> None:
+    """Let SIGTERM raise KeyboardInterrupt here, and end a forked process, even one that is only just forked.
+
+    Python's first function after a fork would swallow the KeyboardInterrupt, and the process live on.
+    """
+    masks = threading.local()
+
+    def before() -> None:
+        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+
+    def restore() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
+
+    def in_child() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        restore()
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    os.register_at_fork(before=before, after_in_parent=restore, after_in_child=in_child)
 
 
 def _end(report: Path, exit_code: int, message: str = "") -> NoReturn:

@@ -185,3 +185,23 @@ def test_ranks_in_a_pool_are_refused(way: str, kind: str, task: str, tmp_path: P
     code, line = (0, "wrote step.json") if task == "abs" else (2, told)
     assert done.returncode == code
     assert line in done.stderr.splitlines()
+
+
+TERMINATES = f"""{IMPORTS}
+for _ in range(40):
+    process = multiprocessing.get_context("fork").Process(target=signal.pause)
+    process.start()
+    process.terminate()
+    process.join(5)
+    assert process.exitcode == -signal.SIGTERM
+weights = nn.Parameter(torch.ones(8))
+optimizer = torch.optim.SGD([weights])
+for _ in range(9): optimizer.step()
+"""
+
+
+def test_a_process_can_be_terminated_as_soon_as_it_is_forked(tmp_path: Path) -> None:
+    """Python swallows what a signal raises in its first function after a fork; a pool is left by terminating it."""
+    (tmp_path / "train.py").write_text(TERMINATES)
+    done = ringsim(tmp_path, "trace", "--fake", "-o", "step.json", "train.py")
+    assert done.returncode == 0, done.stderr
