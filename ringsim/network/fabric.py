@@ -4,7 +4,6 @@
 """
 
 import json
-import math
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -178,17 +177,19 @@ def nic_share(fabric: Sequence[FabricPoint], num_hosts: Floats) -> Floats:
 def slowdown(fabric: Sequence[FabricPoint], num_hosts: int, quantile: float, num_draws: int = 1) -> float:
     """Return how many times as long as usual a call among some hosts takes, by `low` and `high` of the fabric.
 
-    The logarithms of the times are taken to be normal, with 80 % between those of the two rates, and 1 as their median.
+    The logarithms of the times are taken to be normal to each side of their median, 1, with the 10th and the 90th
+    percentile where those of the rates are (a two-piece normal distribution).
 
     quantile: of the slowest of `num_draws` independent calls, see `Gpu.slowness`.
     """
     if num_hosts < 2 or not fabric:
         return 1.0
-    ends = ([replace(point, share=getattr(point, end) or point.share) for point in fabric] for end in ("low", "high"))
-    low, high = (float(nic_share(points, np.array(float(num_hosts)))) for points in ends)
     normal = NormalDist()
-    exponent = normal.inv_cdf(quantile ** (1 / num_draws)) / (2 * normal.inv_cdf(0.9))
-    return math.exp(exponent * math.log(high / low))
+    exponent = normal.inv_cdf(quantile ** (1 / num_draws)) / normal.inv_cdf(0.9)
+    end = "low" if exponent > 0 else "high"
+    points = [replace(point, share=getattr(point, end) or point.share) for point in fabric]
+    usual, other = (float(nic_share(some, np.array(float(num_hosts)))) for some in (fabric, points))
+    return (usual / other) ** abs(exponent)
 
 
 _NICS = re.compile(r".+\.nic\d+")

@@ -288,10 +288,6 @@ def _check_fabric(network: NetworkFile, hosts: Sequence[spec.Host]) -> None:
             raise refusal(f"fabric[{place}].low", point.low, f"must be at most {point.share:g}, the share")
         if point.high is not None and not point.share <= point.high <= 1:
             raise refusal(f"fabric[{place}].high", point.high, f"must be from {point.share:g}, the share, to 1")
-        if (point.low is None) != (point.high is None):
-            given, other = ("low", "high") if point.high is None else ("high", "low")
-            rule = f"also give {other}, since times are taken to differ between those of both"
-            raise refusal(f"fabric[{place}].{given}", getattr(point, given), rule)
         fewest, most = point.hosts, point.share
 
 

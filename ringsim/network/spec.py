@@ -142,7 +142,7 @@ class Cable(Link, frozen=True, kw_only=True):
 class FabricPoint(Table, frozen=True):
     """The fraction of a NIC's bandwidth that a collective among `hosts` hosts reaches.
 
-    low, high: its 10th and 90th percentile at different times, both or None: as `share`. They may rise with the hosts.
+    low, high: its 10th and 90th percentile at different times; None: as `share`. They may rise with the hosts.
     """
 
     hosts: Annotated[int, values.whole(2, values.MAX_COUNT)]
