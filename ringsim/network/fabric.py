@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -189,7 +190,7 @@ def slowdown(fabric: Sequence[FabricPoint], num_hosts: int, quantile: float, num
     end = "low" if exponent > 0 else "high"
     points = [replace(point, share=getattr(point, end) or point.share) for point in fabric]
     usual, other = (float(nic_share(some, np.array(float(num_hosts)))) for some in (fabric, points))
-    return (usual / other) ** abs(exponent)
+    return math.exp(abs(exponent) * math.log(usual / other))
 
 
 _NICS = re.compile(r".+\.nic\d+")
