@@ -19,6 +19,7 @@ from typing import NoReturn
 import click
 
 from collectives.recording.program import record_program
+from collectives.recording.step_counter import INTERRUPTING
 from ringsim.console import in_one_line
 from ringsim.files import decode
 from ringsim.traces import INTERRUPTED, TraceRequest
@@ -32,7 +33,7 @@ def main() -> None:
 
     After Ctrl-C, `ringsim trace` sends SIGTERM; then the line says how far the program has come.
     """
-    _interrupt_at_sigterm()
+    _interrupt_at_signals()
     report = Path(sys.argv[2] if len(sys.argv) > 2 else os.devnull)
     faulthandler.enable(report.open("ab"), all_threads=False)
     faulthandler.enable = lambda *_, **__: None  # if the program asks for it, too, the report is still told
@@ -49,15 +50,16 @@ def main() -> None:
     _end(report, 0)
 
 
-def _interrupt_at_sigterm() -> None:
-    """Let SIGTERM raise KeyboardInterrupt here, and end a forked process, even one that is only just forked.
+def _interrupt_at_signals() -> None:
+    """Let SIGTERM and the recorder's own signal raise KeyboardInterrupt here, and SIGTERM end a forked process.
 
-    Python's first function after a fork would swallow the KeyboardInterrupt, and the process live on.
+    Also one that is only just forked: Python's first function after a fork would swallow the KeyboardInterrupt, and
+    the process live on.
     """
-    masks = threading.local()
+    masks, interrupting = threading.local(), (signal.SIGTERM, INTERRUPTING)
 
     def before() -> None:
-        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, interrupting)
 
     def restore() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
@@ -66,13 +68,15 @@ def _interrupt_at_sigterm() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         restore()
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in interrupting:
+        signal.signal(number, signal.default_int_handler)
     os.register_at_fork(before=before, after_in_parent=restore, after_in_child=in_child)
 
 
 def _end(report: Path, exit_code: int, message: str = "") -> NoReturn:
     """End the process as Python does, but without waiting for threads."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGTERM, INTERRUPTING):
+        signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):  # the disk is full, or the program may open no more files
         report.write_text(f"{exit_code}\n")
         faulthandler.dump_traceback_later(ENDING_S, exit=True, file=report.open("ab"))

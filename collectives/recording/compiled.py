@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy
 from torch._dynamo import config, convert_frame
@@ -32,8 +33,9 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 from torch.utils._pytree import tree_map_only
 
 from collectives.recording.fusion import NAMESPACES, Unit, base_of, is_in_place, is_view, operation, plan, tensors_of
-from collectives.recording.operators import OperatorWatch
+from collectives.recording.operators import OperatorWatch, has_formula
 from collectives.recording.placement import CPU, as_on_cuda, device_of, methods_of_torch
+from collectives.recording.pretended_gpu import CudaGraph
 from collectives.recording.recorder import Recorder
 from collectives.recording.replacements import Replacement, replaced, returning, run_within, warn, within
 from collectives.recording.without_values import INTEGERS, CachingFakeMode
@@ -328,11 +330,14 @@ class Kernels:
 
 
 def _has_effects(unit: Unit) -> bool:
-    """Whether a unit does more than write unknown numbers; for example, whether it writes to inputs."""
+    """Whether a unit does more than write unknown numbers: where it writes to inputs, or its work depends on data."""
     target: Any = unit.nodes[0].target
     is_plain = isinstance(target, OpOverload) and target.namespace in NAMESPACES and not target._schema.is_mutable
-    results = [tensor for node in unit.writes for tensor in tensors_of(node)]
-    return not (unit.space or is_plain) or is_in_place(unit.nodes[0]) or any(map(_may_have_data, results))
+    known = unit.writes
+    if is_plain and has_formula(target):  # of the lengths of sequences, in attention
+        known = [*unit.writes, *unit.reads]
+    has_data = any(_may_have_data(tensor) for node in known for tensor in tensors_of(node))
+    return not (unit.space or is_plain) or is_in_place(unit.nodes[0]) or has_data
 
 
 def _may_have_data(like: Tensor) -> bool:
@@ -358,12 +363,13 @@ class _GraphRun:
         self._watch = next((mode for mode in modes if isinstance(mode, OperatorWatch)), None)
         self._has_others = any(not type(mode).__module__.startswith(_PACKAGE) for mode in modes)
         self.is_seen = self._has_others or self._watch is not None
-        counts_only = self._watch and not self._has_others and not self._watch.memory.is_watching
-        self.heeds = self._watch.heeds if self._watch and counts_only else None
+        sees_more = self._has_others or CudaGraph.is_capturing or (self._watch and self._watch.memory.is_watching)
+        self.heeds = self._watch.heeds if self._watch and not sees_more else None
 
     def do(self, unit: Unit) -> None:
         if unit.operator is not None:
             self._recorder.count(unit.operator)
+            CudaGraph.note(self._recorder.count, replace(unit.operator, in_graph=True))
         for node in unit.writes:
             if operation(node) == "copy_" and unit.space is not None:
                 self._copy_known(*node.args[:2])

@@ -128,6 +128,11 @@ class _Kind:
 _kind_of = cache(_Kind)
 
 
+def has_formula(operator: OpOverload) -> bool:
+    """Whether an operator is counted by a formula, which may read its arguments, such as the lengths of sequences."""
+    return _kind_of(operator).formula is not None
+
+
 def _works_by_bytes(operator: OpOverload) -> bool:
     if operator.namespace != "aten":
         return operator.namespace in _BY_BYTES_ELSEWHERE

@@ -37,6 +37,8 @@ _AGREEING = "broadcast", "int32"
 MORE_WORK = 1.01  # times the operations of a step: more than a step's own
 LAST_USUAL = 5  # as after epochs of two batches with validation, or with batches of other sizes each
 MAX_STOPS = 10  # that a program may catch, or not hear
+# The signal by which the recorder interrupts a program: SIGINT may be ignored, and programs often handle SIGTERM.
+INTERRUPTING = signal.SIGRTMIN
 LOOK_S = 0.2  # how often a process that waits for a message looks whether a rank has left
 
 _GIVE_STEPS = "give --steps the number of steps from one to the next"
@@ -63,8 +65,8 @@ def _is_in_pool() -> bool:
 
 
 def _interrupting() -> signal.Signals:
-    """Return the signal that raises KeyboardInterrupt in the recorder, also where SIGINT is ignored."""
-    return signal.SIGTERM if callable(signal.getsignal(signal.SIGTERM)) else signal.SIGINT
+    """Return the signal that raises KeyboardInterrupt in the recorder's process."""
+    return INTERRUPTING if callable(signal.getsignal(INTERRUPTING)) else signal.SIGINT
 
 
 def _is_closed(process: BaseProcess) -> bool:

@@ -324,3 +324,28 @@ def test_kernels_of_compiled_code_are_told_from_calls_of_the_program() -> None:
     in_graph = {(operator.name.partition("(")[0], operator.in_graph) for operator in trace.steps[0].operators}
     assert {("aten.mm", True), ("fused", True), ("aten.sum", False)} <= in_graph
     assert not {("aten.mm", False), ("fused", False), ("aten.sum", True)} & in_graph
+
+
+def test_attention_is_counted_for_the_lengths_of_each_step() -> None:
+    """Of sequences in one tensor, also in the steps in which operators are only counted."""
+    setup = """
+q, at = torch.ones(256, 1, 64, device="cuda").bfloat16(), iter([64, 128] * 9)
+attention = torch.ops.aten._flash_attention_forward
+attend = torch.compile(lambda ends: attention(q, q, q, ends, ends, 256, 256, 0.0, False, False)[0])
+"""
+    work = "attend(torch.tensor([0, next(at), 256], dtype=torch.int32).cuda())"
+    trace = trace_of(PROGRAM, setup, work, is_fake=True, device=Device.CUDA, num_steps=4)
+    of_pairs = [step.flops / (4 * 64) for step in trace.steps]
+    assert of_pairs == [64**2 + 192**2, 2 * 128**2] * 2
+
+
+def test_a_replayed_graph_runs_the_kernels_of_compiled_code_again() -> None:
+    """Which has run before the graph is captured, as torch asks for."""
+    setup = """
+graph, part = torch.cuda.CUDAGraph(), torch.compile(lambda: (x @ x.t()).relu())
+part()
+with torch.cuda.graph(graph): part()
+"""
+    (step,) = recorded(setup, "graph.replay()").steps
+    assert step.flops == 2 * 256 * 128 * 256
+    assert next(kernels(event) for event in step.events if event.operators) == {"relu": 2 * 4 * 256**2}

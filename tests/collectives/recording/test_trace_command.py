@@ -162,6 +162,7 @@ def train(*_):
     optimizer = torch.optim.SGD([weights])
     for _ in range(9): optimizer.step()
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: None)
     multiprocessing.set_start_method(sys.argv[1])
     with eval(sys.argv[2])(2) as pool: assert list(pool.map(eval(sys.argv[3]), range(8))) == list(range(8))
     main(0)
@@ -178,7 +179,7 @@ if __name__ == "__main__":
     ],
 )
 def test_ranks_in_a_pool_are_refused(way: str, kind: str, task: str, tmp_path: Path) -> None:
-    """Also if they train without a process group; not if the pool does other work."""
+    """Also if they train without a process group, or the program handles SIGTERM; not if the pool does other work."""
     (tmp_path / "train.py").write_text(POOLS)
     done = ringsim(tmp_path, "trace", "--fake", "--ranks", 8, "-o", "step.json", "train.py", way, kind, task)
     told = "ringsim trace: the program starts its ranks itself, by multiprocessing: let torchrun start them"
