@@ -40,10 +40,15 @@ _LIBRARY.impl("_thnn_fused_gru_cell_backward", _gru_cell_backward, "Meta")
 
 def recurrent_layers() -> Iterator[Replacement]:
     """Yield replacements that compute layers on a GPU by one operator each, and cells by fused operators."""
-    yield from ((f"torch._VF.{name}", _as_on_gpu(name, getattr(_VF, name))) for name in _MODES)
+    instead = {name: _as_on_gpu(name, getattr(_VF, name)) for name in _MODES}
+    yield from ((f"torch._VF.{name}", layer) for name, layer in instead.items())
     for name in ("lstm_cell", "gru_cell"):
-        cell = _cell_as_on_gpu(getattr(_VF, name))
-        yield from ((f"{module}.{name}", cell) for module in ("torch", "torch._VF"))
+        instead[name] = _cell_as_on_gpu(getattr(_VF, name))
+        yield from ((f"{module}.{name}", instead[name]) for module in ("torch", "torch._VF"))
+    find_builtin = torch.jit._builtins._find_builtin
+    names = {id(function): f"aten::{name}" for name, function in instead.items()}
+    # TorchScript calls the operators in C++.
+    yield "torch.jit._builtins._find_builtin", lambda function: names.get(id(function)) or find_builtin(function)
     yield "torch._meta_registrations.rnn_cell_checkSizes", returning(None)  # which expects biases
 
 

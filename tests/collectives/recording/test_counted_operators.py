@@ -151,6 +151,14 @@ def test_a_cell_is_two_products_and_one_operator_on_a_gpu(cell: str, context: st
     assert not {"aten.sigmoid", "aten.tanh"} & {operator.name for operator in operators}
 
 
+def test_cells_of_torchscript_are_recorded() -> None:
+    """As the operators of a CPU, which TorchScript calls in C++; their products are those of a GPU."""
+    setup = "cells = [torch.jit.script(kind(64, 64).cuda()) for kind in (nn.LSTMCell, nn.GRUCell)]"
+    trace = trace_of(PROGRAM, setup, "for cell in cells: cell(x)", is_fake=True, device=Device.CUDA)
+    assert trace.is_compiled
+    assert trace.steps[0].flops == 2 * (4 + 3) * PRODUCT
+
+
 SIZES = {
     "F.linear(x[:32], x); x[:, :16].mm(x[:16])": [Product(32, 64, 64), Product(64, 64, 16)],
     "F.grouped_mm(x.bfloat16(), y, offs=ends)": [Product(32, 32, 64, 2)],
