@@ -36,9 +36,14 @@ class Log(NamedTuple):
     times_s: dict[int, float]
 
     @property
+    def bounds(self) -> list[int]:
+        """Return the first and the last of the compared steps; one step if there is no other time."""
+        return sorted({min(step for step in self.times_s if step >= bound) for bound in (FROM_STEP, TO_STEP)})
+
+    @property
     def step_s(self) -> float:
         """Return the mean time of the compared steps."""
-        first, last = (min(step for step in self.times_s if step >= bound) for bound in (FROM_STEP, TO_STEP))
+        first, last = self.bounds
         return (self.times_s[last] - self.times_s[first]) / (last - first)
 
 
@@ -48,7 +53,7 @@ def read_log(text: str) -> Log:
     code, line, rest = text[begin.start() if begin else 0 :].partition("\n" + "=" * 100)
     found = re.findall(r"step:(\d+)/\d+.*?train_time:([\d.]+)(m?s)", rest)
     times_s = {int(step): float(time) / (1e3 if unit == "ms" else 1) for step, time, unit in found}
-    if not line or not times_s or max(times_s) < TO_STEP:
+    if not line or max(times_s, default=0) < TO_STEP or len(Log(code, times_s).bounds) < 2:
         raise ValueError(f"no program, or no times up to step {TO_STEP}")
     return Log(code, times_s)
 

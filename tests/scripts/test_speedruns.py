@@ -32,9 +32,9 @@ def test_a_log_has_its_program_and_times() -> None:
     assert log.step_s == pytest.approx((2.56 - 0.4) / 144)
 
 
-@pytest.mark.parametrize("text", ["", PROGRAM, LOG.replace("160", "149")])
+@pytest.mark.parametrize("text", ["", PROGRAM, LOG.replace("160", "149"), LOG.replace("16/", "9/")])
 def test_other_files_are_refused(text: str) -> None:
-    """Without a program, without times, or with too few steps."""
+    """Without a program, without times, with too few steps, or with one time of those compared."""
     with pytest.raises(ValueError, match="no program, or no times up to step 150"):
         read_log(text)
 
