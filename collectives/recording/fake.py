@@ -238,10 +238,10 @@ def _load(file: Any, map_location: Any = None, **options: Any) -> Any:
     return loaded
 
 
-def _set_rng_state(state: Tensor) -> None:
+def _set_rng_state(new_state: Tensor) -> None:
     """Set the state of random numbers, unless it comes from a file, without data."""
-    if not isinstance(state, FakeTensor):
-        _SET_RNG_STATE(state)
+    if not isinstance(new_state, FakeTensor):
+        _SET_RNG_STATE(new_state)
 
 
 def _of_files(function: Any) -> Any:

@@ -55,7 +55,7 @@ for copied in parameter.clone(), parameter.clone():
     assert (parameter == copied).all() and (parameter.nan_to_num() == copied.nan_to_num()).all()
     assert not (parameter == copied.add_(1)).all() and not (parameter == copied.nan_to_num()).all()
 torch.save(torch.get_rng_state(), "random.pt")
-torch.set_rng_state(torch.load("random.pt"))
+torch.set_rng_state(new_state=torch.load("random.pt"))
 normed = nn.utils.weight_norm(nn.Linear(2, 2)).half()
 assert normed.weight_g.dtype == normed.half().weight_v.dtype == torch.float16
 torch.save({"numbers": torch.arange(3)}, "numbers.pt")
