@@ -225,7 +225,7 @@ def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder
         advice = "; with --fake nothing is saved: let it not ask for that file"
     elif isinstance(error, distributed.DistStoreError):
         advice = "; a recorded rank has no peers that write into its store: leave it out there"
-    elif any(isinstance(cause, UnpicklingError) for cause in chain):
+    elif recorder.has_bytes and any(isinstance(cause, UnpicklingError) for cause in chain):
         advice = "; no other rank sends its pickled bytes: send objects by all_gather_object, or leave it out there"
     text = str(error).partition(" This could be because ")[0]  # torch then lists all of its kernels
     return ProgramError(f"{place}: {type(error).__name__}: {text.rstrip('.') if advice else text}{advice}")

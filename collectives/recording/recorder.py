@@ -127,8 +127,15 @@ class Recorder:
     @property
     def has_received(self) -> bool:
         """Whether the program has received a tensor from a single rank, which would have sent other numbers."""
-        calls = (call for calls in (self._calls, *(step.calls for step in self.steps)) for call in calls)
-        return any(call.collective == "recv" for call in calls)
+        return any(call.collective == "recv" for call in self._all_calls())
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether the program has received bytes from other ranks, as of pickled objects."""
+        return any(call.dtype == "uint8" for call in self._all_calls())
+
+    def _all_calls(self) -> Iterator[TraceCall]:
+        return (call for calls in (self._calls, *(step.calls for step in self.steps)) for call in calls)
 
     @property
     def is_stopped(self) -> bool:
