@@ -45,7 +45,7 @@ def recurrent_layers() -> Iterator[Replacement]:
     for name in ("lstm_cell", "gru_cell"):
         instead[name] = _cell_as_on_gpu(getattr(_VF, name))
         yield from ((f"{module}.{name}", instead[name]) for module in ("torch", "torch._VF"))
-    find_builtin = torch.jit._builtins._find_builtin
+    find_builtin: Any = torch.jit._builtins._find_builtin
     names = {id(function): f"aten::{name}" for name, function in instead.items()}
     # TorchScript calls the operators in C++.
     yield "torch.jit._builtins._find_builtin", lambda function: names.get(id(function)) or find_builtin(function)
