@@ -362,12 +362,13 @@ class _GraphRun:
         modes = _get_current_dispatch_mode_stack()
         self._watch = next((mode for mode in modes if isinstance(mode, OperatorWatch)), None)
         self._has_others = any(not type(mode).__module__.startswith(_PACKAGE) for mode in modes)
-        self.is_seen = self._has_others or self._watch is not None
+        is_watched = self._watch is not None and not recorder.is_stopped
+        self.is_seen = self._has_others or is_watched
         sees_more = self._has_others or CudaGraph.is_capturing or (self._watch and self._watch.memory.is_watching)
-        self.heeds = self._watch.heeds if self._watch and not sees_more else None
+        self.heeds = self._watch.heeds if self._watch and is_watched and not sees_more else None
 
     def do(self, unit: Unit) -> None:
-        if unit.operator is not None:
+        if unit.operator is not None and not self._recorder.is_stopped:  # as in a worker of a data loader
             self._recorder.count(unit.operator)
             CudaGraph.note(self._recorder.count, replace(unit.operator, in_graph=True))
         for node in unit.writes:

@@ -349,3 +349,15 @@ with torch.cuda.graph(graph): part()
     (step,) = recorded(setup, "graph.replay()").steps
     assert step.flops == 2 * 256 * 128 * 256
     assert next(kernels(event) for event in step.events if event.operators) == {"relu": 2 * 4 * 256**2}
+
+
+def test_kernels_of_a_data_loaders_worker_are_not_of_the_step() -> None:
+    """As other operators in it: they take time of another process."""
+    setup = """
+part = torch.compile(lambda y: y.relu())
+class Rows:
+    __len__, __getitem__ = lambda _: 8, lambda _, index: part(torch.ones(256, 128))
+"""
+    work = "next(iter(torch.utils.data.DataLoader(Rows(), None, num_workers=1)))"
+    (step,) = recorded(setup, work).steps
+    assert not any(operator.in_graph for event in step.events for operator in event.operators)
