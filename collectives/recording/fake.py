@@ -146,8 +146,27 @@ def _without_saving() -> Iterator[Replacement]:
     yield "torch.distributed.checkpoint.state_dict_saver._save_state_dict", lambda *_, **__: Metadata({})
     stager = "torch.distributed.checkpoint._state_dict_stager.StateDictStager"
     yield f"{stager}.stage", lambda _, state_dict, **__: state_dict  # of async_save
+    yield "torch.distributed.fsdp._optim_utils._convert_state_with_orig_params", _states_of_parameters
     if find_spec("safetensors"):
         yield "safetensors.torch.save_file", returning(None)
+
+
+def _states_of_parameters(
+    _: Any, own: dict[Any, Any], infos: dict[str, Any], states: dict[Any, Any], __: bool, is_sharded: bool, *___: bool
+) -> dict[str, Any]:
+    """Return the optimizer's state by parameter, as FSDP gathers it from all ranks, each of which has some parts.
+
+    own, infos: the keys of the state of parameters that this rank has parts of; FSDP's units, by parameter.
+    """
+    gathered = {key.unflat_param_names[0]: states[number] for key, number in own.items() if number is not None}
+    alike: dict[str, Any] = next((gathered[name] for name in infos if name in gathered), {})
+    for name, info in {} if is_sharded else infos.items():
+        shape = info.handle.flat_param._shapes[info.param_indices[name]]
+        gathered[name] = {
+            kind: value.new_empty(shape) if isinstance(value, Tensor) and value.dim() else value
+            for kind, value in alike.items()
+        }
+    return gathered
 
 
 class _Elsewhere(int):

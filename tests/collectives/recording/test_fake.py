@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ringsim.traces import Device
-from tests.collectives.recording.recorded import HEAD, LINE, recorded, trace_of
+from tests.collectives.recording.recorded import BACKEND, HEAD, IMPORTS, LINE, recorded, trace_of
 from tests.forked import ROOT
 
 DATA = """
@@ -338,6 +338,30 @@ def test_checkpoints_stay_as_they_are(tmp_path: Path) -> None:
         (tmp_path / name).write_text("of a real run")
     trace_of(HEAD + CHECKPOINTS, str(tmp_path), is_fake=True)
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == dict.fromkeys(names, "of a real run")
+
+
+CHECKPOINTS_OF_FSDP = f"""{IMPORTS}
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+dist.init_process_group("{BACKEND}")
+layers = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)).cuda()
+model = FSDP(layers, use_orig_params="whole" not in sys.argv, device_id=0)
+optimizer = torch.optim.AdamW(model.parameters())
+FSDP.set_state_dict_type(model, StateDictType[sys.argv[1]])
+for step in range(9):
+    model(torch.ones(1, 6, device="cuda")).sum().backward()
+    optimizer.step()
+    state = FSDP.optim_state_dict(model, optimizer)
+    if sys.argv[1].startswith("FULL"):
+        found = {{name: tuple(of["exp_avg"].shape) for name, of in state["state"].items()}}
+        assert found == {{"0.weight": (8, 6), "0.bias": (8,), "2.weight": (2, 8), "2.bias": (2,)}}
+    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+"""
+
+
+@pytest.mark.parametrize("arguments", [("FULL_STATE_DICT",), ("SHARDED_STATE_DICT",), ("FULL_STATE_DICT", "whole")])
+def test_the_state_of_an_optimizer_of_fsdp_is_gathered(arguments: tuple[str, ...]) -> None:
+    """From the recorded rank's parts alone, which are fewer than FSDP expects, with `use_orig_params` or without."""
+    assert trace_of(CHECKPOINTS_OF_FSDP, *arguments, is_fake=True, device=Device.CUDA).steps
 
 
 def test_llama_computes_half_of_its_products_again() -> None:
