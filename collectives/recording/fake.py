@@ -154,9 +154,9 @@ def _without_saving() -> Iterator[Replacement]:
 def _states_of_parameters(
     _: Any, own: dict[Any, Any], infos: dict[str, Any], states: dict[Any, Any], __: bool, is_sharded: bool, *___: bool
 ) -> dict[str, Any]:
-    """Return the optimizer's state by parameter, as FSDP gathers it from all ranks, each of which has some parts.
+    """Return the optimizer's state by parameter: whole, as FSDP gathers it from all ranks, or this rank's parts.
 
-    own, infos: the keys of the state of parameters that this rank has parts of; FSDP's units, by parameter.
+    own, infos: the keys of the states that this rank has parts of; FSDP's units, by parameter. is_sharded: parts.
     """
     gathered = {key.unflat_param_names[0]: states[number] for key, number in own.items() if number is not None}
     alike: dict[str, Any] = next((gathered[name] for name in infos if name in gathered), {})

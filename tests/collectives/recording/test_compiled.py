@@ -340,7 +340,7 @@ attend = torch.compile(lambda ends: attention(q, q, q, ends, ends, 256, 256, 0.0
 
 
 def test_a_replayed_graph_runs_the_kernels_of_compiled_code_again() -> None:
-    """Which has run before the graph is captured, as torch asks for."""
+    """The compiled code has run before the capture, as torch asks for."""
     setup = """
 graph, part = torch.cuda.CUDAGraph(), torch.compile(lambda: (x @ x.t()).relu())
 part()
@@ -352,7 +352,7 @@ with torch.cuda.graph(graph): part()
 
 
 def test_kernels_of_a_data_loaders_worker_are_not_of_the_step() -> None:
-    """As other operators in it: they take time of another process."""
+    """A worker is another process, whose operators take no time of this one, compiled or not."""
     setup = """
 part = torch.compile(lambda y: y.relu())
 class Rows:

@@ -152,7 +152,7 @@ def test_a_cell_is_two_products_and_one_operator_on_a_gpu(cell: str, context: st
 
 
 def test_cells_of_torchscript_are_recorded() -> None:
-    """As the operators of a CPU, which TorchScript calls in C++; their products are those of a GPU."""
+    """TorchScript calls the operators of a CPU in C++; their products are those of a GPU."""
     setup = "cells = [torch.jit.script(kind(64, 64).cuda()) for kind in (nn.LSTMCell, nn.GRUCell)]"
     trace = trace_of(PROGRAM, setup, "for cell in cells: cell(x)", is_fake=True, device=Device.CUDA)
     assert trace.is_compiled

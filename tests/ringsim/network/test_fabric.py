@@ -100,8 +100,8 @@ def test_times_spread_as_the_shares_do() -> None:
         assert slowdown(fabric, num_hosts, 0.5) == pytest.approx(1.0)
     normal = np.random.default_rng(0).standard_normal((20_000, 8)).max(axis=1) / 1.2816
     draws = normal * np.log(np.where(normal > 0, 0.4 / 0.1, 1 / 0.4))
-    found = [slowdown(fabric, 8, quantile, 8) for quantile in (0.01, 0.1, 0.5, 0.9)]
-    assert found == pytest.approx(np.exp(np.quantile(draws, (0.01, 0.1, 0.5, 0.9))), rel=0.03)
+    found = [slowdown(fabric, 8, quantile, 8) for quantile in (0.1, 0.5, 0.9)]
+    assert found == pytest.approx(np.exp(np.quantile(draws, (0.1, 0.5, 0.9))), rel=0.02)
     assert slowdown(made_network(CURVE).spec.fabric, 8, 0.9, 8) == slowdown((), 8, 0.9) == 1.0
 
 
