@@ -176,12 +176,13 @@ class Result(NamedTuple):
     """fingerprint: of all parameters. losses: by step, as logged."""
 
     fingerprint: str
-    losses: tuple[tuple[int, float], ...]
+    losses: tuple[tuple[int, float | None], ...]
 
 
 def result_of(output: Path) -> Result:
     """What a run left."""
-    lines = tuple((line["step"], line["loss"]) for line in read_log(output / "log.jsonl"))
+    log = read_log(output / "log.jsonl")
+    lines = tuple((line["step"], line.get("loss")) for line in log)  # a flipped byte of the key leaves no loss
     return Result(commands.result_of(output)["fingerprint"], lines)
 
 
