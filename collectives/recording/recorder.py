@@ -96,10 +96,11 @@ class Recorder:
         self._main_stream = torch.cpu.current_stream()
         self.in_graph = False  # whether compiled code launches the kernels
         self._noted: list[Operator] | None = None
-        self.issued = self._over = 0
+        self.issued = self._over = self._step = 0
         self._begin_step()
 
     def _begin_step(self) -> None:
+        self._step += 1  # also of the steps that are discarded
         self._awaited_in_backward: list[RecordedWork] = []  # a backward pass that has failed leaves some
         self._events: list[TraceEvent] = []
         self._calls: list[TraceCall] = []
@@ -204,11 +205,11 @@ class Recorder:
             name = self._streams.name(stream)
             if name == MAIN:
                 self._end_computation()
-            return StreamMoment(len(self.steps), self._streams.position(name), self.issued)
+            return StreamMoment(self._step, self._streams.position(name), self.issued)
 
     def wait_for(self, mark: StreamMoment, stream: Any) -> None:
         with self.stopped():
-            if mark.step == len(self.steps):  # what was before the step is over
+            if mark.step == self._step:  # what was before the step is over
                 self._advance(self._streams.name(stream), mark.position)
 
     def _advance(self, stream: Any, position: Position) -> None:
@@ -227,7 +228,7 @@ class Recorder:
                 after = position.get(COMPUTATIONS, BEFORE_THE_STEP)
                 call = replace(call, on_side_stream=True, after=after, after_calls=tuple(sorted(calls)))
             self._calls.append(call)
-            work = RecordedWork(self, len(self.steps), index, result)
+            work = RecordedWork(self, self._step, index, result)
             if not call.is_async:
                 self._streams.advance(stream, {call.group: index})
                 work.is_over = True
@@ -242,7 +243,7 @@ class Recorder:
             made = self._calls[event.call] if event.kind is TraceEventKind.CALL else None
             if made and all(getattr(made, name) == getattr(counterpart, name) for name in _ALIKE):
                 self._calls[event.call] = replace(made, collective=SENDRECV, peer=distance)
-                return RecordedWork(self, len(self.steps), event.call, result)
+                return RecordedWork(self, self._step, event.call, result)
         return None
 
     def wait(self, work: "RecordedWork") -> None:
@@ -256,7 +257,7 @@ class Recorder:
             return
         with self.stopped():
             # A call of an earlier step is over: no rank begins a step before it has finished the previous one.
-            if not work.is_over and work.step == len(self.steps):
+            if not work.is_over and work.step == self._step:
                 self._append(TraceEventKind.WAIT, work.index)
                 call, stream = self._calls[work.index], self._streams.current()
                 advance = self._advance if call.on_side_stream else self._streams.advance

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, NoReturn, Self
 
 import torch
 from torch import multiprocessing
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from collectives.recording.memory import all_of
@@ -29,8 +30,8 @@ from collectives.recording.replacements import Replacement, warn
 from ringsim.traces import StepMemory, TraceCall, TracedStep
 from ringsim.units import plural
 
-# In the first step the optimizer allocates its state, and in the second DistributedDataParallel agrees on its buckets.
-# The third one makes the same calls as all later ones.
+# In the first step the optimizer allocates its state, and in the second DistributedDataParallel agrees on its buckets,
+# if the first one has synchronised. The third one makes the same calls as all later ones.
 FIRST_WATCHED = 1
 FIRST_USUAL = 2
 _AGREEING = "broadcast", "int32"
@@ -186,6 +187,7 @@ class StepCounter:
         self._watch = self._of_main = OperatorWatch(recorder)
         self._usual: int | None = None
         self._memories: dict[int, StepMemory | None] = {}  # by step
+        self._awaited = weakref.WeakSet[DistributedDataParallel]()  # to agree on their buckets
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._have_stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._idle: set[str] = set()  # the kinds of optimizers that have not, when the last step is recorded
@@ -210,9 +212,8 @@ class StepCounter:
 
     @property
     def is_complete(self) -> bool:
-        if self._records_usual:
-            return self._usual is not None
-        return len(self._recorder.steps) == self._num_warm_up + self._num_recorded
+        is_enough = self._records_usual or len(self._recorder.steps) == self._num_warm_up + self._num_recorded
+        return self._usual is not None and is_enough
 
     @property
     def recorded(self) -> tuple[TracedStep, ...]:
@@ -289,12 +290,15 @@ class StepCounter:
             self._watch.stop()
 
     def _begin_or_end_watch(self) -> None:
-        ended = len(self._recorder.steps) - 1
-        if ended == FIRST_WATCHED - 1:
+        if len(self._recorder.steps) == FIRST_WATCHED:
             self._watch.heeds = lambda kind: kind.has_work
             if not self._watch.is_watching:
                 self._watch.start()
-        if self._usual is not None or ended < FIRST_WATCHED:
+        if self._usual is not None:
+            return
+        self._follow_buckets()
+        ended = len(self._recorder.steps) - 1
+        if ended < FIRST_WATCHED:
             return
         if ended >= FIRST_USUAL:
             self._watch.memory.stop()
@@ -306,11 +310,26 @@ class StepCounter:
             self._stop_watch()
             self._num_warm_up = ended + 1
 
+    def _follow_buckets(self) -> None:
+        """Let a step in which DistributedDataParallel has agreed on its buckets be the first watched one."""
+        if any(model._has_rebuilt_buckets for model in self._awaited):
+            self._watch.memory.stop()
+            self._memories.clear()
+            del self._recorder.steps[FIRST_WATCHED:-1]
+        self._awaited = weakref.WeakSet(
+            model
+            for model in all_of(DistributedDataParallel)
+            if (model.static_graph or not model.find_unused_parameters) and not model._has_rebuilt_buckets
+        )
+
     def _find_usual(self, ended: int) -> None:
-        if self._watch_all and self._num_recorded > 1:
-            self._usual = ended
+        is_last = ended == LAST_USUAL
+        if self._awaited and not is_last:
             return
-        self._usual = usual_step(self._seen, is_last=ended == LAST_USUAL)
+        if self._watch_all and self._num_recorded > 1:
+            self._usual = self._num_warm_up = ended
+        else:
+            self._usual = usual_step(self._seen, is_last)
 
     def warn_of_others(self) -> None:
         """Warn if a step differs from the recorded ones, so that the program takes longer than the trace tells."""

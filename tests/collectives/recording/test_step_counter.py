@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,14 +140,26 @@ BUCKETS = f"""{IMPORTS}
 dist.init_process_group("nccl")
 model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), bucket_cap_mb=0.01)
 optimizer = torch.optim.SGD(model.parameters())
-for _ in range(3):
+first, last = int(sys.argv[1]), int(sys.argv[2])
+for step in range(last + 1):
+    model.require_backward_grad_sync = step >= first  # as no_sync sets it
     model(torch.ones(32, 64)).sum().backward()
     optimizer.step()
 raise AssertionError
 """
 
 
-def test_three_steps_of_ddp_suffice() -> None:
-    """The second one is as usual but for the broadcasts by which ranks agree on the buckets."""
-    (step,) = trace_of(BUCKETS, is_fake=True).steps
-    assert [call.collective for call in step.calls] == ["all_reduce"] * 2
+@pytest.mark.parametrize(
+    ("first", "last", "options"),
+    [
+        (0, 2, {"is_fake": True}),
+        (2, 4, {"is_fake": True}),
+        (4, 6, {"is_fake": True}),
+        (4, 7, {"is_fake": True, "num_steps": 2}),
+        (2, 5, {}),
+    ],
+)
+def test_three_steps_of_ddp_suffice(first: int, last: int, options: dict[str, Any]) -> None:
+    """From the first one that synchronises; the next is as usual but for broadcasts of the sizes of its buckets."""
+    for step in trace_of(BUCKETS, str(first), str(last), **options).steps:
+        assert [call.collective for call in step.calls] == ["all_reduce"] * 2
