@@ -105,7 +105,7 @@ def _as_on_gpu(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         states = states if name == "lstm" else (states, states)  # the operator wants two in any case
         if gpu_of(inputs) is None:
             return function(*args)
-        if not torch.backends.cudnn.enabled or states[0].shape != states[1].shape:  # with projections, step by step
+        if not torch.backends.cudnn.enabled:
             with _without_mkldnn():
                 return function(*args)
         if is_packed:  # all steps, as many as the sequences have together, as those of one sequence
@@ -113,7 +113,8 @@ def _as_on_gpu(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         first = [state[:, :1] if is_packed else state for state in states]
         outputs, *last = _layers(_MODES[name], inputs, first, weights, _Options(*options))
         if is_packed:
-            outputs, last = outputs.squeeze(1), [state.expand_as(states[0]) for state in last]
+            outputs = outputs.squeeze(1)
+            last = [state.expand_as(given) for state, given in zip(last, states, strict=True)]
         return (outputs, *(last if name == "lstm" else last[:1]))
 
     return called
@@ -134,7 +135,8 @@ def _layers(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the outputs, (steps, batch, features) or with the batch first, and the last states of all layers."""
     outputs = inputs.transpose(0, 1) if options.batch_first else inputs
-    num_directions, num_weights, last = 1 + options.is_bidirectional, 4 if options.has_biases else 2, []
+    num_directions, last = 1 + options.is_bidirectional, []
+    num_weights = len(weights) // (options.num_layers * num_directions)
     for layer in range(options.num_layers):
         if layer:
             outputs = nn.functional.dropout(outputs, options.dropout, options.train)
@@ -153,12 +155,14 @@ def _layers(
 def _layer(
     mode: int, inputs: Tensor, weights: Sequence[Tensor], states: Sequence[Tensor], is_reverse: bool, options: _Options
 ) -> tuple[Tensor, Tensor, Tensor]:
-    matrices, hidden = weights[:2], states[0].shape[-1]
-    biases = weights[2:] or [weights[0].new_zeros(len(weights[0]))] * 2
+    matrices, hidden = weights[:2], states[1].shape[-1]
+    biases = weights[2:4] if options.has_biases else [weights[0].new_zeros(len(weights[0]))] * 2
     if mode == _MODES["gru"]:  # whose biases the operator takes for those of four gates
         biases = [nn.functional.pad(bias, (0, hidden)) for bias in biases]
     shape = mode, hidden, options.num_layers, options.has_biases, options.is_bidirectional
     output, state, cell, _ = aten.mkldnn_rnn_layer(
         inputs, *matrices, *biases, *states, is_reverse, [], *shape, False, options.train
     )
+    if states[0].shape != states[1].shape:  # which cuDNN projects within its operator
+        output = nn.functional.linear(output, weights[-1])
     return output, state, cell
