@@ -223,6 +223,8 @@ def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder
         advice = "; if it asserts values, which nobody knows with --fake, record without --fake"
     elif isinstance(error, FileNotFoundError) and any(os.path.basename(path) in str(error) for path in SAVED):
         advice = "; with --fake nothing is saved: let it not ask for that file"
+    elif isinstance(error, ValueError) and str(error).startswith("Shards ShardMetadata"):
+        advice = "; other ranks do not tell a recorded rank their shards for LOCAL_STATE_DICT: use SHARDED_STATE_DICT"
     elif isinstance(error, distributed.DistStoreError):
         advice = "; a recorded rank has no peers that write into its store: leave it out there"
     elif recorder.has_bytes and any(isinstance(cause, UnpicklingError) for cause in chain):

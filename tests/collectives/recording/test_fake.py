@@ -364,6 +364,12 @@ def test_the_state_of_an_optimizer_of_fsdp_is_gathered(arguments: tuple[str, ...
     assert trace_of(CHECKPOINTS_OF_FSDP, *arguments, is_fake=True, device=Device.CUDA).steps
 
 
+def test_the_local_state_of_fsdp_is_refused() -> None:
+    """It asks all ranks for their shards."""
+    program = CHECKPOINTS_OF_FSDP.replace("FSDP.optim_state_dict(model, optimizer)", "model.state_dict()")
+    assert ": use SHARDED_STATE_DICT" in recorded(program, "LOCAL_STATE_DICT", is_fake=True, device=Device.CUDA)
+
+
 def test_llama_computes_half_of_its_products_again() -> None:
     """Of the seven of each block the second, fourth and sixth; all others are computed once forward, twice backward.
 
