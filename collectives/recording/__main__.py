@@ -25,6 +25,7 @@ from ringsim.files import decode
 from ringsim.traces import INTERRUPTED, TraceRequest
 
 USER_MISTAKE = 2  # the exit code
+_SIGNALS = signal.SIGTERM, INTERRUPTING
 ENDING_S = 5.0  # in which the program's own functions of atexit may end
 
 
@@ -56,10 +57,10 @@ def _interrupt_at_signals() -> None:
     Also one that is only just forked: Python's first function after a fork would swallow the KeyboardInterrupt, and
     the process live on.
     """
-    masks, interrupting = threading.local(), (signal.SIGTERM, INTERRUPTING)
+    masks = threading.local()
 
     def before() -> None:
-        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, interrupting)
+        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
     def restore() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
@@ -68,14 +69,14 @@ def _interrupt_at_signals() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         restore()
 
-    for number in interrupting:
+    for number in _SIGNALS:
         signal.signal(number, signal.default_int_handler)
     os.register_at_fork(before=before, after_in_parent=restore, after_in_child=in_child)
 
 
 def _end(report: Path, exit_code: int, message: str = "") -> NoReturn:
     """End the process as Python does, but without waiting for threads."""
-    for number in (signal.SIGTERM, INTERRUPTING):
+    for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):  # the disk is full, or the program may open no more files
         report.write_text(f"{exit_code}\n")

@@ -362,10 +362,10 @@ class _GraphRun:
         modes = _get_current_dispatch_mode_stack()
         self._watch = next((mode for mode in modes if isinstance(mode, OperatorWatch)), None)
         self._has_others = any(not type(mode).__module__.startswith(_PACKAGE) for mode in modes)
-        is_watched = self._watch is not None and not recorder.is_stopped
-        self.is_seen = self._has_others or is_watched
-        sees_more = self._has_others or CudaGraph.is_capturing or (self._watch and self._watch.memory.is_watching)
-        self.heeds = self._watch.heeds if self._watch and is_watched and not sees_more else None
+        counting = None if recorder.is_stopped else self._watch
+        self.is_seen = self._has_others or counting is not None
+        sees_more = self._has_others or CudaGraph.is_capturing or (counting and counting.memory.is_watching)
+        self.heeds = counting.heeds if counting and not sees_more else None
 
     def do(self, unit: Unit) -> None:
         if unit.operator is not None and not self._recorder.is_stopped:  # as in a worker of a data loader
