@@ -1,4 +1,4 @@
-"""`Batches`: the samples of each batch, and each rank's share of them; loads no torch."""
+"""`Batches`: the samples of each batch, shuffled anew in each epoch, and each rank's share of them; loads no torch."""
 
 from dataclasses import dataclass
 
