@@ -69,7 +69,7 @@ class MemoryWatch:
     Tensors known to Python exist at the start. So do storages that an operator reads before any has returned them, such
     as DDP's buckets in C++.
 
-    memory: of the watched step; None until it ends.
+    memory: of the watched step; None until it ends. is_on_gpu: whether any storage is.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -82,11 +82,7 @@ class MemoryWatch:
             patch.object(UntypedStorage, "resize_", self._noting(UntypedStorage.resize_)),
             patch.object(Tensor, "record_stream", lambda tensor, *_: self._lend(tensor)),
         )
-        self.is_watching = False
-
-    @property
-    def is_on_gpu(self) -> bool:
-        return any(change.storage.device == "cuda" for change in (*self._at_start, *self._changes))
+        self.is_watching = self.is_on_gpu = False
 
     def start(self) -> None:
         self.is_watching = True
@@ -122,6 +118,7 @@ class MemoryWatch:
     def _see(self, tensors: Iterable[Tensor], changes: list[_Change]) -> None:
         for tensor in tensors:
             storage, device = tensor.untyped_storage(), device_of(tensor).type
+            self.is_on_gpu |= device == "cuda"
             if (known := self._note_size(storage)) is None:
                 if self.is_watching and tensor.device.type != "meta":
                     self._append(self._new(storage, device), storage.nbytes(), changes)

@@ -170,7 +170,7 @@ class OperatorWatch(OnPlainTensors):
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
-        if func is _READING:
+        if func is _READING and not self._are_on_host([args[0]]):
             self._recorder.synchronize()
         if func is DEVICE or self._recorder.is_stopped:
             return func(*args, **kwargs)
@@ -203,15 +203,17 @@ class OperatorWatch(OnPlainTensors):
                 if flops and dtype in _TF32_DTYPES and _multiplies_in_tf32(kind.name):
                     dtype = "tf32"
                 operator = Operator(kind.name, dtype, int(flops or 0), size_bytes, is_counted=is_counted, **sizes)
+                on_host = self._are_on_host(tensors)
                 # A data loader writes new tensors.
-                if size_bytes > _LARGE and changed and self._are_on_host(tensors):
+                if on_host and size_bytes > _LARGE and changed and all(isinstance(t, FakeTensor) for t in tensors):
                     operator = replace(operator, name=f"{kind.name} on the CPU", is_counted=False)
-                self._recorder.count(operator)
+                if not on_host or size_bytes > _LARGE:  # else it takes no kernel, such as Adam's reading of its steps
+                    self._recorder.count(operator)
         return outcome
 
     def _are_on_host(self, tensors: list[Tensor]) -> bool:
         """Whether a program with tensors on a GPU computes on the CPU, as an offloaded optimizer does."""
-        on_cpu = all(isinstance(tensor, FakeTensor) and tensor.device.type == "cpu" for tensor in tensors)
+        on_cpu = bool(tensors) and all(device_of(tensor).type == "cpu" for tensor in tensors)
         return on_cpu and self.memory.is_on_gpu
 
     def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -65,6 +65,16 @@ def test_what_a_trace_says_of_operators(setup: str, work: str, told: list[str]) 
     assert [*facts, *(["compiled"] if trace.is_compiled else [])] == told
 
 
+def test_small_work_on_the_host_takes_no_kernel() -> None:
+    """Adam's steps, which are on the CPU, are read for each parameter; a batch is augmented there."""
+    adam = "model.weight.grad = x;;adam = torch.optim.Adam([model.weight])"
+    work = "adam.step(); torch.ones(1).uniform_().add(1).item(); (y.long() + 1).sum()"
+    trace = trace_of(PROGRAM, adam, work, is_fake=True, device=Device.CUDA)
+    names = {operator.name for operator in trace.steps[0].operators}
+    assert {"aten._foreach_lerp_", "aten._to_copy", "aten.sum"} <= names
+    assert not {"aten._local_scalar_dense", "aten.uniform_", "aten.ones"} & names
+
+
 @pytest.mark.parametrize("is_fake", [True, False])
 def test_arithmetic_is_counted(is_fake: bool) -> None:
     """Of products and convolutions of groups, in place, in inference mode; of attention what a causal mask leaves."""
