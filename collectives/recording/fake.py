@@ -63,8 +63,8 @@ for _name in ("batch_norm_elemt", "batch_norm_backward_elemt"):
 
 
 @contextmanager
-def without_data(in_worker: Callable[[], Any], is_balanced: bool = False) -> Iterator[None]:
-    """Let tensors have shapes, dtypes and storages, but no data, within the block.
+def without_data(in_worker: Callable[[], Any], is_balanced: bool = False) -> Iterator[list[Exception]]:
+    """Let tensors have shapes, dtypes and storages, but no data, within the block; yield what is raised for want of it.
 
     in_worker: context of loading in the program's other processes. is_balanced: experts get equally many tokens.
     """
@@ -76,7 +76,7 @@ def without_data(in_worker: Callable[[], Any], is_balanced: bool = False) -> Ite
         values,
         torch.serialization.safe_globals([_made_again, _made_of]),
     ):
-        yield
+        yield values.refusals
 
 
 def _of_values(values: WithoutValues) -> Iterator[Replacement]:

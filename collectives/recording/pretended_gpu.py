@@ -214,7 +214,8 @@ def _to_type(tensor: Tensor, dtype: Any = None, *rest: Any, **options: Any) -> A
     if dtype in _DTYPES:
         return tensor.to("cuda", _DTYPES[dtype])
     outcome = _TYPE(tensor, dtype, *rest, **options)
-    return outcome.replace("torch.", "torch.cuda.") if dtype is None and tensor.is_cuda else outcome
+    # A mode for functions calls this function again, so that the name may already be that of the GPU's type.
+    return f"torch.cuda.{outcome.rpartition('.')[2]}" if dtype is None and tensor.is_cuda else outcome
 
 
 def _set_default_type(given: Any) -> None:

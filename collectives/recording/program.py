@@ -7,7 +7,7 @@ import threading
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import accumulate
 from multiprocessing.context import ForkProcess
@@ -21,7 +21,6 @@ from weakref import WeakKeyDictionary
 import torch
 from msgspec.structs import replace
 from torch import distributed
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from collectives.recording.compiled import compiling, not_compiling, noting_scripts
 from collectives.recording.fake import SAVED, without_data
@@ -31,7 +30,7 @@ from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
 from collectives.recording.recorder import Recorder, StreamMoment
 from collectives.recording.replacements import changed, replaced, returning, run_within, warn
 from collectives.recording.step_counter import ForkedProcesses, StepCounter, StopRecordingError
-from collectives.recording.without_values import forget_written
+from collectives.recording.without_values import NEEDING_VALUES, forget_written
 from ringsim import traces
 from ringsim.measurements import provenance
 from ringsim.units import plural
@@ -99,7 +98,6 @@ _AFTER_WARM_UP = {
 }
 _FIND_SHAPES = "torch.distributed.tensor._sharding_prop.ShardingPropagator._propagate_tensor_meta_non_cached"
 _FORK = staticmethod(ForkProcess._Popen)
-_WITHOUT_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _OF_BOTH = (traces.TraceEventKind.CALL, traces.TraceEventKind.WAIT)
 
 
@@ -119,6 +117,9 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
     failures: list[Any] = []  # of the program's threads
     in_eager_mode: list[str] = []  # what is not recorded as it is compiled
     counter = StepCounter(recorder, request.num_steps, request.is_fake, give_up)
+    data: AbstractContextManager[list[Exception]] = nullcontext([])
+    if request.is_fake:
+        data = without_data(recorder.stopped, request.assume is not None)
     with (
         recording(request.num_ranks, request.rank, recorder, groups, counter.processes.leave_rank),
         replaced(counter.processes.replacements()),
@@ -128,7 +129,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         compiling(recorder, in_eager_mode) if request.is_fake else not_compiling(in_eager_mode),
         # DTensor finds the shapes of results by operators on tensors of the whole shape.
         replaced(run_within(recorder.stopped, _FIND_SHAPES)),
-        without_data(recorder.stopped, request.assume is not None) if request.is_fake else nullcontext(),
+        data as refusals,
         replaced(kernels_of_triton(recorder, forget_written) if request.is_fake else ()),
         pretended_cuda(request.ranks_here, request.is_fake) if request.device is traces.Device.CUDA else hidden_cuda(),
         watched_streams(recorder, torch.cpu),
@@ -155,7 +156,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
                 raise _told(failures[0].exc_value, request, recorder)
     for failure in failures:
         threading.__excepthook__(failure)
-    _require_steps(counter, request)
+    _require_steps(counter, request, [_told(refusal, request, recorder) for refusal in refusals[:1]])
     counter.warn_of_others()
     steps = counter.recorded
     if any(call.collective in ("send", "recv") for step in steps for call in step.calls):
@@ -167,11 +168,13 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
     return traces.ProgramTrace(*place, steps, origin, request, counter.memory, is_compiled=bool(in_eager_mode))
 
 
-def _require_steps(counter: StepCounter, request: traces.TraceRequest) -> None:
+def _require_steps(counter: StepCounter, request: traces.TraceRequest, refusals: list[ProgramError]) -> None:
     if counter.recorded:
         return
     if counter.processes.are_ranks:
         raise ProgramError("the program starts its ranks itself, by multiprocessing: let torchrun start them")
+    if refusals:
+        raise ProgramError(f"{request.program}: it ended after {counter}, and has caught an error: {refusals[0]}")
     asks = "" if request.device is traces.Device.CUDA else "; if it asks for GPUs first, give --device cuda"
     raise ProgramError(
         f"{request.program}: it ended after {counter}, and at least one more is recorded: let it make more{asks}"
@@ -201,12 +204,12 @@ def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder
     chain = [error]
     while chain[-1].__context__ is not None:
         chain.append(chain[-1].__context__)
-    error = next((cause for cause in chain if isinstance(cause, _WITHOUT_VALUES)), error)
+    error = next((cause for cause in chain if isinstance(cause, NEEDING_VALUES)), error)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if request.is_own(frame.filename)]
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else request.program  # the innermost line of its own
     if isinstance(error, ProgramError):
         return ProgramError(f"{place}: {error}")
-    if isinstance(error, _WITHOUT_VALUES):
+    if isinstance(error, NEEDING_VALUES):
         return ProgramError(
             f"{place}: {error.func} needs real numbers, and with --fake there are none: leave it out there, "
             "give --assume balanced if a router of experts causes it, or record without --fake"
@@ -229,7 +232,8 @@ def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder
         advice = "; a recorded rank has no peers that write into its store: leave it out there"
     elif recorder.has_bytes and any(isinstance(cause, UnpicklingError) for cause in chain):
         advice = "; no other rank sends its pickled bytes: send objects by all_gather_object, or leave it out there"
-    text = str(error).partition(" This could be because ")[0]  # torch then lists all of its kernels
+    line = frames[-1].line or "" if frames else ""
+    text = str(error).partition(" This could be because ")[0] or line  # torch then lists all of its kernels
     return ProgramError(f"{place}: {type(error).__name__}: {text.rstrip('.') if advice else text}{advice}")
 
 

@@ -16,7 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
@@ -58,6 +64,7 @@ MAX_FRACTIONS = 2**16  # also bytes, such as pickled objects that programs send
 MAX_MADE = {_EMPTY: 64, _ZEROS: 1, _ONES: 16}  # fractions of these operators
 MAX_READS = 100_000  # by one line, before another line reads: a loop that waits for other values
 MAX_ON_HOST = 2**27  # of a data set, if the model is on a GPU
+NEEDING_VALUES = DataDependentOutputException, DynamicOutputShapeException  # raised where numbers decide
 _META = torch.device("meta")
 _PLACES = "cpu", "cuda"  # kinds of devices
 DATA: Any = Tensor.data
@@ -184,6 +191,7 @@ class WithoutValues(OnPlainTensors):
         self._reads: list[tuple[CodeType, int]] = []  # lines of code, since another line has read
         self._max_integers = balanced.MAX_INTEGERS if is_balanced else MAX_INTEGERS
         self._is_loading = False
+        self.refusals: list[Exception] = []  # of operators that need values; the program may catch them
 
     def loading(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
         """Return a data loader's function that fetches a batch, within which all tensors have data."""
@@ -214,7 +222,12 @@ class WithoutValues(OnPlainTensors):
         key = None if self._is_loading else self._mode.key(func, args, kwargs)
         if (outcome := self._mode.known(key, func, args)) is not None:
             return _compared(outcome, func, args)
-        return self._first(key, func, args, kwargs)
+        try:
+            return self._first(key, func, args, kwargs)
+        except NEEDING_VALUES as refusal:
+            if not self.refusals:  # one, as its frames keep tensors alive
+                self.refusals.append(refusal)
+            raise
 
     def _first(self, key: Any, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func.namespace == "cplib":  # its kernel for tensors without data makes no calls

@@ -134,6 +134,7 @@ def check(*tensors, device=DEVICE):
         index = -1 if device.type == "cpu" else device.index
         assert (part.device, part.is_cuda, part.get_device()) == (device, index >= 0, index), part
 ones, numbers = torch.randn(2, 2, device="cuda"), torch.arange(2, device="cuda")
+assert ones.type() == "torch.cuda.FloatTensor" and ones.type(ones.half().type()).dtype is torch.float16
 check(ones, numbers, ones + 1, ones @ ones, ones[numbers], ones.T, ones.half(), ones.new_zeros(1))
 check(ones.new_tensor([1.0]), nn.functional.one_hot(torch.ones(2).argsort().cuda(), 2))
 check(torch.tensor([[ones[0, 0], 2.0]] * 3, device="cuda"), torch.tensor([*ones], device=DEVICE, requires_grad=True))

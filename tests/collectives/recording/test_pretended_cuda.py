@@ -199,10 +199,20 @@ def test_programs_are_told_what_they_lack(tmp_path: Path) -> None:
     assert told.endswith("give --assume balanced if a router of experts causes it, or record without --fake")
 
 
+def test_an_error_that_the_program_has_caught_is_told(tmp_path: Path) -> None:
+    """If it is the reason why there are no steps."""
+    (program := tmp_path / "train.py").write_text(f"{HEAD}try: weights[weights > 0]\nexcept RuntimeError: pass\n")
+    told = recorded(program, is_fake=True)
+    assert told.startswith(
+        f"{program}: it ended after 0 steps of a torch.optim.Optimizer; 2 warm up, and has caught an"
+    )
+    assert f" error: {program}:{LINE}: aten.nonzero.default needs real numbers, " in told
+
+
 LOADED = """
 class Noisy(torch.utils.data.Dataset):
     def __len__(self): return 100
-    def __getitem__(self, index): return torch.full((4,), 0.5).sigmoid()
+    def __getitem__(self, index): return torch.full((2**18,), 0.5).sigmoid()[:4]
 layer = nn.Linear(4, 4, device="cuda")
 optimizer = torch.optim.AdamW(layer.parameters())
 loader = torch.utils.data.DataLoader(Noisy(), 2, num_workers=int(sys.argv[1]))
