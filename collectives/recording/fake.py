@@ -63,20 +63,21 @@ for _name in ("batch_norm_elemt", "batch_norm_backward_elemt"):
 
 
 @contextmanager
-def without_data(in_worker: Callable[[], Any], is_balanced: bool = False) -> Iterator[list[Exception]]:
-    """Let tensors have shapes, dtypes and storages, but no data, within the block; yield what is raised for want of it.
+def without_data(in_worker: Callable[[], Any], refusals: list[Exception], is_balanced: bool = False) -> Iterator[None]:
+    """Let tensors have shapes, dtypes and storages, but no data, within the block.
 
-    in_worker: context of loading in the program's other processes. is_balanced: experts get equally many tokens.
+    in_worker: context of loading in the program's other processes. refusals: gets the first error for want of data.
+    is_balanced: experts get equally many tokens.
     """
     mode = CachingFakeMode()
-    values = WithoutValues(mode, is_balanced)
+    values = WithoutValues(mode, refusals, is_balanced)
     with (
         replaced([*_with_real_tensors(in_worker), *_without_saving(), *_of_values(values)], [_FAKE]),
         mode,
         values,
         torch.serialization.safe_globals([_made_again, _made_of]),
     ):
-        yield values.refusals
+        yield
 
 
 def _of_values(values: WithoutValues) -> Iterator[Replacement]:

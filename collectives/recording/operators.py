@@ -203,13 +203,16 @@ class OperatorWatch(OnPlainTensors):
                 if flops and dtype in _TF32_DTYPES and _multiplies_in_tf32(kind.name):
                     dtype = "tf32"
                 operator = Operator(kind.name, dtype, int(flops or 0), size_bytes, is_counted=is_counted, **sizes)
-                on_host = self._are_on_host(tensors)
-                # A data loader writes new tensors.
-                if on_host and size_bytes > _LARGE and changed and all(isinstance(t, FakeTensor) for t in tensors):
-                    operator = replace(operator, name=f"{kind.name} on the CPU", is_counted=False)
-                if not on_host or size_bytes > _LARGE:  # else it takes no kernel, such as Adam's reading of its steps
-                    self._recorder.count(operator)
+                self._count(operator, tensors, bool(changed))
         return outcome
+
+    def _count(self, operator: Operator, tensors: list[Tensor], is_in_place: bool) -> None:
+        if self._are_on_host(tensors):
+            if operator.size_bytes <= _LARGE:  # it takes no kernel, such as Adam's reading of its steps
+                return
+            if is_in_place and all(isinstance(tensor, FakeTensor) for tensor in tensors):  # a data loader's have data
+                operator = replace(operator, name=f"{operator.name} on the CPU", is_counted=False)
+        self._recorder.count(operator)
 
     def _are_on_host(self, tensors: list[Tensor]) -> bool:
         """Whether a program with tensors on a GPU computes on the CPU, as an offloaded optimizer does."""

@@ -7,7 +7,7 @@ import threading
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import accumulate
 from multiprocessing.context import ForkProcess
@@ -116,10 +116,8 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
     groups: list[traces.Group] = []
     failures: list[Any] = []  # of the program's threads
     in_eager_mode: list[str] = []  # what is not recorded as it is compiled
+    refusals: list[Exception] = []  # for want of data, which the program may catch
     counter = StepCounter(recorder, request.num_steps, request.is_fake, give_up)
-    data: AbstractContextManager[list[Exception]] = nullcontext([])
-    if request.is_fake:
-        data = without_data(recorder.stopped, request.assume is not None)
     with (
         recording(request.num_ranks, request.rank, recorder, groups, counter.processes.leave_rank),
         replaced(counter.processes.replacements()),
@@ -129,7 +127,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         compiling(recorder, in_eager_mode) if request.is_fake else not_compiling(in_eager_mode),
         # DTensor finds the shapes of results by operators on tensors of the whole shape.
         replaced(run_within(recorder.stopped, _FIND_SHAPES)),
-        data as refusals,
+        without_data(recorder.stopped, refusals, request.assume is not None) if request.is_fake else nullcontext(),
         replaced(kernels_of_triton(recorder, forget_written) if request.is_fake else ()),
         pretended_cuda(request.ranks_here, request.is_fake) if request.device is traces.Device.CUDA else hidden_cuda(),
         watched_streams(recorder, torch.cpu),
@@ -156,7 +154,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
                 raise _told(failures[0].exc_value, request, recorder)
     for failure in failures:
         threading.__excepthook__(failure)
-    _require_steps(counter, request, [_told(refusal, request, recorder) for refusal in refusals[:1]])
+    _require_steps(counter, request, [_told(refusal, request, recorder) for refusal in refusals])
     counter.warn_of_others()
     steps = counter.recorded
     if any(call.collective in ("send", "recv") for step in steps for call in step.calls):

@@ -185,13 +185,13 @@ class WithoutValues(OnPlainTensors):
     below tells cpu:0 from cpu, so the index of a CPU is left out.
     """
 
-    def __init__(self, mode: CachingFakeMode, is_balanced: bool = False) -> None:
+    def __init__(self, mode: CachingFakeMode, refusals: list[Exception], is_balanced: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._mode, self._has_warned, self._is_balanced = mode, False, is_balanced
         self._reads: list[tuple[CodeType, int]] = []  # lines of code, since another line has read
         self._max_integers = balanced.MAX_INTEGERS if is_balanced else MAX_INTEGERS
         self._is_loading = False
-        self.refusals: list[Exception] = []  # of operators that need values; the program may catch them
+        self._refusals = refusals  # of an operator that needs values; the program may catch it
 
     def loading(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
         """Return a data loader's function that fetches a batch, within which all tensors have data."""
@@ -225,8 +225,8 @@ class WithoutValues(OnPlainTensors):
         try:
             return self._first(key, func, args, kwargs)
         except NEEDING_VALUES as refusal:
-            if not self.refusals:  # one, as its frames keep tensors alive
-                self.refusals.append(refusal)
+            if not self._refusals:  # one, as its frames keep tensors alive
+                self._refusals.append(refusal)
             raise
 
     def _first(self, key: Any, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
