@@ -317,7 +317,7 @@ def _asarray(source: Any, *, dtype: torch.dtype | None = None, **options: Any) -
     """Return a tensor without data for a storage with data, such as a file's."""
     if isinstance(source, UntypedStorage):
         dtype = dtype or torch.get_default_dtype()
-        return torch.zeros(source.nbytes() // dtype.itemsize, dtype=dtype)
+        return torch.empty_strided((source.nbytes() // dtype.itemsize,), (1,), dtype=dtype)
     return _ASARRAY(source, dtype=dtype, **options)
 
 

@@ -44,9 +44,8 @@ _INTO = *_WRITING, aten.index_add.default, aten.index_add_.default
 # Operators that make numbers with data, also fractions: of schedules, and of choices by chance.
 _SPACED = aten.linspace.default, aten.logspace.default, aten.arange.default, aten.arange.start, aten.arange.start_step
 _EMPTY = aten.empty.memory_format  # of few fractions, which `uniform_` then draws, such as the change of a colour
-_ZEROS = aten.zeros.default  # of a single fraction, to which a program adds whether a gradient has overflowed
-_ONES = aten.ones.default  # of few fractions, such as the sizes of an image by which boxes are scaled
-_MAKING = *_SPACED, aten.rand.default, aten.rand.generator, aten.full.default, _EMPTY, _ZEROS, _ONES
+_FILLED = aten.full.default, aten.zeros.default, aten.ones.default  # of masks, into which a program scatters
+_MAKING = *_SPACED, aten.rand.default, aten.rand.generator, *_FILLED, _EMPTY
 # Operators on booleans whose outcome is this value if one operand is, as in a loop that generates until a length.
 _ABSORBING = {
     **dict.fromkeys((aten.bitwise_and.Tensor, aten.logical_and.default), False),
@@ -61,7 +60,7 @@ INTEGERS = torch.bool, torch.int8, torch.int16, torch.uint16, torch.int32, torch
 _BYTES_AND_INTEGERS = torch.uint8, *INTEGERS
 MAX_INTEGERS = 2**22
 MAX_FRACTIONS = 2**16  # also bytes, such as pickled objects that programs send
-MAX_MADE = {_EMPTY: 64, _ZEROS: 1, _ONES: 16}  # fractions of these operators
+MAX_EMPTY = 64  # fractions of an empty tensor
 MAX_READS = 100_000  # by one line, before another line reads: a loop that waits for other values
 MAX_ON_HOST = 2**27  # of a data set, if the model is on a GPU
 NEEDING_VALUES = DataDependentOutputException, DynamicOutputShapeException  # raised where numbers decide
@@ -419,7 +418,7 @@ def _makes_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any],
     with _disable_current_modes(), suppress(RuntimeError, TypeError):  # it makes no tensor
         made = func(*args, **{**kwargs, "device": "meta"} | ({"generator": None} if "generator" in kwargs else {}))
         if _has_fractions(made):
-            return func in _MAKING and made.numel() <= MAX_MADE.get(func, MAX_FRACTIONS)
+            return func in _MAKING and made.numel() <= (MAX_EMPTY if func is _EMPTY else MAX_FRACTIONS)
         limit = MAX_ON_HOST if func is _EMPTY and _are_on_host([]) else limit
         limit = MAX_FRACTIONS if made.dtype is torch.uint8 else limit
         return made.dtype in _BYTES_AND_INTEGERS and made.numel() <= limit
