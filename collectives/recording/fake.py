@@ -15,6 +15,7 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from torch.library import Library
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, dataloader
+from torch.utils.data._utils import worker
 
 from collectives.recording.placement import device_of, make_with_keys_of_cpu, place, with_data
 from collectives.recording.recurrent import packed_sequences
@@ -181,9 +183,19 @@ def _load_here(loader: Any, name: str, value: Any) -> None:
 
 
 def _begin_loading(iterator: Any, loader: Any, in_worker: Callable[[], Any]) -> None:
+    """Begin an epoch; where the program asks for workers, it is that of an only one, which takes all samples."""
     _BEGIN_LOADING(iterator, loader)
     if isinstance(loader.num_workers, _Elsewhere):
-        iterator._next_data = within(in_worker, iterator._next_data)
+        info = worker.WorkerInfo(id=0, num_workers=1, seed=iterator._base_seed, dataset=iterator._dataset)
+
+        @contextmanager
+        def in_only_worker() -> Iterator[None]:
+            with in_worker(), patch.object(worker, "_worker_info", info):
+                yield
+
+        iterator._next_data = within(in_only_worker, iterator._next_data)
+        if loader.worker_init_fn:
+            within(in_only_worker, loader.worker_init_fn)(0)
 
 
 def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Any:

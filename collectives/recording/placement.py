@@ -6,6 +6,7 @@ C++ sees tensors of the CPU, since a build for CPUs has neither streams nor an a
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
+from numbers import Integral
 from types import SimpleNamespace
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -35,6 +36,7 @@ CPU = Device("cpu")
 FROM_PYTHON = Device("cpu", 0)  # where a program moves a tensor to the CPU; C++ gives the CPU no index
 _BUFFER = GradBucket.buffer
 _PARSE_TO, _TO, _NEW_TENSOR = torch._C._nn._parse_to, Tensor.to, Tensor.new_tensor
+_NEW: Any = Tensor.new
 _ASK_CPP: Any = Tensor.device.__get__
 _MAKE_SUBCLASS, _DISPATCH = Tensor._make_subclass, FakeTensor.__torch_dispatch__
 _RUN_IN_MODE = FakeTensorMode.dispatch
@@ -211,6 +213,14 @@ def _run_on_cpu(mode: FakeTensorMode, func: Any, flat_args: Any, *rest: Any) -> 
     return outcome
 
 
+def _new(tensor: Tensor, *args: Any, **options: Any) -> Any:
+    """Make a tensor of some sizes or numbers, as `Tensor.new`, which C++ makes on the CPU."""
+    sizes = args[0] if args and isinstance(args[0], torch.Size) else args
+    if all(isinstance(size, Integral) for size in sizes):
+        return tensor.new_empty(sizes, **options)
+    return _moved(_NEW(tensor, *args), options.get("device") or device_of(tensor))
+
+
 def _index_of(tensor: Tensor) -> int:
     device = device_of(tensor)
     return -1 if device.type == "cpu" else device.index or 0
@@ -245,6 +255,7 @@ _OURS: dict[Any, Callable[..., Any]] = {
     Tensor.new_tensor: lambda tensor, *args, **options: _NEW_TENSOR(
         tensor, *args, **{"device": device_of(tensor), **options}
     ),
+    Tensor.new: _new,
     Tensor.get_device: _index_of,
 }
 

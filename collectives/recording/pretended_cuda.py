@@ -44,7 +44,7 @@ _OTHERS = re.compile(
 _CONVERTING = re.compile("(log_)?softmax|cumprod|cumsum|linalg_(vector|matrix)_norm|sum|norm")
 # Operators on the list of a CPU that a GPU runs in any dtype, or by operators that are on its list.
 _ANY = re.compile(r"cross_entropy_loss|(reflection|replication)_pad\dd|(avg|max|adaptive_avg|adaptive_max)_pool3d")
-_FUSED = {"softmax": aten._softmax.default, "log_softmax": aten._log_softmax.default}  # on a GPU
+_FUSED = {"softmax": aten._softmax.default, "log_softmax": aten._log_softmax.default}  # of float16
 
 
 def _on_cpu(value: Any) -> Any:
@@ -185,7 +185,7 @@ def _in_float32(packet: str, is_fake: bool) -> Callable[..., Any]:
                 return operator(*tree_map_only(Tensor, widened, args), **options)
             if args[0].dtype not in HALVES or options.get("dtype") or isinstance(args[-1], torch.dtype):
                 return operator(*args, **options)
-            if is_fake and packet in _FUSED:
+            if is_fake and packet in _FUSED and args[0].dtype is torch.float16:
                 return _FUSED[packet](args[0], args[1], True)
             return operator(*args, **{**options, "dtype": torch.float32})
 

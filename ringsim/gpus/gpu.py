@@ -25,6 +25,11 @@ class _Table(Record, frozen=True, rename=without_unit):
     """A table of the file: values have units, keys are field names without units."""
 
 
+def _require_order(within: tuple[float, float]) -> None:
+    if within[0] > within[1]:
+        raise refusal("within", within, "the first multiple must not be larger than the second")
+
+
 class Products(_Table, frozen=True):
     """Products of matrices, whose tiles the multiprocessors compute in waves.
 
@@ -101,11 +106,18 @@ class KernelCosts(_Table, frozen=True):
 
 
 class Cpu(_Table, frozen=True):
-    """The time of the CPU to issue an operator of the program, a kernel of compiled code, and a collective."""
+    """The time of the CPU to issue an operator of the program, a kernel of compiled code, and a collective.
+
+    within: 80 % of programs and hosts take between these two multiples of the times.
+    """
 
     operator_s: values.Time
     kernel_s: values.Time
     call_s: values.Time
+    within: tuple[values.Ratio, values.Ratio] = 1.0, 1.0
+
+    def __post_init__(self) -> None:
+        _require_order(self.within)
 
 
 class Gpu(_Table, frozen=True):
@@ -130,7 +142,7 @@ class Gpu(_Table, frozen=True):
     product: Products = Products(share=0.75, depth=142, traffic=0.87, start_s=2.3e-6)
     attention: Attentions = Attentions(share=0.45, backward_share=0.38, width=18, depth=170, tail=1.0, start_s=1e-7)
     kernel: KernelCosts = KernelCosts(memory_share=0.79, gap_s=1e-6, clock=0.87)
-    cpu: Cpu = Cpu(operator_s=65e-6, kernel_s=9e-6, call_s=110e-6)
+    cpu: Cpu = Cpu(operator_s=65e-6, kernel_s=9e-6, call_s=110e-6, within=(0.6, 1.0))
     cudnn_attention: Attentions | None = None
     within: tuple[values.Ratio, values.Ratio] = 0.82, 1.34
     spread: values.Share = 0.0
@@ -140,8 +152,7 @@ class Gpu(_Table, frozen=True):
             raise ValueError(f"peak.{unknown[0]}: must be one of {', '.join(_DTYPES)}")
         if not self.peak or not self.memory_bytes:
             raise ValueError(f"{'memory' if self.peak else 'peak'}: must not be empty")
-        if self.within[0] > self.within[1]:
-            raise refusal("within", self.within, "the first multiple must not be larger than the second")
+        _require_order(self.within)
 
     @property
     def roofline(self) -> Roofline:

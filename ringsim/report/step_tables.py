@@ -21,6 +21,7 @@ MAX_BETTER = 4  # alternatives that are listed
 BETTER = "The step would take"  # heads them
 _TENTHS = partial(share_cell, digits=1)
 _ROUNDING_S = 1e-9  # a smaller slowdown is rounding
+_CPU_BOUND = 0.9  # least share of a step for which the CPU issues work, if the GPU waits for it
 
 
 def format_trace_prediction(prediction: TracePrediction, facts: Sequence[tuple[str, str]] = ()) -> str:
@@ -113,6 +114,9 @@ def step_facts(prediction: TracePrediction) -> list[tuple[str, str]]:
         rows.append(("slowed", f"{format_time(mean.slowed_s)}, because {why}"))
     if mean.issuing_s >= _ROUNDING_S:
         rows.append(("issuing", f"{format_time(mean.issuing_s)}, in which calls wait for the CPU to issue them"))
+    if not computing.is_fitted and prediction.issue_s > _CPU_BOUND * mean.step_s:
+        issuing = f"the CPU needs {format_time(prediction.issue_s)} to issue operators and calls"
+        rows.append(("CPU-bound", f"{issuing}, which differs from host to host: give --measured-step"))
     rows.append(("exposed", f"{_time(mean.exposed_s)} of {_time(mean.communication_s)} of communication"))
     rows += _steps(prediction)
     if prediction.trace.memory:

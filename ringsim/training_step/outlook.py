@@ -41,13 +41,13 @@ def with_better_steps(prediction: TracePrediction) -> TracePrediction:
 
 
 def fitted_scale(simulation: StepSimulation, measured_s: float) -> float:
-    """Return the scale of the computations at which the mean step takes the measured time.
+    """Return the scale of the computations and of their issuing at which the mean step takes the measured time.
 
     Raises ValueError if there is none, as when communication alone takes longer.
     """
 
     def step_s(scale: float) -> float:
-        return simulation.mean(scale).step_s
+        return simulation.mean(scale, scale).step_s
 
     low, high = 0.0, 1.0
     if math.isinf(step_s(low)):
@@ -77,11 +77,12 @@ def with_step_interval(prediction: TracePrediction) -> TracePrediction:
     if isinstance(rates, Gpu) and not prediction.computing.is_fitted:
         if prediction.fused_s is not None:
             return prediction
-        ends_s = (simulation.at_quantile(quantile).mean().step_s for quantile in (0.1, 0.9))
+        of_fabric = [simulation.at_quantile(quantile).mean().step_s for quantile in (0.1, 0.9)]
+        of_cpu = [simulation.mean(cpu_scale=factor).step_s for factor in rates.cpu.within]
         slower = rates.slowness(prediction.trace.num_ranks, 0.95) / simulation.slowness
         return replace(
             prediction,
-            interval=gpu_interval(rates.within, step_s, *ends_s),
+            interval=gpu_interval(rates.within, step_s, of_fabric, of_cpu),
             p95_s=simulation.mean(slower).step_s if rates.spread else None,
         )
     relative = _relative_interval(simulation)
@@ -91,16 +92,16 @@ def with_step_interval(prediction: TracePrediction) -> TracePrediction:
     return replace(prediction, interval=Estimate(step_s, *ends_s))
 
 
-def gpu_interval(within: tuple[float, float], step_s: float, fast_s: float, slow_s: float) -> Estimate:
-    """Return the interval of a step from `within` of the GPU's file and the step at both ends of `[[fabric]]`.
+def gpu_interval(within: tuple[float, float], step_s: float, *ends_s: Sequence[float]) -> Estimate:
+    """Return the interval of a step from `within` of the GPU's file.
 
-    Both are taken as independent: half-widths of logarithms add in quadrature around the middle of `within`.
+    ends_s: for each further quantity that is uncertain, such as `[[fabric]]`, the step at both of its ends.
+    All are taken as independent: half-widths of logarithms add in quadrature around the middle of `within`.
     """
     low, high = within
-    if fast_s == slow_s:
-        return Estimate(step_s, low * step_s, high * step_s)
     middle_s, half = math.sqrt(low * high) * step_s, math.log(high / low) / 2
-    shorter, longer = (math.hypot(half, math.log(end_s / step_s)) for end_s in (fast_s, slow_s))
+    spreads = [[math.log(end_s / step_s) for end_s in ends] for ends in ends_s if ends[0] < ends[1]]
+    shorter, longer = (math.hypot(half, *(spread[end] for spread in spreads)) for end in (0, 1))
     return Estimate(step_s, middle_s * math.exp(-shorter), middle_s * math.exp(longer))
 
 

@@ -61,8 +61,9 @@ class Computing:
         return self.scale * self.rates.seconds(event, occupied, self.is_fused)
 
     def issue_s(self, event: TraceEvent) -> float:
-        """Return the time of the CPU to issue a computation or a call, not scaled; 0 if not known."""
-        return self.rates.issue_s(event, self.is_fused) if isinstance(self.rates, Gpu) else 0.0
+        """Return the time of the CPU to issue a computation or a call, scaled by a measured step; 0 if not known."""
+        issue_s = self.rates.issue_s(event, self.is_fused) if isinstance(self.rates, Gpu) else 0.0
+        return self.scale * issue_s if self.is_fitted else issue_s
 
 
 AS_RECORDED = Computing()
@@ -137,14 +138,15 @@ class StepSimulation:
         if any(self.groups[call.group].may_be_late(call) for call in step.calls):
             self.numbers[0] = typical_of([self._timeline(step, number, 1.0) for number in range(num_steps)])
 
-    def timelines(self, scale: float = 1.0) -> tuple[StepTimeline, ...]:
-        """Return the steps' timelines. scale: additional factor of the computations."""
-        return tuple(self._timeline(*step, scale) for step in zip(self.steps, self.numbers, strict=True))
+    def timelines(self, scale: float = 1.0, cpu_scale: float = 1.0) -> tuple[StepTimeline, ...]:
+        """Return the steps' timelines. scale, cpu_scale: additional factors of computations, and of their issuing."""
+        steps = zip(self.steps, self.numbers, strict=True)
+        return tuple(self._timeline(*step, scale, cpu_scale) for step in steps)
 
-    def mean(self, scale: float = 1.0) -> MeanStep:
-        return MeanStep.of(self.timelines(scale))
+    def mean(self, scale: float = 1.0, cpu_scale: float = 1.0) -> MeanStep:
+        return MeanStep.of(self.timelines(scale, cpu_scale))
 
-    def _timeline(self, step: TracedStep, number: int, scale: float) -> StepTimeline:
+    def _timeline(self, step: TracedStep, number: int, scale: float, cpu_scale: float = 1.0) -> StepTimeline:
         def seconds(event: TraceEvent, occupied: int) -> float:
             key = id(event), occupied
             if key not in self._seconds:
@@ -155,7 +157,7 @@ class StepSimulation:
             step,
             self.groups,
             seconds,
-            issue_s=self.computing.issue_s,
+            issue_s=lambda event: cpu_scale * self.computing.issue_s(event),
             on_gpu=self.computing.on_gpu,
             pace=self._pace,
             number=number,
@@ -258,6 +260,12 @@ class TracePrediction:
         return next((group.by_formula for group in self.simulation.groups if group.by_formula), "")
 
     @property
+    def issue_s(self) -> float:
+        """Mean time of the CPU to issue the computations and calls of a step; 0 if not known."""
+        steps = self.simulation.steps
+        return sum(self.computing.issue_s(event) for step in steps for event in step.events) / len(steps)
+
+    @property
     def steps_s(self) -> tuple[float, ...]:
         return tuple(timeline.step_s for timeline in self.timelines)
 
@@ -312,6 +320,7 @@ class TracePrediction:
             "on_gpu": self.computing.on_gpu,
             "compute_scale": self.computing.scale,
             "core_scale": self.simulation.core_scale,
+            "issue_s": self.issue_s,
             **finite_or_none(self.mean._asdict()),
             **ends_of(self.interval),
             "p50_s": None if self.p95_s is None else self.mean.step_s,

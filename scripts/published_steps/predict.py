@@ -27,16 +27,22 @@ class Predictor:
     def __init__(self, traces: Mapping[Recording, ProgramTrace], gpus: Mapping[str, Gpu] | None = None) -> None:
         self._traces, self._gpus = traces, dict(gpus or {})
         self._simulations: dict[tuple[Recording, str], StepSimulation] = {}
-        self._steps_s: dict[tuple[Recording, str, float], float] = {}
+        self._steps_s: dict[tuple[Recording, str, float, float], float] = {}
 
-    def step_s(self, row: Row, quantile: float = 0.5) -> float:
-        """Return the time of the step. quantile: of the times of calls, see `StepSimulation.at_quantile`."""
-        return sum(weight * self._recorded_s(recording, row.gpu, quantile) for recording, weight in row.parts)
+    def step_s(self, row: Row, quantile: float = 0.5, cpu_scale: float = 1.0) -> float:
+        """Return the time of the step.
+
+        quantile: of the times of calls, see `StepSimulation.at_quantile`. cpu_scale: see `StepSimulation.timelines`.
+        """
+        parts = ((weight, self._recorded_s(recording, row.gpu, quantile, cpu_scale)) for recording, weight in row.parts)
+        return sum(weight * step_s for weight, step_s in parts)
 
     def interval(self, row: Row) -> Estimate:
         """Return the interval of the step, as `ringsim step` has it."""
         rates = self._gpus.get(row.gpu) or load_gpu(row.gpu)
-        return gpu_interval(rates.within, *(self.step_s(row, quantile) for quantile in (0.5, 0.1, 0.9)))
+        of_fabric = [self.step_s(row, quantile) for quantile in (0.1, 0.9)]
+        of_cpu = [self.step_s(row, cpu_scale=factor) for factor in rates.cpu.within]
+        return gpu_interval(rates.within, self.step_s(row), of_fabric, of_cpu)
 
     def flops(self, row: Row) -> float:
         """Return the operations of a rank in a step."""
@@ -51,15 +57,15 @@ class Predictor:
         memory = self._traces[row.parts[-1][0]].memory
         return memory.reserved if memory else 0
 
-    def _recorded_s(self, recording: Recording, name: str, quantile: float) -> float:
+    def _recorded_s(self, recording: Recording, name: str, quantile: float, cpu_scale: float) -> float:
         if (recording, name) not in self._simulations:
             computing = Computing(on_gpu=True, rates=self._gpus.get(name) or load_gpu(name))
             network = load_network(NETWORKS[name])
             self._simulations[recording, name] = StepSimulation(self._traces[recording], network, computing)
-        if (recording, name, quantile) not in self._steps_s:
+        if (recording, name, quantile, cpu_scale) not in self._steps_s:
             at_quantile = self._simulations[recording, name].at_quantile(quantile)
-            self._steps_s[recording, name, quantile] = at_quantile.mean().step_s
-        return self._steps_s[recording, name, quantile]
+            self._steps_s[recording, name, quantile, cpu_scale] = at_quantile.mean(cpu_scale=cpu_scale).step_s
+        return self._steps_s[recording, name, quantile, cpu_scale]
 
 
 def errors(predictor: Predictor, rows: Iterable[Row]) -> np.ndarray:

@@ -178,6 +178,7 @@ with torch.autograd.graph.saved_tensors_hooks(offloaded, torch.Tensor.cuda):
 check(gradient(lambda x: (x * 1).index_put((numbers,), ones.clone().requires_grad_())))
 check(gradient(lambda x: torch.stft(x.view(-1), 2, 1, return_complex=True, window=ones[0]).abs()))
 check(nn.utils.rnn.pad_sequence([ones, ones[:1]]), nn.utils.rnn.pad_sequence([numbers, numbers[:1]]))
+check(layer.weight.new(2**23).zero_(), layer.weight.new(ones.shape), numbers.new(2), ones.new(), ones.new([1, 2]))
 check(ones.new_zeros(1, device="cpu"), torch.zeros_like(ones, device="cpu"), device=torch.device("cpu"))
 saved = io.BytesIO()
 torch.save({"ones": ones, "numbers": numbers}, saved)
@@ -305,12 +306,14 @@ class Image(torch.Tensor): pass
 class Images(Dataset):
     def __len__(self): return 64
     def __getitem__(self, index):
+        assert self.opened == torch.utils.data.get_worker_info().id
         image = torch.randn(3, 256, 256).as_subclass(Image) * (0.5 + torch.randn(1).abs().item())
         return (image + 1).as_subclass(torch.Tensor), len(image[image > 0]), image.mean()
 def joined(samples):
     images, *rest = torch.utils.data.default_collate(samples)
     return images.cuda(), *rest
-for images, counts, means in DataLoader(Images(), 4, num_workers=2, collate_fn=joined):
+def opened(worker): torch.utils.data.get_worker_info().dataset.opened = worker
+for images, counts, means in DataLoader(Images(), 4, num_workers=2, collate_fn=joined, worker_init_fn=opened):
     assert isinstance(images, torch._subclasses.FakeTensor) and images.is_cuda and images.shape == (4, 3, 256, 256)
     assert len({*counts.tolist()}) == len({*means.tolist()}) == 4
     train(1)

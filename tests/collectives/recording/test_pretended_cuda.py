@@ -245,6 +245,8 @@ with torch.autocast("cuda", dtype=torch.float16):
     sum(tensor.sum() for tensor in wide).backward()
     assert dtypes(half.mean(), F.gelu(half), half @ half, F.pad(half, (1, 1, 1, 1), "reflect")) == {torch.float16}
     assert half.double().exp().dtype == torch.float64 and torch.arange(3).sum().dtype == torch.int64
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    assert dtypes(half.bfloat16().log_softmax(-1), half.bfloat16().softmax(-1)) == {torch.float32}
 assert dtypes(half.grad, half.softmax(-1), half.exp()) == {torch.float16}
 train()
 """

@@ -49,6 +49,11 @@ def uncounted() -> ProgramTrace:
     return traced(TracedStep((compute(0.01, *operators), call(0), call(1)), calls), groups=groups)
 
 
+def small() -> ProgramTrace:
+    """A hundred operators of a kilobyte, for which a GPU waits."""
+    return traced(TracedStep((compute(0.01, Operator("aten.add", "float32", 0, 2**10, 100)),), ()))
+
+
 def awaiting(*indices: int) -> ProgramTrace:
     """Two calls that are asynchronous, of which these are waited for."""
     calls = all_reduce(2**20, is_async=True), all_reduce(2**20, is_async=True)
@@ -78,6 +83,7 @@ TRACES = {
     "81 of 90 GiB": holding(81, 90),
     "compiled": compiled(),
     "uncounted": uncounted(),
+    "small": small(),
     "awaiting 0": awaiting(0),
     "awaiting 1": awaiting(1),  # the first one, which comes before it in its group, is over as well
     "8 steps": every_fourth(),
@@ -96,7 +102,8 @@ ASKED = [
     *((name, (*ON_GPUS, "--flops", "100TFLOP/s", "--memory-bandwidth", "1TB/s")) for name in ("plain", "81 GiB")),
     *((name, H100) for name in ("80 GiB", "81 GiB", "compiled", "uncounted", "8 steps", "1 step")),
     *((f"{needed} of {reserved} GiB", H100) for needed, reserved in ((70, 80), (80, 90), (81, 90))),
-    *((name, KERNELS) for name in ("81 GiB", "compiled")),
+    *((name, KERNELS) for name in ("81 GiB", "compiled", "small")),
+    ("small", (*KERNELS, "--measured-step", "1ms")),
     ("plain", (*KERNELS, "--measured-step", "5ms")),
     ("plain", (*KERNELS, "--memory-bandwidth", "1.675TB/s")),
     *((name, ON_GPUS) for name in ("uncounted", "awaiting 0", "awaiting 1")),
