@@ -160,11 +160,14 @@ def _states_of_parameters(
     """Return the optimizer's state by parameter: whole, as FSDP gathers it from all ranks, or this rank's parts.
 
     own, infos: the keys of the states that this rank has parts of; FSDP's units, by parameter. is_sharded: parts.
+    A frozen parameter has no state.
     """
     gathered = {key.unflat_param_names[0]: states[number] for key, number in own.items() if number is not None}
     alike: dict[str, Any] = next((gathered[name] for name in infos if name in gathered), {})
     for name, info in {} if is_sharded else infos.items():
-        shape = info.handle.flat_param._shapes[info.param_indices[name]]
+        if not info.param_requires_grad[number := info.param_indices[name]]:
+            continue
+        shape = info.handle.flat_param._shapes[number]
         gathered[name] = {
             kind: value.new_empty(shape) if isinstance(value, Tensor) and value.dim() else value
             for kind, value in alike.items()

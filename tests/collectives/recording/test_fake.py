@@ -350,6 +350,7 @@ CHECKPOINTS_OF_FSDP = f"""{IMPORTS}
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
 dist.init_process_group("{BACKEND}")
 layers = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)).cuda()
+layers[2].bias.requires_grad = "frozen" not in sys.argv
 model = FSDP(layers, use_orig_params="whole" not in sys.argv, device_id=0)
 optimizer = torch.optim.AdamW(model.parameters())
 FSDP.set_state_dict_type(model, StateDictType[sys.argv[1]])
@@ -359,12 +360,16 @@ for step in range(9):
     state = FSDP.optim_state_dict(model, optimizer)
     if sys.argv[1].startswith("FULL"):
         found = {{name: tuple(of["exp_avg"].shape) for name, of in state["state"].items()}}
-        assert found == {{"0.weight": (8, 6), "0.bias": (8,), "2.weight": (2, 8), "2.bias": (2,)}}
+        trained = {{}} if "frozen" in sys.argv else {{"2.bias": (2,)}}
+        assert found == {{"0.weight": (8, 6), "0.bias": (8,), "2.weight": (2, 8), **trained}}
     optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
 """
 
 
-@pytest.mark.parametrize("arguments", [("FULL_STATE_DICT",), ("SHARDED_STATE_DICT",), ("FULL_STATE_DICT", "whole")])
+@pytest.mark.parametrize(
+    "arguments",
+    [("FULL_STATE_DICT",), ("SHARDED_STATE_DICT",), ("FULL_STATE_DICT", "whole"), ("FULL_STATE_DICT", "frozen")],
+)
 def test_the_state_of_an_optimizer_of_fsdp_is_gathered(arguments: tuple[str, ...]) -> None:
     """From the recorded rank's parts alone, which are fewer than FSDP expects, with `use_orig_params` or without."""
     assert trace_of(CHECKPOINTS_OF_FSDP, *arguments, is_fake=True, device=Device.CUDA).steps
