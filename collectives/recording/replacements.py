@@ -79,6 +79,17 @@ def by_names(function: Callable[..., Any], instead: Callable[[dict[str, Any]], A
 
 
 def fixing(name: str, **fixed: Any) -> Replacement:
-    """Return a replacement that fixes some arguments of a function."""
+    """Return a replacement that fixes some arguments of a function, whose warnings name the caller's line."""
     function = resolve_name(name)
-    return name, by_names(function, lambda given: function(**{**given, **fixed}))
+
+    def called(given: dict[str, Any]) -> Any:
+        with warnings.catch_warnings(action="always", record=True) as told:
+            result = function(**{**given, **fixed})
+        for warning in told:
+            if warning.filename == __file__:
+                warnings.warn(warning.message, warning.category, stacklevel=3)
+            else:
+                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        return result
+
+    return name, by_names(function, called)

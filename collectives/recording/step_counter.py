@@ -338,8 +338,8 @@ class StepCounter:
         if usual is not None and len(set(later)) > 1 and not (self._watch_all and self._num_recorded > 1):
             told = [f"{_tflop(work.flops)} with {plural(len(work.calls), 'call')}" for work in works]
             warn(
-                f"steps differ, as where some contain a validation: {', '.join(told[FIRST_USUAL:])}; operators and "
-                f"memory are of one with {told[usual]}; --steps N records N steps as they come"
+                f"steps differ, as with a validation in some or random sizes: {', '.join(told[FIRST_USUAL:])}; "
+                f"operators and memory are of one with {told[usual]}; --steps N records N steps as they come"
             )
         most, most_later = (max((work.flops for work in some), default=0) for some in (first, later))
         if most > MORE_WORK * most_later > 0:

@@ -44,8 +44,11 @@ _INTO = *_WRITING, aten.index_add.default, aten.index_add_.default
 # Operators that make numbers with data, also fractions: of schedules, and of choices by chance.
 _SPACED = aten.linspace.default, aten.logspace.default, aten.arange.default, aten.arange.start, aten.arange.start_step
 _EMPTY = aten.empty.memory_format  # of few fractions, which `uniform_` then draws, such as the change of a colour
-_FILLED = aten.full.default, aten.zeros.default, aten.ones.default  # of masks, into which a program scatters
-_MAKING = *_SPACED, aten.rand.default, aten.rand.generator, *_FILLED, _EMPTY
+_ZEROS = aten.zeros.default  # of a single fraction, to which a program adds whether a gradient has overflowed
+_ONES = aten.ones.default  # of few fractions, such as the sizes of an image by which boxes are scaled
+_MAKING = *_SPACED, aten.rand.default, aten.rand.generator, aten.full.default, _EMPTY, _ZEROS, _ONES
+_FILLING = {_ZEROS: 0, _ONES: 1}
+_MASKING = aten.scatter.src, aten.cat.default  # which make masks of zeros and ones
 # Operators on booleans whose outcome is this value if one operand is, as in a loop that generates until a length.
 _ABSORBING = {
     **dict.fromkeys((aten.bitwise_and.Tensor, aten.logical_and.default), False),
@@ -60,7 +63,7 @@ INTEGERS = torch.bool, torch.int8, torch.int16, torch.uint16, torch.int32, torch
 _BYTES_AND_INTEGERS = torch.uint8, *INTEGERS
 MAX_INTEGERS = 2**22
 MAX_FRACTIONS = 2**16  # also bytes, such as pickled objects that programs send
-MAX_EMPTY = 64  # fractions of an empty tensor
+MAX_MADE = {_EMPTY: 64, _ZEROS: 1, _ONES: 16}  # fractions of these operators
 MAX_READS = 100_000  # by one line, before another line reads: a loop that waits for other values
 MAX_ON_HOST = 2**27  # of a data set, if the model is on a GPU
 NEEDING_VALUES = DataDependentOutputException, DynamicOutputShapeException  # raised where numbers decide
@@ -68,6 +71,7 @@ _META = torch.device("meta")
 _PLACES = "cpu", "cuda"  # kinds of devices
 DATA: Any = Tensor.data
 _COMPARED = "_compared"  # attribute of the outcome of a comparison
+_FILLED = "_filled"  # attribute of zeros and ones: the value, and the version with which all elements have it
 _COPIED = "_copied"  # attribute of a copy: what was copied, and the versions of both
 _OURS = str(Path(__file__).parent)
 
@@ -334,9 +338,11 @@ def _value_of(tensor: Tensor) -> Any:
 
 
 def _compared(outcome: Any, func: OpOverload, args: tuple[Any, ...]) -> Any:
-    """Note the outcome of a comparison such as `norm > 10` for the values that are read, and the source of a copy."""
+    """Note what a comparison such as `norm > 10` gives for the values that are read, a copy, and a fill."""
     if func in _COPYING and not outcome.is_inference():
         setattr(outcome, _COPIED, (weakref.ref(args[0]), args[0]._version, outcome._version))
+    if func in _FILLING and type(outcome) is FakeTensor and not outcome.is_inference():
+        setattr(outcome, _FILLED, (_FILLING[func], outcome._version))
     if type(outcome) is not FakeTensor or outcome.dtype is not torch.bool:
         return outcome
     tensors = tensors_in(args)
@@ -350,6 +356,8 @@ def _compared(outcome: Any, func: OpOverload, args: tuple[Any, ...]) -> Any:
 
 
 def _with_known_values(func: OpOverload, args: Any) -> Any:
+    if func in _MASKING and not all(map(is_unknown, tensors_in(args))):
+        return tree_map_only(FakeTensor, _filled, args)
     if written(func):
         return tree_map_only(FakeTensor, _known_number, args)
     return _absorbed(_ABSORBING[func], args) if func in _ABSORBING else args
@@ -359,6 +367,13 @@ def _known_number(tensor: FakeTensor) -> Tensor:
     if tensor.numel() > 1 or not hasattr(tensor, _COMPARED):
         return tensor
     return with_data(tensor.device, torch.full, tensor.shape, _value_of(tensor), dtype=tensor.dtype)
+
+
+def _filled(tensor: FakeTensor) -> Tensor:
+    value, version = getattr(tensor, _FILLED, (None, None))
+    if value is None or version != tensor._version or tensor.numel() > MAX_FRACTIONS:
+        return tensor
+    return with_data(tensor.device, torch.full, tensor.shape, value, dtype=tensor.dtype)
 
 
 def _absorbed(value: bool, args: Any) -> Any:
@@ -418,7 +433,7 @@ def _makes_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any],
     with _disable_current_modes(), suppress(RuntimeError, TypeError):  # it makes no tensor
         made = func(*args, **{**kwargs, "device": "meta"} | ({"generator": None} if "generator" in kwargs else {}))
         if _has_fractions(made):
-            return func in _MAKING and made.numel() <= (MAX_EMPTY if func is _EMPTY else MAX_FRACTIONS)
+            return func in _MAKING and made.numel() <= MAX_MADE.get(func, MAX_FRACTIONS)
         limit = MAX_ON_HOST if func is _EMPTY and _are_on_host([]) else limit
         limit = MAX_FRACTIONS if made.dtype is torch.uint8 else limit
         return made.dtype in _BYTES_AND_INTEGERS and made.numel() <= limit

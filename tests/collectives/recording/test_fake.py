@@ -49,7 +49,8 @@ masked = torch.bernoulli(chances).bool()
 replaced = tokens.repeat(4, 1)
 replaced[masked] = replaced[masked] + 1
 assert 0 < masked.sum() < 128 and not masked[:, 0].any()
-mask = torch.zeros(4, 64).scatter(-1, torch.arange(64).repeat(4, 1)[:, :48], torch.ones(4, 64))
+mask = torch.zeros(4, 48).scatter(-1, torch.arange(48).repeat(4, 1), torch.ones(4, 48))
+mask = torch.cat([torch.zeros(4, 16), mask], 1)
 assert torch.randn(4, 64, 2)[(1 - mask).nonzero(as_tuple=True)].reshape(4, -1, 2).shape == (4, 16, 2)
 parameter = torch.randn(2, 2)
 for copied in parameter.clone(), parameter.clone():

@@ -10,6 +10,7 @@ from ringsim.traces import Device, TraceCall, TracedStep, TraceEventKind
 from tests.collectives.recording.recorded import HEAD, IMPORTS, LINE, recorded, trace_of
 
 PROGRAM = f"""{IMPORTS}
+import warnings
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, ShardingStrategy, fully_shard
@@ -108,7 +109,10 @@ def main():
             fully_shard(layer, mesh=mesh["data"])
     else:
         model = torch.compile(model)
-        model = nn.parallel.DistributedDataParallel(model, device_ids=[local_rank], output_device=local_rank)
+        with warnings.catch_warnings(action="always", record=True) as told:  # broadcast_buffers is deprecated
+            options = {{"output_device": local_rank, "broadcast_buffers": False}}
+            model = nn.parallel.DistributedDataParallel(model, device_ids=[local_rank], **options)
+        assert {{warning.filename for warning in told}} <= {{__file__}}
         model.register_comm_hook(None, bf16_compress_hook)
     dtype = torch.float16 if WAY == "ddp" else torch.bfloat16
     scaler = torch.amp.GradScaler("cuda", enabled=WAY == "ddp", init_scale=1.0)
