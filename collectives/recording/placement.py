@@ -215,7 +215,7 @@ def _run_on_cpu(mode: FakeTensorMode, func: Any, flat_args: Any, *rest: Any) -> 
 
 def _new(tensor: Tensor, *args: Any, **options: Any) -> Any:
     """Make a tensor of some sizes or numbers, as `Tensor.new`, which C++ makes on the CPU."""
-    sizes = args[0] if args and isinstance(args[0], torch.Size) else args
+    sizes = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
     if all(isinstance(size, Integral) for size in sizes):
         return tensor.new_empty(sizes, **options)
     return _moved(_NEW(tensor, *args), options.get("device") or device_of(tensor))

@@ -180,6 +180,7 @@ check(gradient(lambda x: (x * 1).index_put((numbers,), ones.clone().requires_gra
 check(gradient(lambda x: torch.stft(x.view(-1), 2, 1, return_complex=True, window=ones[0]).abs()))
 check(nn.utils.rnn.pad_sequence([ones, ones[:1]]), nn.utils.rnn.pad_sequence([numbers, numbers[:1]]))
 check(layer.weight.new(2**23).zero_(), layer.weight.new(ones.shape), numbers.new(2), ones.new(), ones.new([1, 2]))
+assert [tensor.shape for tensor in (ones.new(), ones.new([1, 2]), ones.new(1, 3))] == [(0,), (2,), (1, 3)]
 check(ones.new_zeros(1, device="cpu"), torch.zeros_like(ones, device="cpu"), device=torch.device("cpu"))
 saved = io.BytesIO()
 torch.save({"ones": ones, "numbers": numbers}, saved)
