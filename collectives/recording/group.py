@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from torch import Tensor
 from torch._C._distributed_c10d import FakeProcessGroup, HashStore
 from torch.distributed import distributed_c10d
+from torch.utils._python_dispatch import _disable_current_modes
 
 from collectives.calls import FUNCTIONS, Function, RecordedGroup, check_share, imitate, is_lent, name_of, record_group
 from collectives.integrations import NAME as RING
@@ -21,6 +22,7 @@ from collectives.integrations import BackendOptions, RingGroup, carries_out
 from collectives.recording.pretended_gpu import CudaGraph
 from collectives.recording.recorder import Recorder
 from collectives.recording.replacements import by_names, replaced, returning
+from collectives.recording.without_values import MAX_FRACTIONS, is_unknown
 from collectives.runtime import Work, writing_to
 from ringsim.schedule import Collective
 from ringsim.traces import Group, TraceCall
@@ -117,8 +119,26 @@ class RecordingGroup(dist.ProcessGroup):
         else:
             with writing_to(outputs):
                 for written, read in pairs:
-                    imitate(collective, written, read, getattr(opts, "reduceOp", None), rank, self.size())
+                    how: tuple[Any, Any, Any, Any] = collective, written, read, getattr(opts, "reduceOp", None)
+                    imitate(*(self._gathering(*how) or how), rank, self.size())
         return self._note(collective.value, size_bytes, inputs, outputs, opts, root)
+
+    def _gathering(
+        self, collective: Collective, outputs: Any, inputs: Any, op: Any
+    ) -> tuple[Any, Any, Any, Any] | None:
+        """Return an all_reduce as the all_gather that it is for, if only this rank's part of a tensor is not zero.
+
+        Programs exchange counts and pickled objects so.
+        """
+        if collective is not Collective.ALL_REDUCE or op != dist.ReduceOp.SUM or len(inputs) != 1:
+            return None
+        size, (tensor,) = self.size(), inputs
+        if is_unknown(tensor) or tensor.numel() % size or not 0 < tensor.numel() <= MAX_FRACTIONS:
+            return None
+        with _disable_current_modes():
+            parts = tensor.reshape(size, -1)
+            not_zero = parts.any(1).nonzero().view(-1).tolist()
+        return (Collective.ALL_GATHER, outputs, [parts[self.rank()]], None) if not_zero == [self.rank()] else None
 
     def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> Work:  # noqa: ARG002
         with _not_counted(self):

@@ -99,6 +99,12 @@ pickled = torch.ByteTensor(torch.ByteStorage.from_buffer(pickle.dumps({"loss": 3
 gathered = [torch.ByteTensor(size=(len(pickled),)) for _ in range(dist.get_world_size())]
 dist.all_gather(gathered, pickled)
 assert pickle.loads(gathered[1].numpy().tobytes()) == {"loss": 3.5}
+parts = torch.zeros(dist.get_world_size(), len(pickled), dtype=torch.uint8)
+parts[dist.get_rank()] = pickled
+dist.all_reduce(parts)  # gathers objects
+assert pickle.loads(parts[1].numpy().tobytes()) == {"loss": 3.5}
+dist.all_reduce(counts := torch.tensor([3] * dist.get_world_size()))
+assert counts.tolist() == [3 * dist.get_world_size()] * dist.get_world_size()
 sizes = torch.ones(3)
 sizes[:2] = torch.tensor([2, 4])
 detector = nn.Linear(2, 2)
