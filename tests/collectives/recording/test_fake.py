@@ -321,6 +321,9 @@ def joined(samples):
     images, *rest = torch.utils.data.default_collate(samples)
     return images.cuda(), *rest
 def opened(worker): torch.utils.data.get_worker_info().dataset.opened = worker
+class Parts(torch.utils.data.IterableDataset):
+    def __iter__(self): return iter([torch.utils.data.get_worker_info().num_workers])
+assert list(DataLoader(Parts(), None, num_workers=2)) == [1]
 for images, counts, means in DataLoader(Images(), 4, num_workers=2, collate_fn=joined, worker_init_fn=opened):
     assert isinstance(images, torch._subclasses.FakeTensor) and images.is_cuda and images.shape == (4, 3, 256, 256)
     assert len({*counts.tolist()}) == len({*means.tolist()}) == 4
