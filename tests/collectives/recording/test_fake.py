@@ -52,6 +52,8 @@ assert 0 < masked.sum() < 128 and not masked[:, 0].any()
 mask = torch.zeros(4, 48).scatter(-1, torch.arange(48).repeat(4, 1), torch.ones(4, 48))
 mask = torch.cat([torch.zeros(4, 16), mask], 1)
 assert torch.randn(4, 64, 2)[(1 - mask).nonzero(as_tuple=True)].reshape(4, -1, 2).shape == (4, 16, 2)
+for mask in torch.cat([torch.zeros(40), torch.ones(24)]), torch.zeros(64).scatter(0, torch.arange(24), 1):
+    assert torch.randn(64)[mask.bool()].shape == (24,)
 parameter = torch.randn(2, 2)
 for copied in parameter.clone(), parameter.clone():
     dist.broadcast(copied, src=0)
