@@ -210,7 +210,7 @@ class OperatorWatch(OnPlainTensors):
         if self._are_on_host(tensors):
             if operator.size_bytes <= _LARGE:  # it takes no kernel, such as Adam's reading of its steps
                 return
-            if all(isinstance(tensor, FakeTensor) for tensor in tensors):  # a data loader's have data
+            if any(isinstance(tensor, FakeTensor) for tensor in tensors):  # a data loader's have data
                 operator = replace(operator, name=f"{operator.name} on the CPU", is_counted=False)
         self._recorder.count(operator)
 
