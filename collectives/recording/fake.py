@@ -41,7 +41,7 @@ _SET_RNG_STATE = torch.set_rng_state
 _COPYING = "link", "copy", "copy2", "copyfile"
 _OF_OS = "replace", "rename", "remove", "unlink", "stat", "link"
 _FILES = *(f"os.{name}" for name in _OF_OS), *(f"shutil.{name}" for name in (*_COPYING[1:], "move"))
-_SET, _BEGIN_LOADING = DataLoader.__setattr__, dataloader._BaseDataLoaderIter.__init__
+_SET, _BEGIN_LOADING = DataLoader.__setattr__, dataloader._SingleProcessDataLoaderIter.__init__
 _NO_WORKERS = {"timeout": 0, "persistent_workers": False, "prefetch_factor": None, "multiprocessing_context": None}
 SAVED: dict[str, bytes] = {}  # by path, instead of files
 _SENT: dict[int, bytes] = {}  # what was last saved in memory, by its size
@@ -129,7 +129,7 @@ def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
     yield "torch.distributions.Distribution._validate_args", False  # it compares values
     # A data loader loads in the program's process: other processes cannot send tensors without data.
     yield "torch.utils.data.DataLoader.__setattr__", _load_here
-    iterating = "torch.utils.data.dataloader._BaseDataLoaderIter.__init__"
+    iterating = "torch.utils.data.dataloader._SingleProcessDataLoaderIter.__init__"
     yield iterating, lambda iterator, loader: _begin_loading(iterator, loader, in_worker)
     for module in ("torch.optim.optimizer", "torch.utils._foreach_utils"):  # many tensors of these classes at once
         name = f"{module}._foreach_supported_types"
@@ -187,18 +187,21 @@ def _load_here(loader: Any, name: str, value: Any) -> None:
 
 def _begin_loading(iterator: Any, loader: Any, in_worker: Callable[[], Any]) -> None:
     """Begin an epoch; where the program asks for workers, it is that of an only one, which takes all samples."""
-    _BEGIN_LOADING(iterator, loader)
-    if isinstance(loader.num_workers, _Elsewhere):
-        info = worker.WorkerInfo(id=0, num_workers=1, seed=iterator._base_seed, dataset=iterator._dataset)
+    if not isinstance(loader.num_workers, _Elsewhere):
+        _BEGIN_LOADING(iterator, loader)
+        return
+    info = worker.WorkerInfo(id=0, num_workers=1, seed=torch.initial_seed(), dataset=loader.dataset)
 
-        @contextmanager
-        def in_only_worker() -> Iterator[None]:
-            with in_worker(), patch.object(worker, "_worker_info", info):
-                yield
+    @contextmanager
+    def in_only_worker() -> Iterator[None]:
+        with in_worker(), patch.object(worker, "_worker_info", info):
+            yield
 
-        iterator._next_data = within(in_only_worker, iterator._next_data)
+    with in_only_worker():
         if loader.worker_init_fn:
-            within(in_only_worker, loader.worker_init_fn)(0)
+            loader.worker_init_fn(0)
+        _BEGIN_LOADING(iterator, loader)
+    iterator._next_data = within(in_only_worker, iterator._next_data)
 
 
 def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Any:

@@ -48,7 +48,7 @@ _ZEROS = aten.zeros.default  # of a single fraction, to which a program adds whe
 _ONES = aten.ones.default  # of few fractions, such as the sizes of an image by which boxes are scaled
 _MAKING = *_SPACED, aten.rand.default, aten.rand.generator, aten.full.default, _EMPTY, _ZEROS, _ONES
 _FILLING = {_ZEROS: 0, _ONES: 1}
-_MASKING = aten.scatter.src, aten.cat.default  # which make masks of zeros and ones
+_MASKING = aten.scatter.src, aten.scatter.value, aten.cat.default  # which make masks of zeros and ones
 # Operators on booleans whose outcome is this value if one operand is, as in a loop that generates until a length.
 _ABSORBING = {
     **dict.fromkeys((aten.bitwise_and.Tensor, aten.logical_and.default), False),
@@ -356,8 +356,9 @@ def _compared(outcome: Any, func: OpOverload, args: tuple[Any, ...]) -> Any:
 
 
 def _with_known_values(func: OpOverload, args: Any) -> Any:
-    if func in _MASKING and not all(map(is_unknown, tensors_in(args))):
-        return tree_map_only(FakeTensor, _filled, args)
+    if func in _MASKING:
+        filled = tree_map_only(FakeTensor, _filled, args)
+        return args if any(map(is_unknown, tensors_in(filled))) else filled
     if written(func):
         return tree_map_only(FakeTensor, _known_number, args)
     return _absorbed(_ABSORBING[func], args) if func in _ABSORBING else args

@@ -150,6 +150,8 @@ def _rule(kind: Any, value: Any, place: str) -> str:
     is_enum = isinstance(kind, type) and issubclass(kind, Enum)
     if known := [member.value for member in kind] if is_enum else (bounds.extra or {}).get("known"):
         return f"must be one of {', '.join(known)}{suggestion(value, known) if isinstance(value, str) else ''}"
+    if get_origin(kind) is tuple and ... not in get_args(kind):
+        return f"must be a list of {len(get_args(kind))} values"
     inner = get_args(kind)[0] if get_origin(kind) is tuple else None
     if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
         return f"must be a list of tables{f', [[{place}]]' if isinstance(value, dict) else ''}"

@@ -36,7 +36,9 @@ def with_better_steps(prediction: TracePrediction) -> TracePrediction:
     if mean.exposed_s > MIN_EXPOSED * mean.step_s:
         for name, network in better_networks(simulation.network):
             better.append((name, simulation.on(network).mean().step_s))
-        better.append(("communication that takes no time", mean.compute_s + mean.issuing_s - mean.slowed_s))
+        # The CPU issues the calls nevertheless.
+        without_s = max(mean.compute_s + mean.issuing_s - mean.slowed_s, prediction.issue_s)
+        better.append(("communication that takes no time", without_s))
     return replace(prediction, better=tuple(sorted(better, key=lambda alternative: alternative[1])))
 
 
@@ -100,7 +102,12 @@ def gpu_interval(within: tuple[float, float], step_s: float, *ends_s: Sequence[f
     """
     low, high = within
     middle_s, half = math.sqrt(low * high) * step_s, math.log(high / low) / 2
-    spreads = [[math.log(end_s / step_s) for end_s in ends] for ends in ends_s if ends[0] < ends[1]]
+    # A quantity both of whose ends shorten the step does not lengthen it, and the reverse.
+    spreads = [
+        (min(0.0, math.log(ends[0] / step_s)), max(0.0, math.log(ends[1] / step_s)))
+        for ends in ends_s
+        if ends[0] < ends[1]
+    ]
     shorter, longer = (math.hypot(half, *(spread[end] for spread in spreads)) for end in (0, 1))
     return Estimate(step_s, middle_s * math.exp(-shorter), middle_s * math.exp(longer))
 

@@ -61,8 +61,11 @@ class Computing:
         return self.scale * self.rates.seconds(event, occupied, self.is_fused)
 
     def issue_s(self, event: TraceEvent) -> float:
-        """Return the time of the CPU to issue a computation or a call, scaled by a measured step; 0 if not known."""
-        issue_s = self.rates.issue_s(event, self.is_fused) if isinstance(self.rates, Gpu) else 0.0
+        """Return the time of the CPU to issue a computation or a call, scaled by a measured step; 0 if not known.
+
+        It is 0 also for a device whose program does not issue work, but waits for it.
+        """
+        issue_s = self.rates.issue_s(event, self.is_fused) if self.on_gpu and isinstance(self.rates, Gpu) else 0.0
         return self.scale * issue_s if self.is_fitted else issue_s
 
 

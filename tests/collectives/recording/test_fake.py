@@ -52,6 +52,8 @@ assert 0 < masked.sum() < 128 and not masked[:, 0].any()
 mask = torch.zeros(4, 48).scatter(-1, torch.arange(48).repeat(4, 1), torch.ones(4, 48))
 mask = torch.cat([torch.zeros(4, 16), mask], 1)
 assert torch.randn(4, 64, 2)[(1 - mask).nonzero(as_tuple=True)].reshape(4, -1, 2).shape == (4, 16, 2)
+for mask in torch.cat([torch.zeros(40), torch.ones(24)]), torch.zeros(64).scatter(0, torch.arange(24), 1):
+    assert torch.randn(64)[mask.bool()].shape == (24,)
 parameter = torch.randn(2, 2)
 for copied in parameter.clone(), parameter.clone():
     dist.broadcast(copied, src=0)
@@ -321,6 +323,9 @@ def joined(samples):
     images, *rest = torch.utils.data.default_collate(samples)
     return images.cuda(), *rest
 def opened(worker): torch.utils.data.get_worker_info().dataset.opened = worker
+class Parts(torch.utils.data.IterableDataset):
+    def __iter__(self): return iter([torch.utils.data.get_worker_info().num_workers])
+assert list(DataLoader(Parts(), None, num_workers=2)) == [1]
 for images, counts, means in DataLoader(Images(), 4, num_workers=2, collate_fn=joined, worker_init_fn=opened):
     assert isinstance(images, torch._subclasses.FakeTensor) and images.is_cuda and images.shape == (4, 3, 256, 256)
     assert len({*counts.tolist()}) == len({*means.tolist()}) == 4

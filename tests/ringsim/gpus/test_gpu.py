@@ -11,7 +11,15 @@ from kernel_times import attentions, errors, products, rates_of_attention
 from ringsim.gpus import Gpu, gpu_names, load_gpu
 from ringsim.network import Network
 from ringsim.traces import Attention, Group, Operator, Product, TracedStep, TraceEvent, TraceEventKind
-from ringsim.training_step import Computing, StepSimulation, fitted_scale, predict_trace, with_step_interval
+from ringsim.training_step import (
+    Computing,
+    StepSimulation,
+    fitted_scale,
+    gpu_interval,
+    predict_trace,
+    with_better_steps,
+    with_step_interval,
+)
 from tests.ringsim.made_networks import made_network
 from tests.ringsim.traces.made_trace import all_reduce, call, traced
 
@@ -129,6 +137,7 @@ def test_the_interval_contains_the_times_of_the_cpu(gpu: Gpu) -> None:
     assert prediction.issue_s == pytest.approx(100.0)
     ends_s = with_step_interval(prediction).interval.ends
     assert ends_s == pytest.approx([100 * end for end in expected], rel=1e-3)
+    assert gpu_interval((0.9, 1.25), 100.0, (50.0, 80.0)).ends == pytest.approx([100 * end for end in expected])
 
 
 def test_a_wait_for_the_cpu_is_not_exposed_communication(gpu: Gpu) -> None:
@@ -141,6 +150,18 @@ def test_a_wait_for_the_cpu_is_not_exposed_communication(gpu: Gpu) -> None:
     alone_s = timeline.communication_s
     assert (timeline.compute_s, timeline.issuing_s, timeline.exposed_s) == pytest.approx((2.0, 6.0, alone_s))
     assert timeline.step_s == pytest.approx(8.0 + alone_s)
+
+
+def test_without_communication_the_cpu_still_issues_the_work(gpu: Gpu) -> None:
+    """A call of 8 bytes, while the CPU issues a kernel for 20 s; a program that runs on a CPU issues nothing."""
+    add = Operator("aten.add", "bfloat16", 0, 10**9)
+    step = TracedStep((call(0), TraceEvent(TraceEventKind.COMPUTE, operators=(add,))), (all_reduce(8),))
+    computing = Computing(on_gpu=True, rates=replace(gpu, cpu=replace(gpu.cpu, operator_s=20.0)))
+    network = Network.uniform(latency_s=0.0, bandwidth_bytes_per_s=1.0)
+    prediction = predict_trace(traced(step), network, computing)
+    assert prediction.mean.exposed_s > 0.0
+    assert dict(with_better_steps(prediction).better)["communication that takes no time"] == pytest.approx(20.0)
+    assert predict_trace(traced(step), network, dataclasses.replace(computing, on_gpu=False)).issue_s == 0.0
 
 
 def test_the_interval_is_that_of_published_steps(gpu: Gpu) -> None:
@@ -251,6 +272,7 @@ def test_a_gpu_is_a_preset_or_a_file(tmp_path: Path) -> None:
             "within = [1.3, 0.8]: the first multiple",
         ),
         ("call = ", "within = [1, 0.5], call = ", "cpu: within = [1.0, 0.5]: the first multiple"),
+        ("call = ", "within = [0.5], call = ", "cpu.within = [0.5]: must be a list of 2 values"),
     ):
         (tmp_path / "round.toml").write_text(ROUND.replace(before, after))
         with pytest.raises(ValueError, match="round.toml: ") as error:
