@@ -319,6 +319,12 @@ REFUSALS = {
     "raise KeyError('data')": f"train.py:{LINE}: KeyError: 'data'",
     "sys.exit(7)": "it ended with exit code 7",
     "try: [][1]\nexcept IndexError: sys.exit(7)": "it ended with exit code 7 after /",
+    "import traceback\ntry: [][1]\nexcept IndexError: text = traceback.format_exc()": (
+        f"/train.py:{LINE + 1}: IndexError: list index out of range"
+    ),
+    "import logging\ntry: [][1]\nexcept IndexError: logging.exception('failed')\n{}['data']": (
+        f"train.py:{LINE + 3}: KeyError: 'data'; before, it had caught "
+    ),
     "def f(:": f"train.py: SyntaxError: invalid syntax (train.py, line {LINE})",
     "'nosuch'": "train.py:6: AssertionError: Unknown c10d backend type NOSUCH",
     "'cpu:gloo,cuda:nosuch'": "train.py:6: AssertionError: Unknown c10d backend type NOSUCH",
