@@ -203,10 +203,11 @@ class OperatorWatch(OnPlainTensors):
                 if flops and dtype in _TF32_DTYPES and _multiplies_in_tf32(kind.name):
                     dtype = "tf32"
                 operator = Operator(kind.name, dtype, int(flops or 0), size_bytes, is_counted=is_counted, **sizes)
-                self._count(operator, tensors)
+                self.count(operator, tensors)
         return outcome
 
-    def _count(self, operator: Operator, tensors: list[Tensor]) -> None:
+    def count(self, operator: Operator, tensors: list[Tensor]) -> None:
+        """Count an operator or a kernel of compiled code. tensors: what it reads and writes."""
         if self._are_on_host(tensors):
             if operator.size_bytes <= _LARGE:  # it takes no kernel, such as Adam's reading of its steps
                 return
