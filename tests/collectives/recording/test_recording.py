@@ -311,6 +311,7 @@ REFUSALS = {
     "dist.TCPStore('host', 1, 8).get('key')": "a recorded rank has no peers that write into its store: leave it out",
     "dist.recv(torch.ones(1))": "the program must name the one that it receives from",
     "dist.recv(size := torch.ones(1), 1); torch.ones(4).view(int(size), 4)": "size 4; a recorded rank has no peers",
+    "dist.all_reduce(torch.eye(2).to_sparse())": f"train.py:{LINE}: RuntimeError: calls of sparse tensors cannot be",
     "torch.distributed.rpc.init_rpc('worker')": f"train.py:{LINE}: the program calls other ranks by torch.distributed",
     "dist.all_reduce(sent := torch.ones(9, dtype=torch.uint8)); pickle.loads(bytes(sent))": "by all_gather_object, or",
     "pickle.loads(b'version 1')": "UnpicklingError: invalid load key, 'v'.",
