@@ -87,6 +87,7 @@ class Operator(Record, frozen=True, omit_defaults=True):
     is_counted: False if its operations are unknown and may take longer than its memory accesses.
     product, attention: sizes of these kernels; a backward pass has those of the forward pass.
     in_graph: whether compiled code launches it, which takes less CPU time.
+    is_transfer: whether it copies between the memories of the CPU and the GPU.
     """
 
     name: values.Name
@@ -98,11 +99,13 @@ class Operator(Record, frozen=True, omit_defaults=True):
     product: Product | None = None
     attention: Attention | None = None
     in_graph: bool = False
+    is_transfer: bool = False
 
     @property
     def may_be_fused(self) -> bool:
         """Whether a compiler may fuse it into other operators, so that it accesses no memory."""
-        return not self.flops and self.is_counted and not self.name.startswith(("aten._fused_", FUSED))
+        may_be = not self.flops and self.is_counted and not self.is_transfer
+        return may_be and not self.name.startswith(("aten._fused_", FUSED))
 
 
 class TraceEvent(Record, frozen=True):

@@ -21,7 +21,7 @@ from collectives.calls import name_of
 from collectives.recording.attention import FORMULAS
 from collectives.recording.memory import MemoryWatch, parts_of
 from collectives.recording.operands import DEVICE, OnPlainTensors, named, written
-from collectives.recording.placement import device_of, place, tensors_in
+from collectives.recording.placement import PINNED, device_of, place, tensors_in
 from collectives.recording.pretended_gpu import CudaGraph
 from collectives.recording.recorder import Recorder
 from collectives.recording.replacements import Replacement
@@ -213,6 +213,8 @@ class OperatorWatch(OnPlainTensors):
                 return
             if any(isinstance(tensor, FakeTensor) for tensor in tensors):  # a data loader's have data
                 operator = replace(operator, name=f"{operator.name} on the CPU", is_counted=False)
+        elif _is_transfer(operator.name, tensors):
+            operator = replace(operator, is_transfer=True)
         self._recorder.count(operator)
 
     def _are_on_host(self, tensors: list[Tensor]) -> bool:
@@ -229,6 +231,15 @@ class OperatorWatch(OnPlainTensors):
         with self._recorder.stopped(), _UNSEEN():
             self.memory.made(_strided(outcome))
         return outcome
+
+
+def _is_transfer(name: str, tensors: list[Tensor]) -> bool:
+    """Whether an operator copies between CPU and GPU.
+
+    A tensor that is copied into must be pinned, as buckets that DistributedDataParallel makes seem to be on the CPU.
+    """
+    is_copy = name.endswith("copy_") and any(hasattr(tensor.untyped_storage(), PINNED) for tensor in tensors)
+    return (is_copy or name == "aten._to_copy") and len({device_of(tensor).type for tensor in tensors}) > 1
 
 
 def kernels_of_triton(recorder: Recorder, overwrite: Callable[[list[Tensor]], None]) -> Iterator[Replacement]:

@@ -96,7 +96,7 @@ class Attentions(_Table, frozen=True):
 class KernelCosts(_Table, frozen=True):
     """Properties of all kernels.
 
-    memory_share: of the bandwidth. gap_s: between two kernels of a stream.
+    memory_share: of both bandwidths. gap_s: between two kernels of a stream.
     clock: in a step whose products keep the GPU at its power limit, relative to that of a kernel alone.
     """
 
@@ -131,6 +131,7 @@ class Gpu(_Table, frozen=True):
     attention: of FlashAttention-2, torch's default. cudnn_attention: None: the same.
     within: 80 % of published steps take between these two multiples of their predicted times.
     spread: relative standard deviation of the time of the same work on GPUs of this model.
+    host_bytes_per_s: of copies from the CPU's memory, or to it; of 16 lanes of PCIe 5.0 by default.
     """
 
     name: values.Name
@@ -146,6 +147,7 @@ class Gpu(_Table, frozen=True):
     cudnn_attention: Attentions | None = None
     within: tuple[values.Ratio, values.Ratio] = 0.82, 1.34
     spread: values.Share = 0.0
+    host_bytes_per_s: values.Rate = 64e9
 
     def __post_init__(self) -> None:
         if unknown := sorted(self.peak.keys() - set(_DTYPES)):
@@ -188,6 +190,8 @@ class Gpu(_Table, frozen=True):
     def kernel_s(self, operator: Operator, share: float = 1.0) -> float:
         """Return the time of one call. share: of the multiprocessors."""
         memory_s = operator.size_bytes / (self.bandwidth_bytes_per_s * self.kernel.memory_share)
+        if operator.is_transfer:  # read here, written there
+            memory_s = operator.size_bytes / 2 / (self.host_bytes_per_s * self.kernel.memory_share)
         arithmetic_s, start_s = self._arithmetic_s(operator, max(1, round(share * self.multiprocessors)))
         least_s = operator.flops / self.roofline.peak(operator.dtype)  # what sizes leave out, such as wide values
         return self.kernel.gap_s + start_s + max(memory_s, least_s, arithmetic_s / self.kernel.clock)

@@ -77,6 +77,17 @@ def test_small_work_on_the_host_takes_no_kernel() -> None:
     assert not {"aten._local_scalar_dense", "aten.uniform_", "aten.ones"} & names
 
 
+def test_copies_between_cpu_and_gpu_are_told_from_copies_on_the_gpu() -> None:
+    """By `to` and its like, and from and into pinned memory; not those of a bucket that torch makes in C++."""
+    setup = "ddp = nn.parallel.DistributedDataParallel(model);;pinned = torch.ones(64, 64).pin_memory()"
+    work = "x.cpu().cuda(); pinned.copy_(x); x.copy_(pinned); x.copy_(y[0, :, :1])"
+    step = "with torch.enable_grad(): ddp(x).sum().backward()"
+    trace = trace_of(PROGRAM, setup, f"{work};;{step}", is_fake=True, device=Device.CUDA)
+    copies = [operator for operator in trace.steps[0].operators if operator.is_transfer]
+    assert {operator.name: operator.count for operator in copies} == {"aten._to_copy": 2, "aten.copy_": 2}
+    assert {operator.size_bytes for operator in copies} == {2 * 64 * 64 * 4}
+
+
 @pytest.mark.parametrize("is_fake", [True, False])
 def test_arithmetic_is_counted(is_fake: bool) -> None:
     """Of products and convolutions of groups, in place, in inference mode; of attention what a causal mask leaves."""

@@ -34,6 +34,7 @@ product = {share = 0.5, depth = 0, traffic = 0, start = "0s"}
 attention = {share = 0.5, backward_share = 0.25, width = 0, depth = 0, tail = 0, start = "0s"}
 kernel = {memory_share = 0.5, gap = "0s"}
 cpu = {operator = "0s", kernel = "0s", call = "0s"}
+host_bandwidth = "0.1GB/s"
 """
 
 
@@ -58,6 +59,7 @@ def mm(m: int, n: int, k: int, count: int = 1, size_bytes: int = 0) -> Operator:
         (mm(64, 64, 1000, 10), 2 * 64 * 64 * 1000 / 0.5e9),
         (mm(704, 64, 1000), 2 * 128 * 64 * 1000 / 0.5e9),  # eleven tiles are more than a wave, six larger ones are not
         (mm(64, 64, 1000, 1, 10**9), 2.0),  # its memory takes longer
+        (Operator("aten._to_copy", "float32", 0, 10**8, is_transfer=True), 1.0),  # half is read, half written
         (replace(mm(64, 64, 1000), flops=4 * 64 * 64 * 1000), 4 * 64 * 64 * 1000 / 0.5e9),  # two gradients
         (Operator("aten.add", "bfloat16", 0, 10**9), 2.0),
         (Operator("aten.lstm", "bfloat16", 10**9, 0), 0.2),  # of unknown sizes: at the rate of a product
