@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from math import prod
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +23,7 @@ from collectives.recording.operands import DEVICE, OnPlainTensors, named, writte
 from collectives.recording.placement import device_of, place, tensors_in
 from collectives.recording.pretended_gpu import CudaGraph
 from collectives.recording.recorder import Recorder
-from collectives.recording.replacements import Replacement
+from collectives.recording.replacements import Replacement, is_installed
 from ringsim.traces import Attention, Operator, Product
 
 aten = torch.ops.aten
@@ -235,7 +234,7 @@ def kernels_of_triton(recorder: Recorder, overwrite: Callable[[list[Tensor]], No
 
     overwrite: is told the tensors that the kernel may have written.
     """
-    if find_spec("triton") is None:
+    if not is_installed("triton"):
         return
     runtime, compiler = import_module("triton.runtime"), import_module("triton.backends.compiler")
 
