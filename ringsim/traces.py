@@ -199,7 +199,8 @@ class TracedStep(Record, frozen=True):
 
     @property
     def is_watched(self) -> bool:
-        return any(event.operators for event in self.events)
+        """Whether its operators are known; a step of calls alone has none."""
+        return bool(self.operators) or not self.compute_s
 
     @property
     def operators(self) -> list[Operator]:

@@ -162,12 +162,12 @@ def _without_saving() -> Iterator[Replacement]:
 
 
 def _states_of_parameters(
-    _: Any, own: dict[Any, Any], infos: dict[str, Any], states: dict[Any, Any], __: bool, is_sharded: bool, *___: bool
+    _: Any, own: dict[Any, Any], infos: dict[str, Any], states: dict[Any, Any], __: bool, is_sharded: bool, on_cpu: bool
 ) -> dict[str, Any]:
     """Return the optimizer's state by parameter: whole, as FSDP gathers it from all ranks, or this rank's parts.
 
     own, infos: the keys of the states that this rank has parts of; FSDP's units, by parameter. is_sharded: parts.
-    A frozen parameter has no state.
+    on_cpu: where whole states are, as they are by default. A frozen parameter has no state.
     """
     gathered = {key.unflat_param_names[0]: states[number] for key, number in own.items() if number is not None}
     alike: dict[str, Any] = next((gathered[name] for name in infos if name in gathered), {})
@@ -176,7 +176,9 @@ def _states_of_parameters(
             continue
         shape = info.handle.flat_param._shapes[number]
         gathered[name] = {
-            kind: value.new_empty(shape) if isinstance(value, Tensor) and value.dim() else value
+            kind: value.new_empty(shape, device="cpu" if on_cpu else None)
+            if isinstance(value, Tensor) and value.dim()
+            else value
             for kind, value in alike.items()
         }
     return gathered

@@ -207,14 +207,15 @@ class OperatorWatch(OnPlainTensors):
                 if flops and dtype in _TF32_DTYPES and _multiplies_in_tf32(kind.name):
                     dtype = "tf32"
                 operator = Operator(kind.name, dtype, int(flops or 0), size_bytes, is_counted=is_counted, **sizes)
-                self._count(operator, tensors)
+                self.count(operator, tensors)
         return outcome
 
-    def _count(self, operator: Operator, tensors: list[Tensor]) -> None:
+    def count(self, operator: Operator, tensors: list[Tensor]) -> None:
+        """Count an operator or a kernel of compiled code. tensors: what it reads and writes."""
         if self._are_on_host(tensors):
             if operator.size_bytes <= _LARGE:  # it takes no kernel, such as Adam's reading of its steps
                 return
-            if all(isinstance(tensor, FakeTensor) for tensor in tensors):  # a data loader's have data
+            if any(isinstance(tensor, FakeTensor) for tensor in tensors):  # a data loader's have data
                 operator = replace(operator, name=f"{operator.name} on the CPU", is_counted=False)
         self._recorder.count(operator)
 

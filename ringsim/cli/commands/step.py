@@ -88,7 +88,7 @@ class Computer:
         """Return where and how fast computations take place. Raises UsageError for a trace without times."""
         device = self.device or (Device.CUDA if library_of(network).chooses else trace.device)
         rates = self._rates()
-        if rates is None and any(step.is_watched and not step.compute_s for step in trace.steps):
+        if rates is None and any(step.operators and not step.compute_s for step in trace.steps):
             raise click.UsageError(
                 f"{file}: it was recorded with --fake, so the times of its computations are not known: give --gpu, "
                 "or --flops and --memory-bandwidth"

@@ -29,6 +29,7 @@ while True:
 PRODUCT = 2 * 64**3
 AUTOCAST = "autocast = torch.autocast('cuda', torch.bfloat16)"
 CAST_IN_FORWARD = "torch.amp.custom_fwd(lambda _, x: x @ x, device_type='cuda', cast_inputs=torch.half)(model, x)"
+OFFLOADED = "parameter = nn.Parameter(torch.ones(2**18));;adam = torch.optim.Adam([parameter], fused=True)"
 BY_BYTES = """F.max_pool2d(F.gelu(image), 2); F.cross_entropy(x, x.argmax(1)); x.sort()[0].topk(2); x[x.argmax(1)]
 F.embedding(x.argmax(1), x).var(); x.scatter_add(0, x.long() * 0, x); torch.cat([x, x]); x.cumsum(0); F.dropout(x)
 torch._foreach_add([x, x], 1); F.layer_norm(x, (64,)); F.interpolate(image, scale_factor=2)""".replace("\n", ";;")
@@ -54,6 +55,7 @@ torch._foreach_add([x, x], 1); F.layer_norm(x, (64,)); F.interpolate(image, scal
         ("side = torch.cuda.Stream()", "with torch.cuda.stream(side): x @ x", ["float32"]),
         ("", BY_BYTES, []),
         ("", "(torch.ones(2**18) * 2).add_(1); torch.ones(9).add_(1)", ["aten.mul on the CPU", "aten.add_ on the CPU"]),
+        (OFFLOADED, "parameter.grad = parameter.detach(); adam.step()", ["aten._fused_adam_ on the CPU"]),
         ("model = torch.jit.script(model)", "model(x)", ["float32", "compiled"]),
         ("torch.compile(model, disable=True); torch.compile(model, backend='aot_eager')", "", []),
     ],

@@ -61,6 +61,14 @@ while True:
         pass
 """
 
+INTERRUPTS_END = """
+def interrupt(_, frame):
+    while frame.f_code is not interrupt.__code__ and (frame := frame.f_back):
+        assert frame.f_code.co_name != "write_text"
+signal.signal(signal.SIGALRM, interrupt)
+signal.setitimer(signal.ITIMER_REAL, 5e-5, 5e-5)
+"""
+
 
 @pytest.mark.parametrize(
     ("arguments", "body", "message"),
@@ -69,6 +77,7 @@ while True:
         ("-m train", f"{THREAD}.start(); [][1]", f"{AT}: IndexError: list index out of range"),
         ("--ranks 4 train.py", f"{GATHERS}(torch.empty(5), torch.ones(3))", f"{AT}: ValueError: output_tensor has 5 "),
         ("train.py", "train(1); os._exit(0)", "it ended its process, as by os._exit, before it was recorded"),
+        ("train.py", INTERRUPTS_END, "it ended after 0 steps of a torch.optim.Optimizer; 3 warm up, and at least one"),
         ("train.py", CATCHES_ALL, "it catches BaseException in each step, and so cannot be stopped"),
         ("-o - train.py", "", "trace: --output -: the program may print to stdout itself; name a file"),
         ("nowhere.py", "", "trace: nowhere.py: there is no such file; for a module, write -m before the name"),

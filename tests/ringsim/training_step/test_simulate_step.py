@@ -257,14 +257,18 @@ def test_nccl_chooses_for_the_ranks_of_a_group() -> None:
 
 
 def test_a_roofline_times_operators() -> None:
-    """By their arithmetic or their memory, whichever takes longer."""
+    """By their arithmetic or their memory, whichever takes longer; a step of calls alone has none."""
     large, small = Operator("aten.mm", "bfloat16", 989_400_000_000, 8), Operator("aten.add", "float32", 1, 3_350_000, 5)
     step = TracedStep((compute(0.0, large, small, Operator("aten.mm", "tf32", 494_700_000, 8)),), ())
-    prediction = predict_trace(traced(step), SECOND, Computing(on_gpu=True, rates=load_gpu("h100").roofline, scale=2.0))
+    roofline = load_gpu("h100").roofline
+    prediction = predict_trace(traced(step), SECOND, Computing(on_gpu=True, rates=roofline, scale=2.0))
     assert prediction.timeline.step_s == pytest.approx(2 * (1e-3 + 5e-6 + 1e-6))
     assert Roofline({"bits8": 1e12}, 1e12).seconds(compute(0.0, large)) == pytest.approx(0.9894)
     with pytest.raises(ValueError, match="the operators of the computations were not recorded"):
-        predict_trace(traced(TracedStep((compute(1.0),), ())), SECOND, Computing(rates=load_gpu("h100").roofline))
+        predict_trace(traced(TracedStep((compute(1.0),), ())), SECOND, Computing(rates=roofline))
+    calls_alone = traced(TracedStep((call(0),), (all_reduce(8),)))
+    times_s = [predict_trace(calls_alone, SECOND, Computing(True, rates)).mean.step_s for rates in (None, roofline)]
+    assert times_s[0] == times_s[1] > 0.0
 
 
 @pytest.mark.parametrize(("cores", "scale"), [(None, 1.0), (4, 1.0), (8, 1.0), (2, 2.0), (1, 4.0)])
