@@ -34,7 +34,7 @@ help:
 	@echo "make test      all tests but the long sweeps"
 	@echo "make test-all  all tests, with more random examples, as .ci/run has it, and the calls of collectives once more"
 	@echo "               with ranks that share no memory"
-	@echo "make gallery   programs on transformers, accelerate, Lightning and Triton, which it installs, recorded unchanged"
+	@echo "make gallery   programs on transformers, Lightning, DeepSpeed and others, which it installs, recorded unchanged"
 	@echo "make fuzz      random attacks for SECONDS=600, from a SEED that it prints if none is given"
 	@echo "make lint      ruff, mypy, that imports point one way, words and names, and that no published figure is"
 	@echo "               older than the code"
@@ -73,7 +73,7 @@ test-all: $(VENV)/installed-dev
 
 gallery: $(VENV)/installed-dev
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt \
-	  'transformers>=5.24,<6' 'accelerate>=1.15,<2' 'lightning>=2.6,<3' triton
+	  'transformers>=5.24,<6' 'accelerate>=1.15,<2' 'lightning>=2.6,<3' triton 'deepspeed>=0.19,<1'
 	$(PYTEST) tests/gallery
 
 fuzz: $(VENV)/installed-dev

@@ -26,6 +26,7 @@ from ringsim.traces import INTERRUPTED, TraceRequest
 
 USER_MISTAKE = 2  # the exit code
 _SIGNALS = signal.SIGTERM, INTERRUPTING
+_ALL_SIGNALS = signal.valid_signals()
 ENDING_S = 5.0  # in which the program's own functions of atexit may end
 
 
@@ -76,8 +77,10 @@ def _interrupt_at_signals() -> None:
 
 def _end(report: Path, exit_code: int, message: str = "") -> NoReturn:
     """End the process as Python does, but without waiting for threads."""
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)  # at once; their handlers may be the program's, and raise
+    for number in _ALL_SIGNALS:
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_IGN)  # in all threads
     with suppress(OSError):  # the disk is full, or the program may open no more files
         report.write_text(f"{exit_code}\n")
         faulthandler.dump_traceback_later(ENDING_S, exit=True, file=report.open("ab"))

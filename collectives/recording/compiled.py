@@ -369,7 +369,10 @@ class _GraphRun:
 
     def do(self, unit: Unit) -> None:
         if unit.operator is not None and not self._recorder.is_stopped:  # as in a worker of a data loader
-            self._recorder.count(unit.operator)
+            if self._watch:
+                self._watch.count(unit.operator, unit.tensors)
+            else:
+                self._recorder.count(unit.operator)
             CudaGraph.note(self._recorder.count, replace(unit.operator, in_graph=True))
         for node in unit.writes:
             if operation(node) == "copy_" and unit.space is not None:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial, wraps
-from importlib.util import find_spec
 from io import BytesIO
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pkgutil import resolve_name
@@ -30,7 +29,15 @@ from torch.utils.data._utils import worker
 
 from collectives.recording.placement import device_of, make_with_keys_of_cpu, place, with_data
 from collectives.recording.recurrent import packed_sequences
-from collectives.recording.replacements import Replacement, by_names, replaced, returning, run_within, within
+from collectives.recording.replacements import (
+    Replacement,
+    by_names,
+    is_installed,
+    replaced,
+    returning,
+    run_within,
+    within,
+)
 from collectives.recording.without_values import DATA, INTEGERS, TORCH, CachingFakeMode, WithoutValues, set_data
 
 _DEEPCOPY, _ADDRESS, _ASARRAY = Tensor.__deepcopy__, UntypedStorage.data_ptr, torch.asarray
@@ -150,17 +157,17 @@ def _without_saving() -> Iterator[Replacement]:
     stager = "torch.distributed.checkpoint._state_dict_stager.StateDictStager"
     yield f"{stager}.stage", lambda _, state_dict, **__: state_dict  # of async_save
     yield "torch.distributed.fsdp._optim_utils._convert_state_with_orig_params", _states_of_parameters
-    if find_spec("safetensors"):
+    if is_installed("safetensors"):
         yield "safetensors.torch.save_file", returning(None)
 
 
 def _states_of_parameters(
-    _: Any, own: dict[Any, Any], infos: dict[str, Any], states: dict[Any, Any], __: bool, is_sharded: bool, *___: bool
+    _: Any, own: dict[Any, Any], infos: dict[str, Any], states: dict[Any, Any], __: bool, is_sharded: bool, on_cpu: bool
 ) -> dict[str, Any]:
     """Return the optimizer's state by parameter: whole, as FSDP gathers it from all ranks, or this rank's parts.
 
     own, infos: the keys of the states that this rank has parts of; FSDP's units, by parameter. is_sharded: parts.
-    A frozen parameter has no state.
+    on_cpu: where whole states are, as they are by default. A frozen parameter has no state.
     """
     gathered = {key.unflat_param_names[0]: states[number] for key, number in own.items() if number is not None}
     alike: dict[str, Any] = next((gathered[name] for name in infos if name in gathered), {})
@@ -169,7 +176,9 @@ def _states_of_parameters(
             continue
         shape = info.handle.flat_param._shapes[number]
         gathered[name] = {
-            kind: value.new_empty(shape) if isinstance(value, Tensor) and value.dim() else value
+            kind: value.new_empty(shape, device="cpu" if on_cpu else None)
+            if isinstance(value, Tensor) and value.dim()
+            else value
             for kind, value in alike.items()
         }
     return gathered

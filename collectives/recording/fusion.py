@@ -72,6 +72,11 @@ class Unit:
     writes: list[Node] = field(default_factory=list)
     operator: Operator | None = None
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors in memory that it reads and writes."""
+        return [tensor for node in [*self.reads, *self.writes] for tensor in tensors_of(node)]
+
 
 def operation(node: Node) -> str:
     """Return the name of a node's operator, without overload."""
@@ -344,7 +349,7 @@ class _Planner:
 
 
 def _operator_of(unit: Unit) -> Operator | None:
-    tensors = [tensor for node in [*unit.reads, *unit.writes] for tensor in tensors_of(node)]
+    tensors = unit.tensors
     size_bytes = sum(unit.reads.values()) + sum(map(bytes_of, unit.writes))
     if unit.space is not None:
         names = list(dict.fromkeys(operation(node) for node in unit.nodes if isinstance(node.target, OpOverload)))

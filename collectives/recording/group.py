@@ -201,6 +201,8 @@ def _listed(operand: Any) -> list[Any]:
 
 
 def _bytes(tensors: Sequence[Tensor]) -> int:
+    if any(tensor.layout is not torch.strided for tensor in tensors):
+        raise RuntimeError("calls of sparse tensors cannot be recorded: give embeddings sparse=False")
     return sum(tensor.nbytes for tensor in tensors)
 
 

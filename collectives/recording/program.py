@@ -117,6 +117,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
     failures: list[Any] = []  # of the program's threads
     in_eager_mode: list[str] = []  # what is not recorded as it is compiled
     refusals: list[Exception] = []  # for want of data, which the program may catch
+    formatted: list[ProgramError] = []  # the last error whose traceback the program logs, prints or sends away
     counter = StepCounter(recorder, request.num_steps, request.is_fake, give_up)
     with (
         recording(request.num_ranks, request.rank, recorder, groups, counter.processes.leave_rank),
@@ -134,15 +135,17 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         watched_streams(recorder, torch.cuda),
         counter,
         patch.object(threading, "excepthook", failures.append),
+        _noting_formatted(lambda error: formatted.append(_told(error, request, recorder))),
     ):
         try:
             _run(request, recorder, counter.processes)
         except StopRecordingError:
             pass
-        except ProgramError:
+        except ProgramError as error:
             # Else the program reports that it was stopped, or that its processes have ended.
             if not (counter.is_complete or counter.processes.are_ranks):
-                raise
+                before = [f"; before, it had caught {one}" for one in formatted[-1:] if str(one) not in str(error)]
+                raise ProgramError("".join([str(error), *before])) from error
         except KeyboardInterrupt:
             if not (counter.is_complete or counter.processes.are_ranks):  # else the recorder has stopped this thread
                 raise KeyboardInterrupt(f"interrupted after {counter}; no trace is written") from None
@@ -154,7 +157,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
                 raise _told(failures[0].exc_value, request, recorder)
     for failure in failures:
         threading.__excepthook__(failure)
-    _require_steps(counter, request, [_told(refusal, request, recorder) for refusal in refusals])
+    _require_steps(counter, request, [*(_told(refusal, request, recorder) for refusal in refusals), *formatted[-1:]])
     counter.warn_of_others()
     steps = counter.recorded
     if any(call.collective in ("send", "recv") for step in steps for call in step.calls):
@@ -166,17 +169,29 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
     return traces.ProgramTrace(*place, steps, origin, request, counter.memory, is_compiled=bool(in_eager_mode))
 
 
-def _require_steps(counter: StepCounter, request: traces.TraceRequest, refusals: list[ProgramError]) -> None:
+def _require_steps(counter: StepCounter, request: traces.TraceRequest, caught: list[ProgramError]) -> None:
     if counter.recorded:
         return
     if counter.processes.are_ranks:
         raise ProgramError("the program starts its ranks itself, by multiprocessing: let torchrun start them")
-    if refusals:
-        raise ProgramError(f"{request.program}: it ended after {counter}, and has caught an error: {refusals[0]}")
+    if caught:
+        raise ProgramError(f"{request.program}: it ended after {counter}, and has caught an error: {caught[0]}")
     asks = "" if request.device is traces.Device.CUDA else "; if it asks for GPUs first, give --device cuda"
     raise ProgramError(
         f"{request.program}: it ended after {counter}, and at least one more is recorded: let it make more{asks}"
     )
+
+
+def _noting_formatted(note: Callable[[Exception], object]) -> Any:
+    """Return a context that notes errors whose traceback is formatted, and before an error those in its chain."""
+    make = traceback.TracebackException.__init__
+
+    def noted(self: Any, kind: Any, error: Any, *args: Any, **options: Any) -> None:
+        make(self, kind, error, *args, **options)
+        if isinstance(error, Exception):
+            note(error)
+
+    return patch.object(traceback.TracebackException, "__init__", noted)
 
 
 def _run(request: traces.TraceRequest, recorder: Recorder, processes: ForkedProcesses) -> None:

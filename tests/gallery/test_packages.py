@@ -85,6 +85,32 @@ def test_fabric_with_fsdp2_over_tensor_parallelism() -> None:
     assert trace.steps[0].flops == 5 * 2 * batch * width * hidden // tp
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_deepspeed_with_zero(stage: int) -> None:
+    """Of two accumulated micro-steps the first reduces from stage 2 on; the same calls run on Gloo."""
+    trace = traced("deepspeed_zero", "deepspeed", str(stage))
+    width, hidden = 1024, 4096
+    weights = 2 * width * hidden * BF16
+    whole = weights + (width + hidden) * BF16
+    expected = {
+        1: {("all_reduce", RANKS, whole): 1, ("all_gather", RANKS, whole): 1},
+        2: {("all_reduce", RANKS, whole): 2, ("all_gather", RANKS, whole): 1},
+        3: {  # what is small stays gathered until the optimizer steps
+            ("all_gather", RANKS, weights): 2,
+            ("reduce_scatter", RANKS, whole): 2,
+            ("all_gather", RANKS, width * BF16): 1,
+            ("all_gather", RANKS, hidden * BF16): 1,
+        },
+    }[stage]
+    norms = (
+        {("all_reduce", RANKS, 8): 1} if stage == 3 else {("all_reduce", RANKS, 1): 1, ("all_reduce", RANKS, F32): 1}
+    )
+    assert calls(trace) == {**expected, **norms}
+    assert trace.steps[0].flops == 2 * 5 * 2 * 64 * width * hidden
+    assert trace.memory is not None
+    assert trace.memory.end.optimizer == 2 * (width * hidden * 2 + width + hidden) * F32 // RANKS
+
+
 def test_a_kernel_of_triton() -> None:
     """Its operations are not counted, and a step says so; the bytes are those of its tensors."""
     trace = traced("triton_kernel", "triton")

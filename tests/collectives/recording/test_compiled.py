@@ -361,3 +361,12 @@ class Rows:
     work = "next(iter(torch.utils.data.DataLoader(Rows(), None, num_workers=1)))"
     (step,) = recorded(setup, work).steps
     assert not any(operator.in_graph for event in step.events for operator in event.operators)
+
+
+def test_kernels_of_the_cpu_are_not_those_of_the_gpu() -> None:
+    """As with an offloaded optimizer: large ones are not counted, and small ones take no time."""
+    setup = "part = torch.compile(lambda y: y.sin() + 1)"
+    (step,) = recorded(setup, "part(torch.ones(2**18)); part(torch.ones(256)); part(x)").steps
+    told = {operator.name: operator.is_counted for operator in step.operators if operator.in_graph}
+    assert told == {f"{FUSED}sin, add) on the CPU": False, f"{FUSED}sin, add)": True}
+    assert sum(operator.count for operator in step.operators if operator.in_graph) == 2

@@ -375,6 +375,7 @@ for step in range(9):
         found = {{name: tuple(of["exp_avg"].shape) for name, of in state["state"].items()}}
         trained = {{}} if "frozen" in sys.argv else {{"2.bias": (2,)}}
         assert found == {{"0.weight": (8, 6), "0.bias": (8,), "2.weight": (2, 8), **trained}}
+        assert not any(of["exp_avg"].is_cuda for of in state["state"].values())  # the default
     optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
 """
 

@@ -311,6 +311,7 @@ REFUSALS = {
     "dist.TCPStore('host', 1, 8).get('key')": "a recorded rank has no peers that write into its store: leave it out",
     "dist.recv(torch.ones(1))": "the program must name the one that it receives from",
     "dist.recv(size := torch.ones(1), 1); torch.ones(4).view(int(size), 4)": "size 4; a recorded rank has no peers",
+    "dist.all_reduce(torch.eye(2).to_sparse())": f"train.py:{LINE}: RuntimeError: calls of sparse tensors cannot be",
     "torch.distributed.rpc.init_rpc('worker')": f"train.py:{LINE}: the program calls other ranks by torch.distributed",
     "dist.all_reduce(sent := torch.ones(9, dtype=torch.uint8)); pickle.loads(bytes(sent))": "by all_gather_object, or",
     "pickle.loads(b'version 1')": "UnpicklingError: invalid load key, 'v'.",
@@ -319,6 +320,12 @@ REFUSALS = {
     "raise KeyError('data')": f"train.py:{LINE}: KeyError: 'data'",
     "sys.exit(7)": "it ended with exit code 7",
     "try: [][1]\nexcept IndexError: sys.exit(7)": "it ended with exit code 7 after /",
+    "import traceback\ntry: [][1]\nexcept IndexError: text = traceback.format_exc()": (
+        f"/train.py:{LINE + 1}: IndexError: list index out of range"
+    ),
+    "import logging\ntry: [][1]\nexcept IndexError: logging.exception('failed')\n{}['data']": (
+        f"train.py:{LINE + 3}: KeyError: 'data'; before, it had caught "
+    ),
     "def f(:": f"train.py: SyntaxError: invalid syntax (train.py, line {LINE})",
     "'nosuch'": "train.py:6: AssertionError: Unknown c10d backend type NOSUCH",
     "'cpu:gloo,cuda:nosuch'": "train.py:6: AssertionError: Unknown c10d backend type NOSUCH",

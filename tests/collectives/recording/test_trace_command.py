@@ -42,6 +42,15 @@ def test_a_program_is_ended_when_it_is_recorded(body: str, printed: str, tmp_pat
     assert ProgramTrace.load(tmp_path / "step.json").num_ranks == 2
 
 
+def test_folders_of_a_program_are_no_packages(tmp_path: Path) -> None:
+    """Those that Triton or safetensors would be in, if they were installed, contain no modules of theirs."""
+    (tmp_path / "train.py").write_text(f"{HEAD}train()\n")
+    for package in ("triton", "safetensors"):
+        (tmp_path / package).mkdir()
+    done = ringsim(tmp_path, "trace", "--fake", "--ranks", 2, "-o", "step.json", "train.py")
+    assert (done.returncode, done.stderr) == (0, "wrote step.json\n")
+
+
 GATHERS = "dist.group.WORLD._allgather_base"
 AT, THREAD = f"train.py:{LINE}", "threading.Thread(target=never.wait)"
 CATCHES_ALL = """
@@ -52,6 +61,14 @@ while True:
         pass
 """
 
+INTERRUPTS_END = """
+def interrupt(_, frame):
+    while frame.f_code is not interrupt.__code__ and (frame := frame.f_back):
+        assert frame.f_code.co_name != "write_text"
+signal.signal(signal.SIGALRM, interrupt)
+signal.setitimer(signal.ITIMER_REAL, 5e-5, 5e-5)
+"""
+
 
 @pytest.mark.parametrize(
     ("arguments", "body", "message"),
@@ -60,6 +77,7 @@ while True:
         ("-m train", f"{THREAD}.start(); [][1]", f"{AT}: IndexError: list index out of range"),
         ("--ranks 4 train.py", f"{GATHERS}(torch.empty(5), torch.ones(3))", f"{AT}: ValueError: output_tensor has 5 "),
         ("train.py", "train(1); os._exit(0)", "it ended its process, as by os._exit, before it was recorded"),
+        ("train.py", INTERRUPTS_END, "it ended after 0 steps of a torch.optim.Optimizer; 3 warm up, and at least one"),
         ("train.py", CATCHES_ALL, "it catches BaseException in each step, and so cannot be stopped"),
         ("-o - train.py", "", "trace: --output -: the program may print to stdout itself; name a file"),
         ("nowhere.py", "", "trace: nowhere.py: there is no such file; for a module, write -m before the name"),

@@ -220,6 +220,15 @@ def test_a_step_waits_for_the_slowest_gpu(gpu: Gpu) -> None:
         assert prediction.p95_s == (p95 and pytest.approx(step_s * rates.slowness(64, p95)))
 
 
+def test_a_step_that_never_ends_has_no_numbers_in_json(gpu: Gpu) -> None:
+    """A rank fails; JSON has no infinity."""
+    step = TracedStep((TraceEvent(TraceEventKind.COMPUTE, operators=(mm(64, 64, 1000),)), call(0)), (all_reduce(8),))
+    network = made_network('[[failure]]\nrank = 1\nat = "0s"')
+    computing = Computing(on_gpu=True, rates=replace(gpu, spread=0.02))
+    result = with_step_interval(predict_trace(traced(step), network, computing)).as_dict()
+    assert [result[name] for name in ("step_s", "predicted_low_s", "predicted_high_s", "p50_s", "p95_s")] == [None] * 5
+
+
 @pytest.mark.parametrize(
     ("name", "table"),
     [
