@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial, wraps
-from importlib.util import find_spec
 from io import BytesIO
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pkgutil import resolve_name
@@ -30,7 +29,15 @@ from torch.utils.data._utils import worker
 
 from collectives.recording.placement import device_of, make_with_keys_of_cpu, place, with_data
 from collectives.recording.recurrent import packed_sequences
-from collectives.recording.replacements import Replacement, by_names, replaced, returning, run_within, within
+from collectives.recording.replacements import (
+    Replacement,
+    by_names,
+    is_installed,
+    replaced,
+    returning,
+    run_within,
+    within,
+)
 from collectives.recording.without_values import DATA, INTEGERS, TORCH, CachingFakeMode, WithoutValues, set_data
 
 _DEEPCOPY, _ADDRESS, _ASARRAY = Tensor.__deepcopy__, UntypedStorage.data_ptr, torch.asarray
@@ -150,7 +157,7 @@ def _without_saving() -> Iterator[Replacement]:
     stager = "torch.distributed.checkpoint._state_dict_stager.StateDictStager"
     yield f"{stager}.stage", lambda _, state_dict, **__: state_dict  # of async_save
     yield "torch.distributed.fsdp._optim_utils._convert_state_with_orig_params", _states_of_parameters
-    if find_spec("safetensors"):
+    if is_installed("safetensors"):
         yield "safetensors.torch.save_file", returning(None)
 
 

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from math import prod
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +23,7 @@ from collectives.recording.operands import DEVICE, OnPlainTensors, named, writte
 from collectives.recording.placement import PINNED, device_of, place, tensors_in
 from collectives.recording.pretended_gpu import CudaGraph
 from collectives.recording.recorder import Recorder
-from collectives.recording.replacements import Replacement
+from collectives.recording.replacements import Replacement, is_installed
 from ringsim.traces import Attention, Operator, Product
 
 aten = torch.ops.aten
@@ -35,7 +34,9 @@ _UNSEEN = torch._C.DisableTorchFunction  # else a mode would run for each attrib
 _OVERWRITING = {"aten.copy_", "aten._foreach_copy_", "aten.fill_", "aten.zero_", "aten._foreach_zero_"}
 # Operators that touch no elements; the schemas tell which operators return views.
 _EMPTY = {"aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided"}
-_WITHOUT_WORK = _EMPTY | {"aten._unsafe_view", "aten.lift_fresh", "aten.record_stream", "aten.resize_", "aten.set_"}
+_WITHOUT_WORK = _EMPTY | {
+    f"aten.{name}" for name in ("_unsafe_view", "lift_fresh", "record_stream", "resize_", "set_", "is_coalesced")
+}
 
 
 def _product_flops(left: Tensor, right: Tensor, *_: Any, **__: Any) -> int:
@@ -105,6 +106,9 @@ _OF_ROWS = (
     "index_fill_ index_put_ _index_put_impl_"
 )
 _BY_ELEMENTS, _BY_ROWS = ({f"aten.{name}" for name in names.split()} for names in (_OF_ELEMENTS, _OF_ROWS))
+
+# Operators that touch only the elements of a tensor that another one, which is sparse, has.
+_BY_SPARSE = {"aten.add_", "aten.sub_", "aten.sparse_mask"}
 
 
 class _Kind:
@@ -247,7 +251,7 @@ def kernels_of_triton(recorder: Recorder, overwrite: Callable[[list[Tensor]], No
 
     overwrite: is told the tensors that the kernel may have written.
     """
-    if find_spec("triton") is None:
+    if not is_installed("triton"):
         return
     runtime, compiler = import_module("triton.runtime"), import_module("triton.backends.compiler")
 
@@ -292,6 +296,10 @@ def _traffic(name: str, given: dict[str, Any], tensors: list[Tensor]) -> int:
 
     given: its arguments by torch's names. tensors: what it reads and writes.
     """
+    other = _first(given, ("other", "mask")) if name in _BY_SPARSE else None
+    if isinstance(other, Tensor) and other.layout is torch.sparse_coo:
+        touched = other._values().nbytes
+        return sum(min(tensor.nbytes, touched) if tensor is given["self"] else tensor.nbytes for tensor in tensors)
     if name not in _BY_ELEMENTS | _BY_ROWS:
         return sum(tensor.nbytes for tensor in tensors)
     table = given["weight" if "embedding" in name else "self"]

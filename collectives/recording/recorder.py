@@ -133,7 +133,7 @@ class Recorder:
     @property
     def has_bytes(self) -> bool:
         """Whether the program has received bytes from other ranks, as of pickled objects."""
-        return any(call.dtype == "uint8" for call in self._all_calls())
+        return any(call.dtype == "uint8" and call.size_bytes for call in self._all_calls())  # a barrier has none
 
     def _all_calls(self) -> Iterator[TraceCall]:
         return (call for calls in (self._calls, *(step.calls for step in self.steps)) for call in calls)

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
+from importlib.util import find_spec
 from inspect import signature
 from pkgutil import resolve_name
 from typing import Any
@@ -25,6 +26,12 @@ def replaced(replacements: Iterable[Replacement], extended: Container[str] = ())
         for (owner, _, name), value in attributes:
             stack.enter_context(patch.object(owners[owner], name, value, create=owner in extended))
         yield
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported; a folder of that name without modules, as a program may have, is none."""
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
 def warn(message: str, file: str = "ringsim trace", line: int = 0) -> None:

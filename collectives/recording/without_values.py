@@ -55,6 +55,8 @@ _ABSORBING = {
     **dict.fromkeys((aten.bitwise_or.Tensor, aten.logical_or.default), True),
 }
 _COPYING = aten.clone.default, aten.nan_to_num.default  # whose outcomes are equal if their operands are
+_SPARSE = aten._sparse_coo_tensor_with_dims_and_tensors.default
+_SUMS = aten.add.Tensor, aten.sub.Tensor  # which of sparse tensors have the elements of both
 _UNSCALING = aten._amp_foreach_non_finite_check_and_unscale_.default
 # Functions by which torch's operators in Python make tensors; programs replace them to choose a device or a dtype.
 _FACTORIES = {name: getattr(torch, name) for name in ("empty", "zeros", "ones", "full", "arange", "tensor", "eye")}
@@ -239,6 +241,8 @@ class WithoutValues(OnPlainTensors):
             kwargs = {**kwargs, "device": CPU}
             if device != FROM_PYTHON and (func is aten._to_copy.default or gpu_of(args[:1])):
                 del kwargs["device"]  # C++ makes a tensor like this one
+            elif device != FROM_PYTHON and func is _SPARSE:  # of indices and values, its last arguments
+                kwargs["device"] = gpu_of(args) or CPU
         args = _with_known_values(func, args)
         if self._has_data(func, args, kwargs):
             return _run_with_data(func, args, kwargs)
@@ -303,7 +307,7 @@ def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if func is aten.from_file.default:
         return torch.empty_like(with_data(CPU, func, *args, **kwargs))
     if not written(func):
-        return _compared(func(*args, **kwargs), func, args)
+        return _compared(_with_elements(func(*args, **kwargs), func, args), func, args)
     given = named(func, args, kwargs)
     changed = [tensor for name in written(func) for tensor in tensors_in(given[name])]
     if "copy" not in func._schema.name:  # only a copy may go from one device to another
@@ -311,6 +315,22 @@ def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     outcome = func(*args, **kwargs)
     forget_written(tensors_in(args[0]) if func is _UNSCALING else changed)  # no gradient has overflowed
     return outcome
+
+
+def _with_elements(outcome: Any, func: OpOverload, args: tuple[Any, ...]) -> Any:
+    """Return a sparse outcome with as many elements as it has at most; torch gives those without data none."""
+    if not isinstance(outcome, FakeTensor) or outcome.layout is not torch.sparse_coo or func is aten.zeros_like.default:
+        return outcome
+    sources = [tensor for tensor in tensors_in(args) if tensor.layout is torch.sparse_coo]
+    if outcome._nnz() or func.is_view or not all(tensor.shape == outcome.shape for tensor in sources):
+        return outcome
+    indices = [tensor._indices() for tensor in (sources if func in _SUMS else sources[:1])]
+    if not indices:
+        return outcome
+    values = outcome._values()
+    values = values.new_empty(sum(part.shape[1] for part in indices), *values.shape[1:])
+    how = {"layout": outcome.layout, "device": values.device, "is_coalesced": func is aten._coalesce.default}
+    return _SPARSE(outcome.sparse_dim(), outcome.dense_dim(), outcome.shape, torch.cat(indices, 1), values, **how)
 
 
 def _run_with_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -228,3 +228,23 @@ def test_lookups_touch_the_rows_that_they_name() -> None:
     names = {name for name, _ in LOOKUPS.values()}
     found = [(operator.name, operator.size_bytes) for operator in trace.steps[0].operators if operator.name in names]
     assert found == list(LOOKUPS.values())
+
+
+MASKED = 3 * ROWS + 2 * 32 * 8  # with the indices of what is read and of what is made
+UPDATES = {
+    "SGD": {("aten.add_", 3 * ROWS + 32 * 8): 1},
+    "Adagrad": {("aten.add_", 3 * ROWS + 32 * 8): 2, ("aten.sparse_mask", MASKED): 1},
+    "SparseAdam": {("aten.add_", 3 * ROWS + 32 * 8): 3, ("aten.sparse_mask", MASKED): 2},
+}
+
+
+@pytest.mark.parametrize("kind", UPDATES)
+def test_sparse_gradients_touch_the_rows_that_they_have(kind: str) -> None:
+    """Also after `coalesce`, which leaves at most as many, and on the GPU."""
+    setup = "table = nn.Embedding(4096, 64, sparse=True, device='cuda'); ids = torch.arange(32, device='cuda');;"
+    setup += f"updating = torch.optim.{kind}(table.parameters(), lr=0.1)"
+    work = "with torch.enable_grad(): table(ids).sum().backward();;updating.step(); updating.zero_grad()"
+    operators = trace_of(PROGRAM, setup, work, is_fake=True, device=Device.CUDA).steps[0].operators
+    found = {(operator.name, operator.size_bytes): operator.count for operator in operators}
+    assert UPDATES[kind].items() <= found.items()
+    assert all(operator.is_counted for operator in operators)

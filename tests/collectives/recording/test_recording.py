@@ -315,6 +315,7 @@ REFUSALS = {
     "torch.distributed.rpc.init_rpc('worker')": f"train.py:{LINE}: the program calls other ranks by torch.distributed",
     "dist.all_reduce(sent := torch.ones(9, dtype=torch.uint8)); pickle.loads(bytes(sent))": "by all_gather_object, or",
     "pickle.loads(b'version 1')": "UnpicklingError: invalid load key, 'v'.",
+    "dist.barrier(); pickle.loads(b'version 1')": "UnpicklingError: invalid load key, 'v'.",
     "assert 1 > 2": f"train.py:{LINE}: AssertionError: assert 1 > 2",
     "raise KeyError('data')": f"train.py:{LINE}: KeyError: 'data'",
     "sys.exit(7)": "it ended with exit code 7",

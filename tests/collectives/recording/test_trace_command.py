@@ -42,6 +42,15 @@ def test_a_program_is_ended_when_it_is_recorded(body: str, printed: str, tmp_pat
     assert ProgramTrace.load(tmp_path / "step.json").num_ranks == 2
 
 
+def test_folders_of_a_program_are_no_packages(tmp_path: Path) -> None:
+    """Those that Triton or safetensors would be in, if they were installed, contain no modules of theirs."""
+    (tmp_path / "train.py").write_text(f"{HEAD}train()\n")
+    for package in ("triton", "safetensors"):
+        (tmp_path / package).mkdir()
+    done = ringsim(tmp_path, "trace", "--fake", "--ranks", 2, "-o", "step.json", "train.py")
+    assert (done.returncode, done.stderr) == (0, "wrote step.json\n")
+
+
 GATHERS = "dist.group.WORLD._allgather_base"
 AT, THREAD = f"train.py:{LINE}", "threading.Thread(target=never.wait)"
 CATCHES_ALL = """
