@@ -140,7 +140,9 @@ class Death:
         )
         late = report.error_s > self.timeout_s + HANGS_S / 2
         assert not late, f"an error long after the timeout\n    rank {rank}, {report.error_s:.1f} s: {report.error}"
-        refused = REFUSED in report.refusal or (self._is_gloos(report.error) and "failed: " in report.refusal)
+        refused = REFUSED in report.refusal
+        if self._is_gloos(report.error):  # who was stopped goes on, and shared memory is not Gloo's
+            refused = refused or "failed: " in report.refusal or (self.how == "stop" and not report.refusal)
         assert refused, f"a broken group is used on\n    rank {rank}: {report.refusal or 'no error'}"
 
     def _judge_ends(self, answers: dict[int, Answer], ranks: Ranks) -> None:

@@ -87,13 +87,14 @@ def _make_calls(death: Death, rank: int, report: Report) -> None:
 
 
 def _refusal(group: Any) -> str:
+    total = torch.ones(3)
     try:
-        collectives.all_reduce(torch.ones(3), group=group)
+        collectives.all_reduce(total, group=group)
     except collectives.CollectiveError as error:
         return str(error)
     except Exception:
         return traceback.format_exc()
-    return ""
+    return "" if total.eq(dist.get_world_size(group)).all() else f"a wrong sum, {total.tolist()}"
 
 
 def _strike_of(death: Death) -> Callable[[int], None]:
