@@ -32,13 +32,14 @@ from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_map_only
 
+from collectives.recording.fake_mode import CachingFakeMode
 from collectives.recording.fusion import NAMESPACES, Unit, base_of, is_in_place, is_view, operation, plan, tensors_of
 from collectives.recording.operators import OperatorWatch, has_formula
 from collectives.recording.placement import CPU, as_on_cuda, device_of, methods_of_torch
 from collectives.recording.pretended_gpu import CudaGraph
 from collectives.recording.recorder import Recorder
 from collectives.recording.replacements import Replacement, replaced, returning, run_within, warn, within
-from collectives.recording.without_values import INTEGERS, CachingFakeMode
+from collectives.recording.without_values import INTEGERS
 from ringsim.traces import Operator
 
 aten = torch.ops.aten

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import worker
 
+from collectives.recording.fake_mode import CachingFakeMode
 from collectives.recording.placement import device_of, make_with_keys_of_cpu, place, with_data
 from collectives.recording.recurrent import packed_sequences
 from collectives.recording.replacements import (
@@ -38,7 +39,7 @@ from collectives.recording.replacements import (
     run_within,
     within,
 )
-from collectives.recording.without_values import DATA, INTEGERS, TORCH, CachingFakeMode, WithoutValues, set_data
+from collectives.recording.without_values import DATA, INTEGERS, TORCH, WithoutValues, set_data
 
 _DEEPCOPY, _ADDRESS, _ASARRAY = Tensor.__deepcopy__, UntypedStorage.data_ptr, torch.asarray
 _SWAP, _PARAMETER, _FAKE_TENSOR = torch.utils.swap_tensors, nn.Parameter.__new__, FakeTensor.__new__

@@ -119,26 +119,25 @@ class RecordingGroup(dist.ProcessGroup):
         else:
             with writing_to(outputs):
                 for written, read in pairs:
-                    how: tuple[Any, Any, Any, Any] = collective, written, read, getattr(opts, "reduceOp", None)
-                    imitate(*(self._gathering(*how) or how), rank, self.size())
+                    op = getattr(opts, "reduceOp", None)
+                    is_sum = collective is Collective.ALL_REDUCE and op == dist.ReduceOp.SUM
+                    if is_sum and (part := self._only_part(read[0])) is not None:
+                        imitate(Collective.ALL_GATHER, written, [part], None, rank, self.size())
+                    else:
+                        imitate(collective, written, read, op, rank, self.size())
         return self._note(collective.value, size_bytes, inputs, outputs, opts, root)
 
-    def _gathering(
-        self, collective: Collective, outputs: Any, inputs: Any, op: Any
-    ) -> tuple[Any, Any, Any, Any] | None:
-        """Return an all_reduce as the all_gather that it is for, if only this rank's part of a tensor is not zero.
+    def _only_part(self, tensor: Tensor) -> Tensor | None:
+        """Return this rank's part of a small tensor if all other parts, and only these, are zero.
 
-        Programs exchange counts and pickled objects so.
+        Programs gather counts and pickled objects by the sum of such tensors.
         """
-        if collective is not Collective.ALL_REDUCE or op != dist.ReduceOp.SUM or len(inputs) != 1:
-            return None
-        size, (tensor,) = self.size(), inputs
+        size = self.size()
         if is_unknown(tensor) or tensor.numel() % size or not 0 < tensor.numel() <= MAX_FRACTIONS:
             return None
         with _disable_current_modes():
             parts = tensor.reshape(size, -1)
-            not_zero = parts.any(1).nonzero().view(-1).tolist()
-        return (Collective.ALL_GATHER, outputs, [parts[self.rank()]], None) if not_zero == [self.rank()] else None
+            return parts[self.rank()] if parts.any(1).nonzero().view(-1).tolist() == [self.rank()] else None
 
     def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> Work:  # noqa: ARG002
         with _not_counted(self):

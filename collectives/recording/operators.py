@@ -240,7 +240,8 @@ class OperatorWatch(OnPlainTensors):
 def _is_transfer(name: str, tensors: list[Tensor]) -> bool:
     """Whether an operator copies between CPU and GPU.
 
-    A tensor that is copied into must be pinned, as buckets that DistributedDataParallel makes seem to be on the CPU.
+    Of a copy into a tensor, one of the two must be pinned: buckets that DistributedDataParallel makes in C++ are on the
+    GPU, and seem to be on the CPU.
     """
     is_copy = name.endswith("copy_") and any(hasattr(tensor.untyped_storage(), PINNED) for tensor in tensors)
     return (is_copy or name == "aten._to_copy") and len({device_of(tensor).type for tensor in tensors}) > 1

@@ -5,7 +5,7 @@ import runpy
 import sys
 import threading
 import traceback
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -117,7 +117,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
     failures: list[Any] = []  # of the program's threads
     in_eager_mode: list[str] = []  # what is not recorded as it is compiled
     refusals: list[Exception] = []  # for want of data, which the program may catch
-    formatted: list[ProgramError] = []  # the last error whose traceback the program logs, prints or sends away
+    formatted: deque[ProgramError] = deque(maxlen=1)  # whose traceback the program logs, prints or sends away
     counter = StepCounter(recorder, request.num_steps, request.is_fake, give_up)
     with (
         recording(request.num_ranks, request.rank, recorder, groups, counter.processes.leave_rank),
@@ -144,8 +144,9 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         except ProgramError as error:
             # Else the program reports that it was stopped, or that its processes have ended.
             if not (counter.is_complete or counter.processes.are_ranks):
-                before = [f"; before, it had caught {one}" for one in formatted[-1:] if str(one) not in str(error)]
-                raise ProgramError("".join([str(error), *before])) from error
+                before = (f"; before, it had caught {one}" for one in formatted if str(one) not in str(error))
+                error.args = ("".join([str(error), *before]),)
+                raise
         except KeyboardInterrupt:
             if not (counter.is_complete or counter.processes.are_ranks):  # else the recorder has stopped this thread
                 raise KeyboardInterrupt(f"interrupted after {counter}; no trace is written") from None
@@ -157,7 +158,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
                 raise _told(failures[0].exc_value, request, recorder)
     for failure in failures:
         threading.__excepthook__(failure)
-    _require_steps(counter, request, [*(_told(refusal, request, recorder) for refusal in refusals), *formatted[-1:]])
+    _require_steps(counter, request, [*(_told(refusal, request, recorder) for refusal in refusals), *formatted])
     counter.warn_of_others()
     steps = counter.recorded
     if any(call.collective in ("send", "recv") for step in steps for call in step.calls):

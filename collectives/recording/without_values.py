@@ -1,32 +1,30 @@
 """`WithoutValues`: the values of tensors without data, and the integers that have data."""
 
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from types import CodeType
-from typing import Any, NoReturn
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
-    FakeTensorMode,
     unset_fake_temporarily,
 )
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
 from collectives.recording import balanced, placement
+from collectives.recording.fake_mode import COMPARED, CachingFakeMode, value_of
 from collectives.recording.operands import DEVICE, OnPlainTensors, named, written
 from collectives.recording.placement import CPU, FROM_PYTHON, gpu_of, place_made, tensors_in, with_data
 from collectives.recording.replacements import warn
@@ -36,7 +34,6 @@ TORCH = Path(torch.__file__).parent
 # Files of torch between a call of the program, such as `tensor.item()`, and this module.
 _CALLERS = "_compile", "_dynamo/eval_frame", "_ops", "_subclasses/fake_tensor", "_tensor", "_tensor_str"
 _ON_THE_WAY = {f"{TORCH / name}.py" for name in _CALLERS}
-_MAKE_SUBCLASS = Tensor._make_subclass
 _COMPARING = aten.equal.default, aten.allclose.default
 _WRITING = aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default
 _INDEXING = aten.index.Tensor, *_WRITING
@@ -58,8 +55,6 @@ _COPYING = aten.clone.default, aten.nan_to_num.default  # whose outcomes are equ
 _SPARSE = aten._sparse_coo_tensor_with_dims_and_tensors.default
 _SUMS = aten.add.Tensor, aten.sub.Tensor  # which of sparse tensors have the elements of both
 _UNSCALING = aten._amp_foreach_non_finite_check_and_unscale_.default
-# Functions by which torch's operators in Python make tensors; programs replace them to choose a device or a dtype.
-_FACTORIES = {name: getattr(torch, name) for name in ("empty", "zeros", "ones", "full", "arange", "tensor", "eye")}
 # The dtypes of tensors that may have data.
 INTEGERS = torch.bool, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64
 _BYTES_AND_INTEGERS = torch.uint8, *INTEGERS
@@ -70,117 +65,10 @@ MAX_READS = 100_000  # by one line, before another line reads: a loop that waits
 MAX_ON_HOST = 2**27  # of a data set, if the model is on a GPU
 NEEDING_VALUES = DataDependentOutputException, DynamicOutputShapeException  # raised where numbers decide
 _META = torch.device("meta")
-_PLACES = "cpu", "cuda"  # kinds of devices
 DATA: Any = Tensor.data
-_COMPARED = "_compared"  # attribute of the outcome of a comparison
 _FILLED = "_filled"  # attribute of zeros and ones: the value, and the version with which all elements have it
 _COPIED = "_copied"  # attribute of a copy: what was copied, and the versions of both
 _OURS = str(Path(__file__).parent)
-
-
-class _StateOfThread(threading.local):
-    def __init__(self) -> None:
-        self.in_kernel_invocation = False
-        self.enter_stack: list[Any] = []
-
-
-def _of_thread(name: str) -> Any:
-    """Return an attribute of a mode per thread; torch has one for all."""
-    return property(lambda mode: getattr(mode._state, name), lambda mode, value: setattr(mode._state, name, value))
-
-
-class CachingFakeMode(FakeTensorMode):
-    """A FakeTensorMode with a quicker cache than torch's."""
-
-    in_kernel_invocation, enter_stack = _of_thread("in_kernel_invocation"), _of_thread("enter_stack")
-
-    def __init__(self) -> None:
-        self._state = _StateOfThread()
-        super().__init__(allow_non_fake_inputs=True)
-        self._entries: dict[Any, Any] = {}  # torch's
-        self._attributes: dict[str, Any] = {}  # of each FakeTensor but for its device
-
-    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Read a value in another thread, which has no other mode; metrics are often collected there."""
-        if func is aten._local_scalar_dense.default:
-            return _value_of(args[0])
-        if not (others := [name for name, own in _FACTORIES.items() if getattr(torch, name) is not own]):
-            return super().dispatch(func, types, args, kwargs)
-        with patch.multiple(torch, **{name: _FACTORIES[name] for name in others}):
-            return super().dispatch(func, types, args, kwargs)
-
-    def create_symbolic_nested_int(self, **_: Any) -> NoReturn:
-        raise RuntimeError("the lengths in a nested tensor are data, and with --fake there are none: record without it")
-
-    def key(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
-        state = torch.get_default_dtype(), torch.is_inference_mode_enabled()
-        with torch._C.DisableTorchFunction():  # else a mode would run for each attribute that is read
-            key = (func, _key_of(args), _key_of(kwargs), state)
-        return None if None in key else key
-
-    def note(self, key: Any, func: OpOverload, args: Any, kwargs: Any) -> None:
-        """Note the outcome of an operator, if torch caches it and the arguments are unchanged."""
-        with suppress(TypeError):  # an argument cannot be hashed
-            if key is None or key in self._entries:
-                return
-            entry = self._entries[key] = None
-            with suppress(fake_tensor._BypassDispatchCache):
-                state: Any = fake_tensor._CacheKeyState(None)  # type: ignore[attr-defined]
-                entry = self.cache.get(self._cache_key(state, func, args, kwargs))
-            if isinstance(entry, fake_tensor._DispatchCacheValidEntry) and all(map(_is_quick, entry.output_infos)):
-                self._entries[key] = entry if _key_of(args) == key[1] else None
-
-    def known(self, key: Any, func: OpOverload, args: Any) -> Any:
-        try:
-            entry = self._entries.get(key)
-        except TypeError:
-            return None
-        if entry is None:
-            return None
-        made = [self._make(info, func, args) for info in entry.output_infos]
-        return tuple(made) if entry.is_output_tuple else made[0]
-
-    def _make(self, info: Any, func: OpOverload, args: Any) -> Any:
-        if (like := info.metadata) is None:
-            return info.constant_value if info.inplace_idx is None else args[info.inplace_idx]
-        base = (args[info.view_idx].untyped_storage(), like.storage_offset) if func.is_view else None
-        return self.new(like, like.shape, like.stride, base)
-
-    def new(self, like: Any, shape: Any, stride: Any, base: Any = None) -> FakeTensor:
-        """Return a tensor that no mode sees made. base: the storage that it views, and its offset."""
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-            empty = torch.empty_strided(shape, stride, dtype=like.dtype, device="meta")
-            if base is not None:
-                empty.set_(base[0], base[1], shape, stride)
-        if not self._attributes:
-            self._attributes = vars(FakeTensor(self, empty, like.device))
-        made = _MAKE_SUBCLASS(FakeTensor, empty, False, dispatch_device=True, device_for_backend_keys=CPU)
-        torch._C._set_throw_on_mutable_data_ptr(made)
-        vars(made).update(self._attributes, _fake_device=like.device)
-        return made
-
-
-def _is_quick(info: Any) -> bool:
-    """Whether an outcome is an argument, a constant, or given by shape, dtype and device."""
-    like = info.metadata
-    return like is None or not (like.device.type not in _PLACES or like.requires_grad or like.is_conj or like.is_neg)
-
-
-def _key_of(value: Any) -> Any:
-    """Return what distinguishes arguments, such as shapes; None if one is a tensor with data."""
-    kind = type(value)
-    if kind is FakeTensor:
-        if value.constant is not None or value.layout is not torch.strided:
-            return None
-        keys = torch._C._dispatch_keys(value).raw_repr()  # which tell conjugates, for example
-        layout = value.shape, value.stride(), value.storage_offset()
-        return layout, value.dtype, value.fake_device, value.requires_grad, id(value.fake_mode), keys
-    if kind is tuple or kind is list:
-        parts = tuple(map(_key_of, value))
-        return None if None in parts else (kind, parts)
-    if kind is dict:
-        return _key_of(list(value.items()))
-    return None if isinstance(value, Tensor) else (kind, value)
 
 
 class WithoutValues(OnPlainTensors):
@@ -226,7 +114,7 @@ class WithoutValues(OnPlainTensors):
             func = aten.view.default  # whose outcome torch keeps; below autograd they are alike
         key = None if self._is_loading else self._mode.key(func, args, kwargs)
         if (outcome := self._mode.known(key, func, args)) is not None:
-            return _compared(outcome, func, args)
+            return _with_notes(outcome, func, args)
         try:
             return self._first(key, func, args, kwargs)
         except NEEDING_VALUES as refusal:
@@ -248,7 +136,7 @@ class WithoutValues(OnPlainTensors):
             return _run_with_data(func, args, kwargs)
         if (func is aten._local_scalar_dense.default and is_unknown(args[0])) or func in _COMPARING:
             self._warn_once()
-            return False if func in _COMPARING else _value_of(args[0])
+            return False if func in _COMPARING else value_of(args[0])
         if func is aten.masked_select.default and not is_unknown(args[1]):
             shape = torch.broadcast_shapes(*(tensor.shape for tensor in args))
             with _disable_current_modes():
@@ -277,7 +165,7 @@ class WithoutValues(OnPlainTensors):
         self._warn_once()
         with unset_fake_temporarily():
             dtype = torch.empty(0, dtype=tensor.dtype, device=CPU).numpy().dtype
-        return np.full(tuple(tensor.shape), _value_of(tensor), dtype)
+        return np.full(tuple(tensor.shape), value_of(tensor), dtype)
 
     def _warn_once(self) -> None:
         """Warn about the line that reads, unless it is torch's, which needs no real numbers."""
@@ -307,7 +195,7 @@ def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if func is aten.from_file.default:
         return torch.empty_like(with_data(CPU, func, *args, **kwargs))
     if not written(func):
-        return _compared(_with_elements(func(*args, **kwargs), func, args), func, args)
+        return _with_notes(_with_elements(func(*args, **kwargs), func, args), func, args)
     given = named(func, args, kwargs)
     changed = [tensor for name in written(func) for tensor in tensors_in(given[name])]
     if "copy" not in func._schema.name:  # only a copy may go from one device to another
@@ -350,15 +238,8 @@ def _run_with_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, An
     return with_data(device, run, *args)
 
 
-def _value_of(tensor: Tensor) -> Any:
-    """Return the value of unknown elements; of a comparison of single elements, the outcome for such values."""
-    if tensor.dtype == torch.bool:
-        return getattr(tensor, _COMPARED, False)
-    return 1.0 if tensor.dtype.is_floating_point else 1
-
-
-def _compared(outcome: Any, func: OpOverload, args: tuple[Any, ...]) -> Any:
-    """Note what a comparison such as `norm > 10` gives for the values that are read, a copy, and a fill."""
+def _with_notes(outcome: Any, func: OpOverload, args: tuple[Any, ...]) -> Any:
+    """Note the source of a copy, the value of a fill, or the outcome of a comparison of the values that are read."""
     if func in _COPYING and not outcome.is_inference():
         setattr(outcome, _COPIED, (weakref.ref(args[0]), args[0]._version, outcome._version))
     if func in _FILLING and type(outcome) is FakeTensor and not outcome.is_inference():
@@ -368,10 +249,10 @@ def _compared(outcome: Any, func: OpOverload, args: tuple[Any, ...]) -> Any:
     tensors = tensors_in(args)
     if func is aten.eq.Tensor and not _are_alike(*args) and tensors[0].numel() > 1:
         return outcome  # elements are hardly all equal, as of two masks; isfinite compares a tensor with itself
-    if all(leaf.numel() == 1 or leaf.is_floating_point() or hasattr(leaf, _COMPARED) for leaf in tensors):
+    if all(leaf.numel() == 1 or leaf.is_floating_point() or hasattr(leaf, COMPARED) for leaf in tensors):
         with _disable_current_modes(), suppress(Exception):
-            values = [torch.tensor(_value_of(leaf)) if isinstance(leaf, Tensor) else leaf for leaf in args]
-            setattr(outcome, _COMPARED, bool(func(*values)))
+            values = [torch.tensor(value_of(leaf)) if isinstance(leaf, Tensor) else leaf for leaf in args]
+            setattr(outcome, COMPARED, bool(func(*values)))
     return outcome
 
 
@@ -385,9 +266,9 @@ def _with_known_values(func: OpOverload, args: Any) -> Any:
 
 
 def _known_number(tensor: FakeTensor) -> Tensor:
-    if tensor.numel() > 1 or not hasattr(tensor, _COMPARED):
+    if tensor.numel() > 1 or not hasattr(tensor, COMPARED):
         return tensor
-    return with_data(tensor.device, torch.full, tensor.shape, _value_of(tensor), dtype=tensor.dtype)
+    return with_data(tensor.device, torch.full, tensor.shape, value_of(tensor), dtype=tensor.dtype)
 
 
 def _filled(tensor: FakeTensor) -> Tensor:
@@ -490,5 +371,5 @@ def forget_written(written: list[Tensor]) -> None:
     for tensor in written:
         if not is_unknown(tensor):
             with _disable_current_modes():
-                tensor.fill_(_value_of(tensor))
+                tensor.fill_(value_of(tensor))
             tensor.untyped_storage().is_unknown = True  # type: ignore[attr-defined]

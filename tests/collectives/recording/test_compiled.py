@@ -364,7 +364,7 @@ class Rows:
 
 
 def test_kernels_of_the_cpu_are_not_those_of_the_gpu() -> None:
-    """As with an offloaded optimizer: large ones are not counted, and small ones take no time."""
+    """Large ones, such as an offloaded optimizer's, are not counted; small ones take no time."""
     setup = "part = torch.compile(lambda y: y.sin() + 1)"
     (step,) = recorded(setup, "part(torch.ones(2**18)); part(torch.ones(256)); part(x)").steps
     told = {operator.name: operator.is_counted for operator in step.operators if operator.in_graph}

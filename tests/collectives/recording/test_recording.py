@@ -339,6 +339,12 @@ def test_what_cannot_be_recorded_is_refused(body: str) -> None:
     assert REFUSALS[body] in str(recorded(f"{head}{body}\n"))
 
 
+def test_a_forked_process_ends_with_its_own_exit_code() -> None:
+    """Which its parent may read."""
+    forked = "if not (forked := os.fork()): sys.exit(3)\nassert os.waitpid(forked, 0)[1] == 3 << 8\ntrain()\n"
+    assert trace_of(HEAD + forked).steps
+
+
 FUTURES = """
 values = lambda done: done.value()
 again = lambda done: dist.all_reduce(done.value()[0], async_op=True).get_future().value()
