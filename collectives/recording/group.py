@@ -268,7 +268,12 @@ def _leave_own_objects(function: str, given: dict[str, Any]) -> int | None:
     objects: Any = given.get("object_list", given.get("scatter_object_output_list"))
     if given.get("scatter_object_input_list"):
         objects[0] = given["scatter_object_input_list"][dist.get_rank(given["group"])]
-    if any(value is None for value in objects):
+    group: Any = given["group"] or dist.group.WORLD
+    source = given["src"], given["group_src"]
+    is_source = source != (None, None) and dist.get_rank(group) == distributed_c10d._canonicalize_group_rank(
+        group, *source
+    )
+    if any(value is None for value in objects) and not is_source:
         message = f"{function}: a recorded rank has no peers, and so gets None of their objects"
         warnings.warn(message, stacklevel=3)
     return given["src"] if function == "recv_object_list" else None

@@ -29,7 +29,7 @@ from collectives.recording.operators import kernels_of_triton
 from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
 from collectives.recording.recorder import Recorder, StreamMoment
 from collectives.recording.replacements import changed, replaced, returning, run_within, warn
-from collectives.recording.step_counter import ForkedProcesses, StepCounter, StopRecordingError
+from collectives.recording.step_counter import GIVE_STEPS, ForkedProcesses, StepCounter, StopRecordingError
 from collectives.recording.without_values import NEEDING_VALUES, forget_written
 from ringsim import traces
 from ringsim.measurements import provenance
@@ -163,6 +163,8 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
     steps = counter.recorded
     if any(call.collective in ("send", "recv") for step in steps for call in step.calls):
         warn(_SINGLE_RANKS)
+    if request.num_ranks > 1 and not any(step.calls for step in steps):
+        warn(f"the ranks do not communicate in the recorded step: if they do every few steps, {GIVE_STEPS}")
     if not request.is_fake:
         steps = tuple(with_times_of(step, *counter.watched) for step in steps)
     place = request.num_ranks, request.rank, request.ranks_here, tuple(groups)

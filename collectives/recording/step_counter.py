@@ -42,7 +42,7 @@ MAX_STOPS = 10  # that a program may catch, or not hear
 INTERRUPTING = signal.SIGRTMIN
 LOOK_S = 0.2  # how often a process that waits for a message looks whether a rank has left
 
-_GIVE_STEPS = "give --steps the number of steps from one to the next"
+GIVE_STEPS = "give --steps the number of steps from one to the next"
 
 
 class StepWork(NamedTuple):
@@ -345,10 +345,10 @@ class StepCounter:
         if most > MORE_WORK * most_later > 0:
             warn(
                 f"one of the first two steps, with what precedes it, has {_tflop(most)}, and no later one more than "
-                f"{_tflop(most_later)}: if that recurs, as a rollout or a validation does, {_GIVE_STEPS}"
+                f"{_tflop(most_later)}: if that recurs, as a rollout or a validation does, {GIVE_STEPS}"
             )
         for name in self._idle:
-            warn(f"an optimizer, {name}, has made no step so far: if it makes one every few steps, {_GIVE_STEPS}")
+            warn(f"an optimizer, {name}, has made no step so far: if it makes one every few steps, {GIVE_STEPS}")
 
     def _stop(self) -> NoReturn:
         self._stop_watch()

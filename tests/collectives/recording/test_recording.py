@@ -110,6 +110,12 @@ def objects():
     dist.group.WORLD.allgather([torch.empty(2) for _ in range(size)], torch.ones(2)).wait()
     assert everywhere == [rank] * size
     assert sent == ([{"of": 0}] if rank == 0 else [None])
+    import warnings
+    with warnings.catch_warnings(record=True) as told:
+        dist.broadcast_object_list([None, 2], src=rank)
+        dist.scatter_object_list([None], [None] * size, src=rank)
+        dist.broadcast_object_list([None], group_src=dist.get_rank(pair), group=pair) if rank > 1 else None
+    assert not told
 def shapes():
     dist.all_reduce(total := torch.ones(2), group=dist.new_subgroups(2)[0])
     dist.all_gather(parts := [torch.empty(3) for _ in range(size)], torch.full((3,), 5.0))

@@ -68,6 +68,9 @@ for step in range(99):
 """
 
 
+NO_CALLS = "the ranks do not communicate in the recorded step: if they do every few steps"
+
+
 def steps_and_warnings(request: TraceRequest) -> tuple[list[tuple[int, int]], list[str]]:
     """Return rows of products and calls of each step, and what the user is told."""
     with warnings.catch_warnings(record=True) as told:
@@ -83,7 +86,7 @@ def test_what_precedes_every_fourth_step_is_recorded_or_told(num_steps: int) -> 
     options = {"is_fake": True, "device": Device.CUDA, "num_steps": num_steps}
     steps, told = recorded(ROLLOUTS, call=steps_and_warnings, **options)
     if num_steps == 1:
-        assert (steps, told) == ([(64, 0)], ["one of the first two steps", "an optimizer"])
+        assert (steps, told) == ([(64, 0)], ["one of the first two steps", "an optimizer", NO_CALLS])
     else:
         assert (steps, told) == ([(64, 0), (64, 0), (64 + 4096, 1), (64, 0)], [])
 
@@ -101,7 +104,7 @@ def test_all_runs_of_a_compiled_rollout_are_counted() -> None:
     program = ROLLOUTS.replace('reward = model(torch.ones(4096, 64, device="cuda")).mean()', halves)
     program = program.replace("for step in", "part = torch.compile(model)\nfor step in")
     assert program.count("part") == 2
-    (first, _) = recorded(program, call=messages, is_fake=True, device=Device.CUDA)
+    first, *_ = recorded(program, call=messages, is_fake=True, device=Device.CUDA)
     flops = 2 * 64 * 64 * (4096 + 2 * 32)  # and a step
     assert f" has {flops / 1e12:.4g} TFLOP, and no later one more than" in first
 
@@ -163,3 +166,25 @@ def test_three_steps_of_ddp_suffice(first: int, last: int, options: dict[str, An
     """From the first one that synchronises; the next is as usual but for broadcasts of the sizes of its buckets."""
     for step in trace_of(BUCKETS, str(first), str(last), **options).steps:
         assert [call.collective for call in step.calls] == ["all_reduce"] * 2
+
+
+LOCAL = f"""{IMPORTS}
+import warnings
+warnings.filterwarnings("ignore")
+dist.init_process_group("nccl")
+model = nn.parallel.DistributedDataParallel(nn.Linear(64, 64), find_unused_parameters=True)
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(99):
+    model.require_backward_grad_sync = step % 4 == 3
+    model(torch.ones(32, 64)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "calls", "told"), [(1, [0], [NO_CALLS]), (4, [0, 2, 0, 0], [])], ids=["usual", "all"]
+)
+def test_ranks_that_communicate_every_few_steps_are_told(num_steps: int, calls: list[int], told: list[str]) -> None:
+    """If no recorded step has calls."""
+    steps, warned = recorded(LOCAL, call=steps_and_warnings, is_fake=True, num_steps=num_steps)
+    assert ([num_calls for _, num_calls in steps], warned) == (calls, told)
