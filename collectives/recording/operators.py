@@ -68,6 +68,10 @@ def _recurrent_flops(inputs: Tensor, of_inputs: Tensor, of_hidden: Tensor, *_: A
     return int(2 * prod(inputs.shape[:-1]) * (of_inputs.numel() + of_hidden.numel()))
 
 
+def _quantized_flops(left: Tensor, *_: Any, out_val: Tensor, **__: Any) -> int:
+    return int(2 * left.shape[-1] * out_val.numel())
+
+
 _PRODUCTS = aten._int_mm, aten._grouped_mm, aten._scaled_grouped_mm, aten._scaled_grouped_mm_v2, aten._scaled_mm_v2
 _ADDING = *(aten.addmm, aten.addmm_, aten._addmm_activation), *(aten.baddbmm, aten.baddbmm_, aten.addbmm, aten.addbmm_)
 _FORMULAS: dict[Any, Callable[..., int | None]] = {
@@ -82,6 +86,9 @@ _FORMULAS: dict[Any, Callable[..., int | None]] = {
     aten.mkldnn_rnn_layer_backward: lambda *arguments, **_: 2 * _recurrent_flops(*arguments),
     **FORMULAS,
 }
+# Products of bitsandbytes, one of whose operands is quantized.
+_QUANTIZED = {f"bitsandbytes.{name}" for name in ("gemm_4bit", "gemv_4bit", "int8_linear_matmul", "int8_scaled_mm")}
+_OPERAND: dict[Any, int] = {_sum_flops: 1, _quantized_flops: 0}  # whose dtype is that of the product
 # Operators whose work grows with their bytes need no formula: those with a tag or a decomposition, and these.
 _TAGS = {Tag.pointwise, Tag.reduction, Tag.view_copy, Tag.inplace_view}
 _BY_BYTES = re.compile(
@@ -119,6 +126,8 @@ class _Kind:
         self.name = str(packet)
         # A module of torch may add formulas when it is loaded.
         self.formula: Callable[..., int | None] | None = _FORMULAS.get(packet) or flop_registry.get(packet)
+        if self.name in _QUANTIZED:
+            self.formula = _quantized_flops
         self.is_counted = self.formula is not None or _works_by_bytes(operator)
         self.has_work = not operator.is_view and self.name not in _WITHOUT_WORK and not is_prim
         # torch runs it as other operators, but dispatches it first in inference mode.
@@ -203,7 +212,8 @@ class OperatorWatch(OnPlainTensors):
                 flops = kind.formula(*args, **kwargs, out_val=outcome) if is_counted and kind.formula else 0
                 is_counted = is_counted and flops is not None  # it may depend on unknown numbers
                 sizes = _sizes_of(kind.name, given, int(flops)) if flops else {}
-                dtype = dtype_of(_strided(args[1:2]) if kind.formula is _sum_flops else tensors)
+                operand = _OPERAND.get(kind.formula)
+                dtype = dtype_of(tensors if operand is None else _strided(args[operand : operand + 1]))
                 if flops and dtype in _TF32_DTYPES and _multiplies_in_tf32(kind.name):
                     dtype = "tf32"
                 operator = Operator(kind.name, dtype, int(flops or 0), size_bytes, is_counted=is_counted, **sizes)

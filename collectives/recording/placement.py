@@ -39,6 +39,7 @@ _PARSE_TO, _TO, _NEW_TENSOR = torch._C._nn._parse_to, Tensor.to, Tensor.new_tens
 _NEW: Any = Tensor.new
 _ASK_CPP: Any = Tensor.device.__get__
 _MAKE_SUBCLASS, _DISPATCH = Tensor._make_subclass, FakeTensor.__torch_dispatch__
+_MAKE_WRAPPER: Any = Tensor._make_wrapper_subclass
 _RUN_IN_MODE = FakeTensorMode.dispatch
 _SAVE = saved_tensors_hooks.__init__
 _PAD = torch._C._nn.pad_sequence
@@ -272,6 +273,18 @@ def make_with_keys_of_cpu(*args: Any, **options: Any) -> Any:
     return _MAKE_SUBCLASS(*args, **options)
 
 
+def _wrapped(*args: Any, **options: Any) -> Tensor:
+    """Make a tensor as `Tensor._make_wrapper_subclass`; C++ takes one on CUDA for one of the CPU."""
+    devices = [value for value in (*args, with_index(options.get("device"))) if isinstance(value, Device)]
+    if not devices or devices[0].type != "cuda":
+        return _MAKE_WRAPPER(*args, **options)  # type: ignore[no-any-return]
+    if "device" in options:
+        options["device"] = CPU
+    made: Tensor = _MAKE_WRAPPER(*(CPU if isinstance(value, Device) else value for value in args), **options)
+    place(made, devices[0])
+    return made
+
+
 def _dispatched(_: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     return in_cpp(args[0]) if func is _DEVICE else _DISPATCH(func, types, args, kwargs or {})
 
@@ -333,6 +346,7 @@ def _replacements() -> Iterator[Replacement]:
         yield f"torch.distributed.tensor.{module}.is_rng_supported_mesh", lambda _: False
     region = {"distribute_region_enabled": False, "_distribute_region": lambda *_: nullcontext()}
     yield "torch.distributed.tensor._random._rng_tracker", SimpleNamespace(**region)
+    yield f"{tensor}._make_wrapper_subclass", staticmethod(_wrapped)
     yield f"{tensor}.device", property(device_of)
     yield f"{tensor}.is_cuda", property(lambda tensor: tensor.device.type == "cuda")
     yield f"{tensor}.is_cpu", property(lambda tensor: tensor.device.type == "cpu")

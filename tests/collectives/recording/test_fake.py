@@ -288,6 +288,21 @@ for kind in Marked, Plain, Made:
     assert type(layer[0].weight) is kind and isinstance(layer[0].weight, nn.Parameter) and layer[0].weight.is_leaf
     layer(torch.randn(2, 4, device=DEVICE)).sum().backward()
     assert layer[0].weight.grad.shape == (4, 4) and str(layer[0].weight.grad.device) == DEVICE
+class Wrapper(torch.Tensor):
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+    def __init__(self, inner): self.inner = inner
+    def __tensor_flatten__(self): return ["inner"], None
+    @staticmethod
+    def __tensor_unflatten__(parts, *_): return Wrapper(parts["inner"])
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        made = func(*[value.inner if isinstance(value, cls) else value for value in args], **kwargs or {})
+        return cls(made) if func._opname in ("t", "detach") else made
+weight = nn.Parameter(Wrapper(torch.randn(4, 4, device=DEVICE)))
+(torch.randn(2, 4, device=DEVICE) @ weight.t()).sum().backward()
+assert type(weight.data) is Wrapper and str(weight.device) == str(weight.grad.device) == DEVICE
 assert torch.randn(4, device=DEVICE).as_subclass(torch.Tensor).shape == (4,)
 # Tensors with data get that of others, and the other way round.
 known, unknown = torch.arange(4, device=DEVICE), torch.randn(3, device=DEVICE)

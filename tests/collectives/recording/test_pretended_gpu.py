@@ -18,6 +18,7 @@ assert stream.priority == -1 and stream.cuda_stream != cuda.default_stream().cud
 assert stream.device == torch.device("cuda", 0) == event.device and cuda.Stream.priority_range() == (0, -3)
 with torch.Stream("cuda") as entered:
     assert cuda.current_stream() is entered
+assert torch._C._cuda_getCurrentRawStream(0) == 0
 assert cuda.current_stream() is cuda.default_stream() and cuda.ExternalStream(0, device=0).query()
 assert len(cuda.default_generators) == 8 and cuda.default_generators[0].get_state().dtype == torch.uint8
 
@@ -68,14 +69,14 @@ for call, name in (
     (lambda: cuda.current_blas_handle(), "torch.cuda.current_blas_handle"),
     (lambda: cuda.tunable.get_results(), "torch.cuda.tunable.get_results"),
     (lambda: cuda.nccl.unique_id(), "torch.cuda.nccl.unique_id"),
-    (lambda: torch._C._cuda_getCurrentRawStream(0), "_cuda_getCurrentRawStream"),
+    (lambda: torch._C._cuda_cudaHostAllocator(), "_cuda_cudaHostAllocator"),
     (lambda: symmetric.empty(4, device="cuda"), "symmetric memory"),
     (lambda: backend._comm_ptr(), "ProcessGroupNCCL._comm_ptr"),
     (lambda: ProcessGroupNCCL(None, 0, 8), "ProcessGroupNCCL()"),
 ):
     line = f"{name} needs a real GPU; ringsim trace only pretends to have one: leave it out there"
     assert refused(call) == line, refused(call)
-assert not hasattr(torch._C, "_cuda_getCurrentRawStream") and not hasattr(torch._C, "no_such_name")
+assert not hasattr(torch._C, "_cuda_cudaHostAllocator") and not hasattr(torch._C, "no_such_name")
 train()
 """
 
