@@ -10,11 +10,13 @@ from tests.collectives.recording.recorded import HEAD, IMPORTS, LINE, ringsim
 from tests.processes import run_python
 from tests.ringsim.traces.made_trace import traced
 
+TRAINS = HEAD.replace("        optimizer.step()", "        dist.all_reduce(weights.grad); optimizer.step()")
+
 
 @pytest.mark.slow  # imports torch in a process of its own
 def test_the_command(tmp_path: Path) -> None:
     """It sums up the last step, and names the file, which does not move with a program that changes its folder."""
-    (tmp_path / "train.py").write_text(f"{HEAD}os.chdir('/'); train()\n")
+    (tmp_path / "train.py").write_text(f"{TRAINS}os.chdir('/'); train()\n")
     done = run_python("-m", "ringsim", "trace", "--ranks", "2", "-o", "step.json", "train.py", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "wrote step.json\n")
     assert "rank 0 of 2, last of 3 steps" in done.stdout
@@ -35,7 +37,7 @@ HOLDS_ON = "signal.signal(signal.SIGTERM, lambda *_: None); atexit.register(neve
 )
 def test_a_program_is_ended_when_it_is_recorded(body: str, printed: str, tmp_path: Path) -> None:
     """Threads and children end with it; nothing that it does at its end, or to its folder, changes the outcome."""
-    (tmp_path / "train.py").write_text(f"{HEAD}atexit.register(print, 'at the end'); {body}\n")
+    (tmp_path / "train.py").write_text(f"{TRAINS}atexit.register(print, 'at the end'); {body}\n")
     done = ringsim(tmp_path, "trace", "--ranks", 2, "-o", "step.json", "train.py")
     assert (done.returncode, done.stderr) == (0, "wrote step.json\n")
     assert done.stdout.startswith(printed)
@@ -44,7 +46,7 @@ def test_a_program_is_ended_when_it_is_recorded(body: str, printed: str, tmp_pat
 
 def test_folders_of_a_program_are_no_packages(tmp_path: Path) -> None:
     """Those that Triton or safetensors would be in, if they were installed, contain no modules of theirs."""
-    (tmp_path / "train.py").write_text(f"{HEAD}train()\n")
+    (tmp_path / "train.py").write_text(f"{TRAINS}train()\n")
     for package in ("triton", "safetensors"):
         (tmp_path / package).mkdir()
     done = ringsim(tmp_path, "trace", "--fake", "--ranks", 2, "-o", "step.json", "train.py")
@@ -114,7 +116,7 @@ WARNINGS = {
 @pytest.mark.parametrize("body", WARNINGS)
 def test_a_program_is_warned_once(body: str, tmp_path: Path) -> None:
     """Of a trace that ringsim step refuses or times too long; and of the line that first reads a value, which is 1."""
-    (tmp_path / "train.py").write_text(f"{HEAD}while True:\n    {body}; train(1)\n")
+    (tmp_path / "train.py").write_text(f"{TRAINS}while True:\n    {body}; train(1)\n")
     done = ringsim(tmp_path, "trace", "--fake", "--ranks", 4, "train.py")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("UserWarning") == done.stderr.count(WARNINGS[body]) == 1, done.stderr
