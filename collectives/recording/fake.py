@@ -276,14 +276,32 @@ def _save(thing: Any, file: Any, *args: Any, **options: Any) -> None:
 
 def _load(file: Any, map_location: Any = None, **options: Any) -> Any:
     """Load, and map storages that were saved in memory, which torch cannot map."""
+    map_location = _Places(map_location) if callable(map_location) else map_location
     if (saved := SAVED.get(_path_of(file))) is not None:
         file, options = BytesIO(saved), {**options, "mmap": None}
     elif isinstance(file, BytesIO) and not file.getvalue().strip(b"\0\1"):  # unknown bytes that another rank sends
         file = BytesIO(_SENT.get(file.getbuffer().nbytes, file.getvalue()))
     loaded = _LOAD(file, map_location, **options)
-    if isinstance(file, BytesIO) and isinstance(map_location, str | torch.device):
-        return tree_map_only(Tensor, lambda tensor: tensor.to(map_location), loaded)
-    return loaded
+    if not isinstance(file, BytesIO) or map_location is None:
+        return loaded
+
+    def mapped(tensor: Tensor) -> Tensor:
+        is_dict, device = isinstance(map_location, dict), tensor.device
+        return tensor.to(map_location.get(str(device), device) if is_dict else map_location)
+
+    return tree_map_only(Tensor, mapped, loaded)
+
+
+class _Places(dict[Any, Any]):
+    """Finds devices by a function of the program, which torch cannot ask for tensors without data."""
+
+    def __init__(self, place: Callable[[Any, str], Any]) -> None:
+        super().__init__()
+        self._place = place
+
+    def get(self, location: Any, default: Any = None) -> Any:
+        placed = self._place(torch.empty(0, device="cpu"), str(location))  # storages are read on the CPU
+        return default if placed is None else str(placed.device)
 
 
 def _set_rng_state(new_state: Tensor) -> None:
