@@ -15,6 +15,8 @@ rank, ones, layer = dist.get_rank(), torch.ones(3, device="cuda"), nn.Linear(3, 
 
 stream, event = cuda.Stream(priority=-1), cuda.Event(enable_timing=True)
 assert stream.priority == -1 and stream.cuda_stream != cuda.default_stream().cuda_stream == 0
+with cuda.stream(stream):
+    assert torch._C._cuda_getCurrentRawStream(0) == stream.cuda_stream  # extensions read it when they are imported
 assert stream.device == torch.device("cuda", 0) == event.device and cuda.Stream.priority_range() == (0, -3)
 with torch.Stream("cuda") as entered:
     assert cuda.current_stream() is entered
@@ -68,14 +70,14 @@ for call, name in (
     (lambda: cuda.current_blas_handle(), "torch.cuda.current_blas_handle"),
     (lambda: cuda.tunable.get_results(), "torch.cuda.tunable.get_results"),
     (lambda: cuda.nccl.unique_id(), "torch.cuda.nccl.unique_id"),
-    (lambda: torch._C._cuda_getCurrentRawStream(0), "_cuda_getCurrentRawStream"),
+    (lambda: torch._C._cuda_getCurrentBlasHandle(), "_cuda_getCurrentBlasHandle"),
     (lambda: symmetric.empty(4, device="cuda"), "symmetric memory"),
     (lambda: backend._comm_ptr(), "ProcessGroupNCCL._comm_ptr"),
     (lambda: ProcessGroupNCCL(None, 0, 8), "ProcessGroupNCCL()"),
 ):
     line = f"{name} needs a real GPU; ringsim trace only pretends to have one: leave it out there"
     assert refused(call) == line, refused(call)
-assert not hasattr(torch._C, "_cuda_getCurrentRawStream") and not hasattr(torch._C, "no_such_name")
+assert not hasattr(torch._C, "_cuda_getCurrentBlasHandle") and not hasattr(torch._C, "no_such_name")
 train()
 """
 
