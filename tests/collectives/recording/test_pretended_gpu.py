@@ -23,6 +23,9 @@ with torch.Stream("cuda") as entered:
 assert cuda.current_stream() is cuda.default_stream() and cuda.ExternalStream(0, device=0).query()
 assert len(cuda.default_generators) == 8 and cuda.default_generators[0].get_state().dtype == torch.uint8
 
+cuda.set_device(0)
+assert cuda.is_initialized()  # programs choose the device by it
+
 properties = cuda.get_device_properties(0)
 assert (properties.warp_size, properties.L2_cache_size) == (32, 50 * 2**20) and properties.uuid
 assert properties.shared_memory_per_block < properties.shared_memory_per_block_optin
