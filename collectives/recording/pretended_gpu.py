@@ -315,7 +315,7 @@ def devices(num_devices: int) -> Iterator[Replacement]:
     yield from ((f"torch.cpu.Stream.{name}", value) for name, value in _OF_STREAMS.items())
     yield "torch.Stream", torch.cpu.Stream
     yield "torch.Event", _Event
-    yield "torch._C._cuda_getCurrentRawStream", lambda _: torch.cpu.current_stream().cuda_stream
+    yield "torch._C._cuda_getCurrentRawStream", lambda _: _address_of_stream(torch.cpu.current_stream())
     yield "torch.version.cuda", VERSION
     yield "torch.cuda.nccl.version", returning(NCCL_VERSION)
     yield "torch.Tensor.type", _to_type
