@@ -248,9 +248,13 @@ EXTENDED = "torch.cpu.Stream", "torch._C", _BACKEND, *_OF_C10D  # which get what
 
 
 def _answers(num_devices: int) -> dict[str, Any]:
-    current = [0]
+    current, is_initialized = [0], [False]
+
+    def initialize() -> None:
+        is_initialized[0] = True
 
     def set_device(device: Any) -> None:
+        initialize()
         index = torch.cuda._utils._get_device_index(device, optional=True)
         current[0] = index if index >= 0 else current[0]
 
@@ -283,6 +287,8 @@ def _answers(num_devices: int) -> dict[str, Any]:
         **{name: lambda *_: current[0] for name in _TABLE["current"]},
         **{name: partial(set_device) for name in ("set_device", "set_device_index", "set_device_idx")},
         "device_index": lambda _: nullcontext(),
+        "init": initialize,
+        "is_initialized": lambda: is_initialized[0],
         "default_generators": (torch.default_generator,) * num_devices,
         "get_rng_state": lambda *_, **__: torch.get_rng_state(),
         "get_rng_state_all": lambda: [torch.get_rng_state()] * num_devices,
@@ -309,6 +315,7 @@ def devices(num_devices: int) -> Iterator[Replacement]:
     yield from ((f"torch.cpu.Stream.{name}", value) for name, value in _OF_STREAMS.items())
     yield "torch.Stream", torch.cpu.Stream
     yield "torch.Event", _Event
+    yield "torch._C._cuda_getCurrentRawStream", lambda _: _address_of_stream(torch.cpu.current_stream())
     yield "torch.version.cuda", VERSION
     yield "torch.cuda.nccl.version", returning(NCCL_VERSION)
     yield "torch.Tensor.type", _to_type

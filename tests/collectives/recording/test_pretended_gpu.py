@@ -15,11 +15,16 @@ rank, ones, layer = dist.get_rank(), torch.ones(3, device="cuda"), nn.Linear(3, 
 
 stream, event = cuda.Stream(priority=-1), cuda.Event(enable_timing=True)
 assert stream.priority == -1 and stream.cuda_stream != cuda.default_stream().cuda_stream == 0
+with cuda.stream(stream):
+    assert torch._C._cuda_getCurrentRawStream(0) == stream.cuda_stream  # extensions read it when they are imported
 assert stream.device == torch.device("cuda", 0) == event.device and cuda.Stream.priority_range() == (0, -3)
 with torch.Stream("cuda") as entered:
     assert cuda.current_stream() is entered
 assert cuda.current_stream() is cuda.default_stream() and cuda.ExternalStream(0, device=0).query()
 assert len(cuda.default_generators) == 8 and cuda.default_generators[0].get_state().dtype == torch.uint8
+
+cuda.set_device(0)
+assert cuda.is_initialized()  # programs choose the device by it
 
 properties = cuda.get_device_properties(0)
 assert (properties.warp_size, properties.L2_cache_size) == (32, 50 * 2**20) and properties.uuid
@@ -68,14 +73,14 @@ for call, name in (
     (lambda: cuda.current_blas_handle(), "torch.cuda.current_blas_handle"),
     (lambda: cuda.tunable.get_results(), "torch.cuda.tunable.get_results"),
     (lambda: cuda.nccl.unique_id(), "torch.cuda.nccl.unique_id"),
-    (lambda: torch._C._cuda_getCurrentRawStream(0), "_cuda_getCurrentRawStream"),
+    (lambda: torch._C._cuda_getCurrentBlasHandle(), "_cuda_getCurrentBlasHandle"),
     (lambda: symmetric.empty(4, device="cuda"), "symmetric memory"),
     (lambda: backend._comm_ptr(), "ProcessGroupNCCL._comm_ptr"),
     (lambda: ProcessGroupNCCL(None, 0, 8), "ProcessGroupNCCL()"),
 ):
     line = f"{name} needs a real GPU; ringsim trace only pretends to have one: leave it out there"
     assert refused(call) == line, refused(call)
-assert not hasattr(torch._C, "_cuda_getCurrentRawStream") and not hasattr(torch._C, "no_such_name")
+assert not hasattr(torch._C, "_cuda_getCurrentBlasHandle") and not hasattr(torch._C, "no_such_name")
 train()
 """
 
