@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
+from importlib import import_module
 from inspect import isfunction
 from pathlib import Path
 from pkgutil import resolve_name
@@ -28,7 +29,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from collectives.recording.operands import OnPlainTensors
 from collectives.recording.placement import tensors_in
-from collectives.recording.replacements import Replacement, fixing, returning
+from collectives.recording.replacements import Replacement, fixing, is_installed, returning
 from ringsim.gpus import load_gpu
 
 _device = torch.device
@@ -307,6 +308,24 @@ def _answers(num_devices: int) -> dict[str, Any]:
     }
 
 
+def _adam_of_deepspeed(_: int, __: Tensor, lists: list[list[Tensor]], *numbers: float) -> None:
+    """Update parameters by torch's fused Adam. lists: gradients, parameters, and both moments."""
+    lr, beta1, beta2, eps, step, is_adamw, _bias_corrected, weight_decay = numbers
+    gradients, parameters, *moments = lists
+    steps = [torch.full((), float(step), device=gradients[0].device)] * len(gradients)
+    options = {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": weight_decay, "eps": eps}
+    update: Any = torch._fused_adamw_ if is_adamw else torch._fused_adam_
+    update(parameters, gradients, *moments, [], steps, **options, amsgrad=False, maximize=False)
+
+
+def kernels_of_deepspeed() -> Iterator[Replacement]:
+    """Yield the replacement for the kernel that DeepSpeed's default optimizer compiles."""
+    if is_installed("deepspeed"):
+        load = import_module("torch.utils.cpp_extension").load
+        known = {"fused_adam": SimpleNamespace(multi_tensor_adam=_adam_of_deepspeed)}
+        yield "torch.utils.cpp_extension.load", lambda name, *args, **kw: known.get(name) or load(name, *args, **kw)
+
+
 def devices(num_devices: int) -> Iterator[Replacement]:
     """Yield the replacements that show `num_devices` GPUs."""
     answers = _answers(num_devices)
@@ -320,6 +339,7 @@ def devices(num_devices: int) -> Iterator[Replacement]:
     yield "torch.cuda.nccl.version", returning(NCCL_VERSION)
     yield "torch.Tensor.type", _to_type
     yield "torch.set_default_tensor_type", _set_default_type
+    yield from kernels_of_deepspeed()
     # Of the CPU: for each operator, torch would warn that there is no event of CUDA.
     yield fixing("torch.autograd.profiler.profile.__init__", use_cpu=True, use_cuda=False, use_device=None)
     yield from ((f"{module}.ProcessGroupNCCL", _NCCL) for module in _OF_C10D)

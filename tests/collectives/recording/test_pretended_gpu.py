@@ -1,7 +1,10 @@
 """The answers of torch.cuda, NCCL's process group and their neighbours to a recorded program."""
 
 import pytest
+import torch
+from torch import nn
 
+from collectives.recording import pretended_gpu
 from ringsim.traces import Device
 from tests.collectives.recording.recorded import HEAD, recorded, trace_of
 
@@ -119,3 +122,25 @@ def test_a_replayed_graph_runs_its_operators_again(is_fake: bool) -> None:
     assert step.flops == 2 * 2 * 4 * 4
     told = recorded(f"{HEAD}FAKE, CALLS = {is_fake}, True\n{GRAPH}", is_fake=is_fake, device=Device.CUDA)
     assert told.endswith("calls of a process group in a CUDAGraph cannot be recorded: capture what is between them")
+
+
+@pytest.mark.parametrize("is_adamw", [0, 1])
+def test_deepspeed_gets_the_adam_of_torch(monkeypatch: pytest.MonkeyPatch, is_adamw: int) -> None:
+    """Its optimizer compiles a kernel by default, which needs a GPU; other extensions are compiled."""
+    monkeypatch.setattr(pretended_gpu, "is_installed", lambda name: name == "deepspeed")
+    monkeypatch.setattr("torch.utils.cpp_extension.load", lambda name, **_: f"compiled {name}")
+    ((_, load),) = pretended_gpu.kernels_of_deepspeed()
+    weights, gradients = torch.arange(1.0, 5).split(2), torch.tensor([0.5, -1.0, 2.0, 0.0]).split(2)
+    expected = [nn.Parameter(weight.clone()) for weight in weights]
+    kind = torch.optim.AdamW if is_adamw else torch.optim.Adam
+    optimizer = kind(expected, lr=0.1, betas=(0.8, 0.9), eps=1e-4, weight_decay=0.2)
+    lists = [list(gradients), list(weights), *([torch.zeros(2), torch.zeros(2)] for _ in range(2))]
+    for step in (1, 2):
+        load(name="fused_adam").multi_tensor_adam(
+            2048, torch.zeros(1), lists, 0.1, 0.8, 0.9, 1e-4, step, is_adamw, 1, 0.2
+        )
+        for parameter, gradient in zip(expected, gradients, strict=True):
+            parameter.grad = gradient.clone()
+        optimizer.step()
+    torch.testing.assert_close(list(weights), [parameter.data for parameter in expected])
+    assert load(name="cpu_adam") == "compiled cpu_adam"
