@@ -318,11 +318,28 @@ def _adam_of_deepspeed(_: int, __: Tensor, lists: list[list[Tensor]], *numbers: 
     update(parameters, gradients, *moments, [], steps, **options, amsgrad=False, maximize=False)
 
 
+class _CpuAdam:
+    """DeepSpeed's Adam for parameters that it offloads to the CPU, one after the other."""
+
+    def __init__(self) -> None:
+        self._is_adamw: dict[int, bool] = {}  # by the optimizer's number
+
+    def create_adam(self, number: int, *given: Any) -> None:
+        self._is_adamw[number] = given[-2]  # before whether to log
+
+    def adam_update(self, number: int, step: int, *given: Any) -> None:
+        *numbers, weight_decay, bias_corrected, parameter, gradient, first, second = given
+        lists = [[tensor] for tensor in (gradient, parameter, first, second)]
+        _adam_of_deepspeed(0, parameter, lists, *numbers, step, self._is_adamw[number], bias_corrected, weight_decay)
+
+    destroy_adam = returning(None)
+
+
 def kernels_of_deepspeed() -> Iterator[Replacement]:
-    """Yield the replacement for the kernel that DeepSpeed's default optimizer compiles."""
+    """Yield the replacement for the kernels that DeepSpeed's default optimizers compile."""
     if is_installed("deepspeed"):
         load = import_module("torch.utils.cpp_extension").load
-        known = {"fused_adam": SimpleNamespace(multi_tensor_adam=_adam_of_deepspeed)}
+        known = {"fused_adam": SimpleNamespace(multi_tensor_adam=_adam_of_deepspeed), "cpu_adam": _CpuAdam()}
         yield "torch.utils.cpp_extension.load", lambda name, *args, **kw: known.get(name) or load(name, *args, **kw)
 
 

@@ -124,9 +124,10 @@ def test_a_replayed_graph_runs_its_operators_again(is_fake: bool) -> None:
     assert told.endswith("calls of a process group in a CUDAGraph cannot be recorded: capture what is between them")
 
 
-@pytest.mark.parametrize("is_adamw", [0, 1])
-def test_deepspeed_gets_the_adam_of_torch(monkeypatch: pytest.MonkeyPatch, is_adamw: int) -> None:
-    """Its optimizer compiles a kernel by default, which needs a GPU; other extensions are compiled."""
+@pytest.mark.parametrize("is_adamw", [False, True])
+@pytest.mark.parametrize("kernel", ["fused_adam", "cpu_adam"])
+def test_deepspeed_gets_the_adam_of_torch(monkeypatch: pytest.MonkeyPatch, kernel: str, is_adamw: bool) -> None:
+    """Its optimizers compile kernels by default, which need a GPU or numbers; other extensions are compiled."""
     monkeypatch.setattr(pretended_gpu, "is_installed", lambda name: name == "deepspeed")
     monkeypatch.setattr("torch.utils.cpp_extension.load", lambda name, **_: f"compiled {name}")
     ((_, load),) = pretended_gpu.kernels_of_deepspeed()
@@ -134,13 +135,19 @@ def test_deepspeed_gets_the_adam_of_torch(monkeypatch: pytest.MonkeyPatch, is_ad
     expected = [nn.Parameter(weight.clone()) for weight in weights]
     kind = torch.optim.AdamW if is_adamw else torch.optim.Adam
     optimizer = kind(expected, lr=0.1, betas=(0.8, 0.9), eps=1e-4, weight_decay=0.2)
-    lists = [list(gradients), list(weights), *([torch.zeros(2), torch.zeros(2)] for _ in range(2))]
+    tensors = [gradients, weights, *(torch.zeros(4).split(2) for _ in range(2))]
+    loaded, hyper = load(name=kernel), (0.1, 0.8, 0.9, 1e-4)
+    if kernel == "cpu_adam":
+        loaded.create_adam(3, *hyper, 0.2, is_adamw, False)
     for step in (1, 2):
-        load(name="fused_adam").multi_tensor_adam(
-            2048, torch.zeros(1), lists, 0.1, 0.8, 0.9, 1e-4, step, is_adamw, 1, 0.2
-        )
+        if kernel == "fused_adam":
+            lists = [list(some) for some in tensors]
+            loaded.multi_tensor_adam(2048, torch.zeros(1), lists, *hyper, step, int(is_adamw), 1, 0.2)
+        else:
+            for gradient, *others in zip(*tensors, strict=True):
+                loaded.adam_update(3, step, *hyper, 0.2, True, others[0], gradient, *others[1:])
         for parameter, gradient in zip(expected, gradients, strict=True):
             parameter.grad = gradient.clone()
         optimizer.step()
     torch.testing.assert_close(list(weights), [parameter.data for parameter in expected])
-    assert load(name="cpu_adam") == "compiled cpu_adam"
+    assert load(name="cpu_lion") == "compiled cpu_lion"
