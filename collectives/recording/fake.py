@@ -143,6 +143,8 @@ def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
         name = f"{module}._foreach_supported_types"
         yield name, [*resolve_name(name), FakeTensor]
     yield "torch.optim.LBFGS.step", _refuse_search
+    for name in ("_create_graph_by_tracing", "_create_function_from_trace", "ScriptModule._create_method_from_trace"):
+        yield f"torch._C.{name}", _refuse_tracing
     yield "torch.nn.init._no_grad_trunc_normal_", _drawn_once
 
 
@@ -401,6 +403,10 @@ def _address_of_tensor(tensor: FakeTensor) -> Any:
 
 def _refuse_search(*_: object, **__: object) -> NoReturn:
     raise RuntimeError("LBFGS evaluates the loss until its values end the search: record without --fake")
+
+
+def _refuse_tracing(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError("torch.jit.trace reads sizes as tensors with data: with --fake leave it out, as a count of FLOPs")
 
 
 @torch.no_grad()

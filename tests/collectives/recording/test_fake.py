@@ -268,6 +268,9 @@ def test_a_loop_that_waits_for_other_numbers_ends(tmp_path: Path) -> None:
     ("body", "advice"),
     [
         ("assert torch.randn(9**6).sum() > 5", "record without --fake"),
+        ("torch.jit.trace(nn.Flatten(), torch.randn(2, 2, 2))", "with --fake leave it out"),
+        ("torch.jit.trace(lambda x: x.flatten(), torch.randn(2, 2))", "with --fake leave it out"),
+        ("torch.jit._get_trace_graph(nn.Flatten(), torch.randn(2, 2, 2))", "with --fake leave it out"),
         ("torch.save(weights, file := 'saved.pt'); open(os.path.abspath(file))", "with --fake nothing is saved"),
     ],
 )
