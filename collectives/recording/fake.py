@@ -406,7 +406,7 @@ def _refuse_search(*_: object, **__: object) -> NoReturn:
 
 
 def _refuse_tracing(*_: object, **__: object) -> NoReturn:
-    raise RuntimeError("torch.jit.trace reads sizes as tensors with data: with --fake leave it out, as a count of FLOPs")
+    raise RuntimeError("torch.jit.trace needs sizes with data: with --fake leave it out, as a count of FLOPs")
 
 
 @torch.no_grad()
