@@ -143,6 +143,8 @@ def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
         name = f"{module}._foreach_supported_types"
         yield name, [*resolve_name(name), FakeTensor]
     yield "torch.optim.LBFGS.step", _refuse_search
+    for name in ("_create_graph_by_tracing", "_create_function_from_trace", "ScriptModule._create_method_from_trace"):
+        yield f"torch._C.{name}", _refuse_tracing
     yield "torch.nn.init._no_grad_trunc_normal_", _drawn_once
 
 
@@ -276,14 +278,32 @@ def _save(thing: Any, file: Any, *args: Any, **options: Any) -> None:
 
 def _load(file: Any, map_location: Any = None, **options: Any) -> Any:
     """Load, and map storages that were saved in memory, which torch cannot map."""
+    map_location = _Places(map_location) if callable(map_location) else map_location
     if (saved := SAVED.get(_path_of(file))) is not None:
         file, options = BytesIO(saved), {**options, "mmap": None}
     elif isinstance(file, BytesIO) and not file.getvalue().strip(b"\0\1"):  # unknown bytes that another rank sends
         file = BytesIO(_SENT.get(file.getbuffer().nbytes, file.getvalue()))
     loaded = _LOAD(file, map_location, **options)
-    if isinstance(file, BytesIO) and isinstance(map_location, str | torch.device):
-        return tree_map_only(Tensor, lambda tensor: tensor.to(map_location), loaded)
-    return loaded
+    if not isinstance(file, BytesIO) or map_location is None:
+        return loaded
+
+    def mapped(tensor: Tensor) -> Tensor:
+        is_dict, device = isinstance(map_location, dict), tensor.device
+        return tensor.to(map_location.get(str(device), device) if is_dict else map_location)
+
+    return tree_map_only(Tensor, mapped, loaded)
+
+
+class _Places(dict[Any, Any]):
+    """Finds devices by a function of the program, which torch cannot ask for tensors without data."""
+
+    def __init__(self, place: Callable[[Any, str], Any]) -> None:
+        super().__init__()
+        self._place = place
+
+    def get(self, location: Any, default: Any = None) -> Any:
+        placed = self._place(torch.empty(0, device="cpu"), str(location))  # storages are read on the CPU
+        return default if placed is None else str(placed.device)
 
 
 def _set_rng_state(new_state: Tensor) -> None:
@@ -383,6 +403,10 @@ def _address_of_tensor(tensor: FakeTensor) -> Any:
 
 def _refuse_search(*_: object, **__: object) -> NoReturn:
     raise RuntimeError("LBFGS evaluates the loss until its values end the search: record without --fake")
+
+
+def _refuse_tracing(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError("torch.jit.trace needs sizes with data: with --fake leave it out, as a count of FLOPs")
 
 
 @torch.no_grad()

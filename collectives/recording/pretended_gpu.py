@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
+from importlib import import_module
 from inspect import isfunction
 from pathlib import Path
 from pkgutil import resolve_name
@@ -28,7 +29,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from collectives.recording.operands import OnPlainTensors
 from collectives.recording.placement import tensors_in
-from collectives.recording.replacements import Replacement, fixing, returning
+from collectives.recording.replacements import Replacement, fixing, is_installed, returning
 from ringsim.gpus import load_gpu
 
 _device = torch.device
@@ -248,9 +249,13 @@ EXTENDED = "torch.cpu.Stream", "torch._C", _BACKEND, *_OF_C10D  # which get what
 
 
 def _answers(num_devices: int) -> dict[str, Any]:
-    current = [0]
+    current, is_initialized = [0], [False]
+
+    def initialize() -> None:
+        is_initialized[0] = True
 
     def set_device(device: Any) -> None:
+        initialize()
         index = torch.cuda._utils._get_device_index(device, optional=True)
         current[0] = index if index >= 0 else current[0]
 
@@ -283,6 +288,8 @@ def _answers(num_devices: int) -> dict[str, Any]:
         **{name: lambda *_: current[0] for name in _TABLE["current"]},
         **{name: partial(set_device) for name in ("set_device", "set_device_index", "set_device_idx")},
         "device_index": lambda _: nullcontext(),
+        "init": initialize,
+        "is_initialized": lambda: is_initialized[0],
         "default_generators": (torch.default_generator,) * num_devices,
         "get_rng_state": lambda *_, **__: torch.get_rng_state(),
         "get_rng_state_all": lambda: [torch.get_rng_state()] * num_devices,
@@ -301,6 +308,41 @@ def _answers(num_devices: int) -> dict[str, Any]:
     }
 
 
+def _adam_of_deepspeed(_: int, __: Tensor, lists: list[list[Tensor]], *numbers: float) -> None:
+    """Update parameters by torch's fused Adam. lists: gradients, parameters, and both moments."""
+    lr, beta1, beta2, eps, step, is_adamw, _bias_corrected, weight_decay = numbers
+    gradients, parameters, *moments = lists
+    steps = [torch.full((), float(step), device=gradients[0].device)] * len(gradients)
+    options = {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": weight_decay, "eps": eps}
+    update: Any = torch._fused_adamw_ if is_adamw else torch._fused_adam_
+    update(parameters, gradients, *moments, [], steps, **options, amsgrad=False, maximize=False)
+
+
+class _CpuAdam:
+    """DeepSpeed's Adam for parameters that it offloads to the CPU, one after the other."""
+
+    def __init__(self) -> None:
+        self._is_adamw: dict[int, bool] = {}  # by the optimizer's number
+
+    def create_adam(self, number: int, *given: Any) -> None:
+        self._is_adamw[number] = given[-2]  # before whether to log
+
+    def adam_update(self, number: int, step: int, *given: Any) -> None:
+        *numbers, weight_decay, bias_corrected, parameter, gradient, first, second = given
+        lists = [[tensor] for tensor in (gradient, parameter, first, second)]
+        _adam_of_deepspeed(0, parameter, lists, *numbers, step, self._is_adamw[number], bias_corrected, weight_decay)
+
+    destroy_adam = returning(None)
+
+
+def kernels_of_deepspeed() -> Iterator[Replacement]:
+    """Yield the replacement for the kernels that DeepSpeed's default optimizers compile."""
+    if is_installed("deepspeed"):
+        load = import_module("torch.utils.cpp_extension").load
+        known = {"fused_adam": SimpleNamespace(multi_tensor_adam=_adam_of_deepspeed), "cpu_adam": _CpuAdam()}
+        yield "torch.utils.cpp_extension.load", lambda name, *args, **kw: known.get(name) or load(name, *args, **kw)
+
+
 def devices(num_devices: int) -> Iterator[Replacement]:
     """Yield the replacements that show `num_devices` GPUs."""
     answers = _answers(num_devices)
@@ -309,10 +351,12 @@ def devices(num_devices: int) -> Iterator[Replacement]:
     yield from ((f"torch.cpu.Stream.{name}", value) for name, value in _OF_STREAMS.items())
     yield "torch.Stream", torch.cpu.Stream
     yield "torch.Event", _Event
+    yield "torch._C._cuda_getCurrentRawStream", lambda _: _address_of_stream(torch.cpu.current_stream())
     yield "torch.version.cuda", VERSION
     yield "torch.cuda.nccl.version", returning(NCCL_VERSION)
     yield "torch.Tensor.type", _to_type
     yield "torch.set_default_tensor_type", _set_default_type
+    yield from kernels_of_deepspeed()
     # Of the CPU: for each operator, torch would warn that there is no event of CUDA.
     yield fixing("torch.autograd.profiler.profile.__init__", use_cpu=True, use_cuda=False, use_device=None)
     yield from ((f"{module}.ProcessGroupNCCL", _NCCL) for module in _OF_C10D)

@@ -7,6 +7,7 @@ all else step by step. A cell of an LSTM or a GRU is two products and a fused op
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from collectives.recording.without_values import is_unknown
 
 aten = torch.ops.aten
 _VF = torch._VF
-_PACK = _VF._pack_padded_sequence
+_PACK, _UNPACK = _VF._pack_padded_sequence, _VF._pad_packed_sequence
 _LIBRARY = Library("aten", "IMPL")
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # of the CPU's operator
 
@@ -53,8 +54,9 @@ def recurrent_layers() -> Iterator[Replacement]:
 
 
 def packed_sequences() -> Iterator[Replacement]:
-    """Yield a replacement that packs sequences of known lengths, whose elements have no data."""
+    """Yield replacements that pack sequences of known lengths, whose elements have no data, and unpack them."""
     yield "torch._VF._pack_padded_sequence", _packed
+    yield "torch._VF._pad_packed_sequence", _unpacked
 
 
 def _packed(inputs: Tensor, lengths: Tensor, batch_first: bool) -> Any:
@@ -64,6 +66,21 @@ def _packed(inputs: Tensor, lengths: Tensor, batch_first: bool) -> Any:
     sizes = [sum(length > step for length in of_each) for step in range(max(of_each))]
     batch_sizes = with_data(CPU, torch.tensor, sizes, dtype=torch.int64)
     return inputs.flatten(0, 1)[: sum(of_each)].clone(), batch_sizes  # whichever elements
+
+
+def _unpacked(packed: Tensor, batch_sizes: Tensor, batch_first: bool, padding: float, num_steps: int) -> Any:
+    """Return padded sequences on the GPU, where C++ would make them on the CPU."""
+    if gpu_of(packed) is None:
+        return _UNPACK(packed, batch_sizes, batch_first, padding, num_steps)
+    sizes, shape, step = batch_sizes.tolist(), packed.shape[1:], 0
+    padded = packed.new_full((num_steps, sizes[0], *shape), padding)
+    for size, group in groupby(sizes):
+        count = len(list(group))
+        of_steps, packed = packed[: count * size], packed[count * size :]
+        padded[step : step + count, :size] = of_steps.view(count, size, *shape)
+        step += count
+    lengths = [sum(size > index for size in sizes) for index in range(sizes[0])]
+    return padded.transpose(0, 1) if batch_first else padded, with_data(CPU, torch.tensor, lengths, dtype=torch.int64)
 
 
 def _cell_as_on_gpu(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -124,7 +124,10 @@ def test_a_recurrent_layer_is_one_operator_on_a_gpu() -> None:
     works = {
         "nn.GRU(64, 64, num_layers=2, dropout=0.1, device='cuda')(x)[0].sum().backward()": [6, 6, 12, 12],
         "nn.RNN(64, 64, bidirectional=True, bias=False, device='cuda')(x)[0].sum().backward()": [2, 2, 4, 4],
-        "nn.LSTM(64, 64, batch_first=True, device='cuda')(padded)[0].data.sum().backward()": [8, 16],
+        "steps = nn.LSTM(64, 64, batch_first=True, device='cuda')(padded)[0]._replace(unsorted_indices=None); "
+        "unpacked, lengths = nn.utils.rnn.pad_packed_sequence(steps, True, total_length=40); "
+        "assert unpacked.is_cuda and unpacked.shape == (4, 40, 64) and lengths.tolist() == [32, 16, 12, 4]; "
+        "unpacked.sum().backward()": [8, 16],
         "nn.LSTM(64, 128, bias=False, proj_size=64, device='cuda')(x)[0].sum().backward()": [16, 32, 2, 2, 2],
     }
     packed = "nn.utils.rnn.pack_padded_sequence(x.new_ones(4, 32, 64), torch.tensor([16, 32, 4, 12]), True, False)"

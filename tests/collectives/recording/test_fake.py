@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from ringsim.traces import Device
 from tests.collectives.recording.recorded import BACKEND, HEAD, IMPORTS, LINE, recorded, trace_of
@@ -192,9 +193,12 @@ assert [tensor.shape for tensor in (ones.new(), ones.new([1, 2]), ones.new(1, 3)
 check(ones.new_zeros(1, device="cpu"), torch.zeros_like(ones, device="cpu"), device=torch.device("cpu"))
 saved = io.BytesIO()
 torch.save({"ones": ones, "numbers": numbers}, saved)
-for place in "cpu", "cuda:0":
+locations = {"cpu": "cpu", "cuda:0": "cuda:0"}
+locations |= {lambda storage, _: storage: "cpu", lambda storage, _: storage.cuda(1): "cuda:1"}
+for location, place in [*locations.items(), ({"cuda:3": "cuda:0", "cpu": "cuda:0"}, "cuda:0")]:
     saved.seek(0)
-    check(*torch.load(saved, map_location=place).values(), device=torch.device(place))
+    check(*torch.load(saved, map_location=location).values(), device=torch.device(place))
+    check(*torch.load(sys.argv[1] + ".pt", map_location=location), device=torch.device(place))
 scores, target = layer(ones).log_softmax(-1)[:, None], torch.ones(1, 2, dtype=torch.int64, device="cuda")
 nn.functional.ctc_loss(scores, target, numbers[1:], numbers[1:]).backward()
 assert isinstance(type(layer.bias)(torch.ones(2), requires_grad=False), nn.Parameter)
@@ -225,6 +229,7 @@ train()
 
 def test_without_data_tensors_are_on_the_device_that_the_program_asks_for(tmp_path: Path) -> None:
     """Parameters, gradients, DTensors, integers with data, and results of operators."""
+    torch.save([torch.ones(2)], tmp_path / "tokens.bin.pt")
     trace_of(HEAD + PLACES, str(tmp_path / "tokens.bin"), rank=3, is_fake=True, device=Device.CUDA)
 
 
@@ -263,6 +268,9 @@ def test_a_loop_that_waits_for_other_numbers_ends(tmp_path: Path) -> None:
     ("body", "advice"),
     [
         ("assert torch.randn(9**6).sum() > 5", "record without --fake"),
+        ("torch.jit.trace(nn.Flatten(), torch.randn(2, 2, 2))", "with --fake leave it out"),
+        ("torch.jit.trace(lambda x: x.flatten(), torch.randn(2, 2))", "with --fake leave it out"),
+        ("torch.jit._get_trace_graph(nn.Flatten(), torch.randn(2, 2, 2))", "with --fake leave it out"),
         ("torch.save(weights, file := 'saved.pt'); open(os.path.abspath(file))", "with --fake nothing is saved"),
     ],
 )

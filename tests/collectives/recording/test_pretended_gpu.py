@@ -1,7 +1,10 @@
 """The answers of torch.cuda, NCCL's process group and their neighbours to a recorded program."""
 
 import pytest
+import torch
+from torch import nn
 
+from collectives.recording import pretended_gpu
 from ringsim.traces import Device
 from tests.collectives.recording.recorded import HEAD, recorded, trace_of
 
@@ -15,12 +18,16 @@ rank, ones, layer = dist.get_rank(), torch.ones(3, device="cuda"), nn.Linear(3, 
 
 stream, event = cuda.Stream(priority=-1), cuda.Event(enable_timing=True)
 assert stream.priority == -1 and stream.cuda_stream != cuda.default_stream().cuda_stream == 0
+with cuda.stream(stream):
+    assert torch._C._cuda_getCurrentRawStream(0) == stream.cuda_stream  # extensions read it when they are imported
 assert stream.device == torch.device("cuda", 0) == event.device and cuda.Stream.priority_range() == (0, -3)
 with torch.Stream("cuda") as entered:
     assert cuda.current_stream() is entered
-assert torch._C._cuda_getCurrentRawStream(0) == 0
 assert cuda.current_stream() is cuda.default_stream() and cuda.ExternalStream(0, device=0).query()
 assert len(cuda.default_generators) == 8 and cuda.default_generators[0].get_state().dtype == torch.uint8
+
+cuda.set_device(0)
+assert cuda.is_initialized()  # programs choose the device by it
 
 properties = cuda.get_device_properties(0)
 assert (properties.warp_size, properties.L2_cache_size) == (32, 50 * 2**20) and properties.uuid
@@ -69,14 +76,14 @@ for call, name in (
     (lambda: cuda.current_blas_handle(), "torch.cuda.current_blas_handle"),
     (lambda: cuda.tunable.get_results(), "torch.cuda.tunable.get_results"),
     (lambda: cuda.nccl.unique_id(), "torch.cuda.nccl.unique_id"),
-    (lambda: torch._C._cuda_cudaHostAllocator(), "_cuda_cudaHostAllocator"),
+    (lambda: torch._C._cuda_getCurrentBlasHandle(), "_cuda_getCurrentBlasHandle"),
     (lambda: symmetric.empty(4, device="cuda"), "symmetric memory"),
     (lambda: backend._comm_ptr(), "ProcessGroupNCCL._comm_ptr"),
     (lambda: ProcessGroupNCCL(None, 0, 8), "ProcessGroupNCCL()"),
 ):
     line = f"{name} needs a real GPU; ringsim trace only pretends to have one: leave it out there"
     assert refused(call) == line, refused(call)
-assert not hasattr(torch._C, "_cuda_cudaHostAllocator") and not hasattr(torch._C, "no_such_name")
+assert not hasattr(torch._C, "_cuda_getCurrentBlasHandle") and not hasattr(torch._C, "no_such_name")
 train()
 """
 
@@ -115,3 +122,32 @@ def test_a_replayed_graph_runs_its_operators_again(is_fake: bool) -> None:
     assert step.flops == 2 * 2 * 4 * 4
     told = recorded(f"{HEAD}FAKE, CALLS = {is_fake}, True\n{GRAPH}", is_fake=is_fake, device=Device.CUDA)
     assert told.endswith("calls of a process group in a CUDAGraph cannot be recorded: capture what is between them")
+
+
+@pytest.mark.parametrize("is_adamw", [False, True])
+@pytest.mark.parametrize("kernel", ["fused_adam", "cpu_adam"])
+def test_deepspeed_gets_the_adam_of_torch(monkeypatch: pytest.MonkeyPatch, kernel: str, is_adamw: bool) -> None:
+    """Its optimizers compile kernels by default, which need a GPU or numbers; other extensions are compiled."""
+    monkeypatch.setattr(pretended_gpu, "is_installed", lambda name: name == "deepspeed")
+    monkeypatch.setattr("torch.utils.cpp_extension.load", lambda name, **_: f"compiled {name}")
+    ((_, load),) = pretended_gpu.kernels_of_deepspeed()
+    weights, gradients = torch.arange(1.0, 5).split(2), torch.tensor([0.5, -1.0, 2.0, 0.0]).split(2)
+    expected = [nn.Parameter(weight.clone()) for weight in weights]
+    kind = torch.optim.AdamW if is_adamw else torch.optim.Adam
+    optimizer = kind(expected, lr=0.1, betas=(0.8, 0.9), eps=1e-4, weight_decay=0.2)
+    tensors = [gradients, weights, *(torch.zeros(4).split(2) for _ in range(2))]
+    loaded, hyper = load(name=kernel), (0.1, 0.8, 0.9, 1e-4)
+    if kernel == "cpu_adam":
+        loaded.create_adam(3, *hyper, 0.2, is_adamw, False)
+    for step in (1, 2):
+        if kernel == "fused_adam":
+            lists = [list(some) for some in tensors]
+            loaded.multi_tensor_adam(2048, torch.zeros(1), lists, *hyper, step, int(is_adamw), 1, 0.2)
+        else:
+            for gradient, *others in zip(*tensors, strict=True):
+                loaded.adam_update(3, step, *hyper, 0.2, True, others[0], gradient, *others[1:])
+        for parameter, gradient in zip(expected, gradients, strict=True):
+            parameter.grad = gradient.clone()
+        optimizer.step()
+    torch.testing.assert_close(list(weights), [parameter.data for parameter in expected])
+    assert load(name="cpu_lion") == "compiled cpu_lion"

@@ -17,7 +17,7 @@ engine, optimizer, _, scheduler = deepspeed.initialize(
         "gradient_clipping": 1.0,
         "bf16": {"enabled": True},
         "zero_optimization": {"stage": int(sys.argv[1]), "overlap_comm": True},
-        "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "torch_adam": True}},
+        "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}},
         "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 100}},
     },
 )
