@@ -232,7 +232,7 @@ def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder
         )
     advice = ""
     in_pipeline = any("pipelining" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__))
-    if in_pipeline or recorder.has_received:
+    if in_pipeline or (recorder.has_received and not isinstance(error, NameError | ImportError | OSError)):
         advice = "; a recorded rank has no peers, and so pipelines, whose ranks do different things, cannot be recorded"
     elif request.device is traces.Device.CPU and any(word in str(error).lower() for word in ("cuda", "accelerator")):
         advice = "; a program that was written for GPUs needs --device cuda"

@@ -345,6 +345,12 @@ def test_what_cannot_be_recorded_is_refused(body: str) -> None:
     assert REFUSALS[body] in str(recorded(f"{head}{body}\n"))
 
 
+def test_a_mistake_is_not_blamed_on_missing_peers() -> None:
+    """Although the program receives from one."""
+    told = str(recorded(f"{HEAD}dist.recv(torch.ones(1), 1); nosuch\n"))
+    assert told.endswith(f"train.py:{LINE}: NameError: name 'nosuch' is not defined")
+
+
 def test_a_forked_process_ends_with_its_own_exit_code() -> None:
     """Which its parent may read."""
     forked = "if not (forked := os.fork()): sys.exit(3)\nassert os.waitpid(forked, 0)[1] == 3 << 8\ntrain()\n"
