@@ -114,11 +114,18 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
     """
     recorder = Recorder(lambda: 0.0) if request.is_fake else Recorder()  # without data nothing is computed
     groups: list[traces.Group] = []
-    failures: list[Any] = []  # of the program's threads
+    failures: list[ProgramError] = []  # of the program's threads
     in_eager_mode: list[str] = []  # what is not recorded as it is compiled
     refusals: list[Exception] = []  # for want of data, which the program may catch
     formatted: deque[ProgramError] = deque(maxlen=1)  # whose traceback the program logs, prints or sends away
     counter = StepCounter(recorder, request.num_steps, request.is_fake, give_up)
+
+    def note_failure(arguments: Any) -> None:
+        failure = _told(arguments.exc_value, request, recorder)
+        if arguments.exc_type is not SystemExit and str(failure) not in map(str, failures):
+            failures.append(failure)
+            warn(f"a thread of the program has failed: {failure}")
+
     with (
         recording(request.num_ranks, request.rank, recorder, groups, counter.processes.leave_rank),
         replaced(counter.processes.replacements()),
@@ -134,7 +141,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         watched_streams(recorder, torch.cpu),
         watched_streams(recorder, torch.cuda),
         counter,
-        patch.object(threading, "excepthook", failures.append),
+        patch.object(threading, "excepthook", note_failure),
         _noting_formatted(lambda error: formatted.append(_told(error, request, recorder))),
     ):
         try:
@@ -155,9 +162,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
             counter.processes.end_children()
             is_known = counter.recorded or counter.processes.are_ranks
             if failures and not is_known:  # perhaps the reason why this thread has failed or hung
-                raise _told(failures[0].exc_value, request, recorder)
-    for failure in failures:
-        threading.__excepthook__(failure)
+                raise failures[0]
     _require_steps(counter, request, [*(_told(refusal, request, recorder) for refusal in refusals), *formatted])
     counter.warn_of_others()
     steps = counter.recorded
