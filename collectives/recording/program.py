@@ -241,7 +241,7 @@ def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder
         advice = "; a recorded rank has no peers, and so pipelines, whose ranks do different things, cannot be recorded"
     elif request.device is traces.Device.CPU and any(word in str(error).lower() for word in ("cuda", "accelerator")):
         advice = "; a program that was written for GPUs needs --device cuda"
-    elif isinstance(error, NotImplementedError) and not request.is_fake:
+    elif not request.is_fake and (isinstance(error, NotImplementedError) or "SyncBatchNorm" in str(error)):
         advice = "; a CPU has no such kernel: record with --fake, where nothing is computed"
     elif request.is_fake and isinstance(error, AssertionError):
         advice = "; if it asserts values, which nobody knows with --fake, record without --fake"
