@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 from msgspec.structs import replace
 from torch import distributed
+from torch.distributed.checkpoint.api import CheckpointException
 
 from collectives.recording.compiled import compiling, not_compiling, noting_scripts
 from collectives.recording.fake import SAVED, without_data
@@ -151,7 +152,11 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         except ProgramError as error:
             # Else the program reports that it was stopped, or that its processes have ended.
             if not (counter.is_complete or counter.processes.are_ranks):
-                before = (f"; before, it had caught {one}" for one in formatted if str(one) not in str(error))
+                before = (
+                    f"; before, it had caught {one}"
+                    for one in formatted
+                    if str(one).partition(": ")[2] not in str(error)
+                )
                 error.args = ("".join([str(error), *before]),)
                 raise
         except KeyboardInterrupt:
@@ -217,7 +222,9 @@ def _run(request: traces.TraceRequest, recorder: Recorder, processes: ForkedProc
         if ended.code not in (None, 0):
             cause = f" after {_told(ended.__context__, request, recorder)}" if ended.__context__ else ""
             raise ProgramError(f"{request.program}: it ended with exit code {ended.code}{cause}") from None
-    except Exception as error:
+    except (StopRecordingError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # also torch's CheckpointException
         raise _told(error, request, recorder) from error
 
 
@@ -225,6 +232,9 @@ def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder
     chain = [error]
     while chain[-1].__context__ is not None:
         chain.append(chain[-1].__context__)
+    if isinstance(error, CheckpointException):
+        cause, _ = next(iter(error.failures.values()))
+        error = cause.with_traceback(error.__traceback__)
     error = next((cause for cause in chain if isinstance(cause, NEEDING_VALUES)), error)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if request.is_own(frame.filename)]
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else request.program  # the innermost line of its own
@@ -243,10 +253,12 @@ def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder
         advice = "; a program that was written for GPUs needs --device cuda"
     elif not request.is_fake and (isinstance(error, NotImplementedError) or "SyncBatchNorm" in str(error)):
         advice = "; a CPU has no such kernel: record with --fake, where nothing is computed"
+    elif (request.is_fake and "metadata read failed" in str(error)) or (
+        isinstance(error, FileNotFoundError) and any(os.path.basename(path) in str(error) for path in SAVED)
+    ):
+        advice = "; with --fake nothing is saved: let it not ask for that file"
     elif request.is_fake and isinstance(error, AssertionError):
         advice = "; if it asserts values, which nobody knows with --fake, record without --fake"
-    elif isinstance(error, FileNotFoundError) and any(os.path.basename(path) in str(error) for path in SAVED):
-        advice = "; with --fake nothing is saved: let it not ask for that file"
     elif isinstance(error, ValueError) and str(error).startswith("Shards ShardMetadata"):
         advice = "; other ranks do not tell a recorded rank their shards for LOCAL_STATE_DICT: use SHARDED_STATE_DICT"
     elif isinstance(error, distributed.DistStoreError):

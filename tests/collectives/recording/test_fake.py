@@ -272,6 +272,11 @@ def test_a_loop_that_waits_for_other_numbers_ends(tmp_path: Path) -> None:
         ("torch.jit.trace(lambda x: x.flatten(), torch.randn(2, 2))", "with --fake leave it out"),
         ("torch.jit._get_trace_graph(nn.Flatten(), torch.randn(2, 2, 2))", "with --fake leave it out"),
         ("torch.save(weights, file := 'saved.pt'); open(os.path.abspath(file))", "with --fake nothing is saved"),
+        (
+            "import torch.distributed.checkpoint as dcp; dcp.save({'a': weights}, checkpoint_id='saved');"
+            "dcp.load({'a': weights}, checkpoint_id='saved')",
+            "AssertionError: metadata is None; global metadata read failed: [Errno 2] No such file",
+        ),
     ],
 )
 def test_an_error_that_a_real_run_has_not_is_told_with_the_reason(body: str, advice: str) -> None:

@@ -324,6 +324,7 @@ REFUSALS = {
     "dist.barrier(); pickle.loads(b'version 1')": "UnpicklingError: invalid load key, 'v'.",
     "assert 1 > 2": f"train.py:{LINE}: AssertionError: assert 1 > 2",
     "raise KeyError('data')": f"train.py:{LINE}: KeyError: 'data'",
+    "class Stop(BaseException): pass\nraise Stop('now')": f"train.py:{LINE + 1}: Stop: now",
     "sys.exit(7)": "it ended with exit code 7",
     "try: [][1]\nexcept IndexError: sys.exit(7)": "it ended with exit code 7 after /",
     "import traceback\ntry: [][1]\nexcept IndexError: text = traceback.format_exc()": (
