@@ -114,6 +114,7 @@ def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
     yield from run_within(unset_fake_temporarily, *(f"{name}.init_device_mesh" for name in meshes))
     of_mesh = (f"torch.distributed.device_mesh.DeviceMesh.{name}" for name in ("__init__", "__getitem__", "_flatten"))
     yield from run_within(unset_fake_temporarily, *of_mesh)
+    yield "torch._subclasses.fake_tensor.log.disabled", True  # it logs errors of operators with their tracebacks
     # `module.to()` swaps a tensor with another one only without weak references; the mode has one to each tensor.
     yield "torch.utils.weakref", SimpleNamespace(getweakrefs=lambda _: [])
     yield "torch.utils.swap_tensors", _swap

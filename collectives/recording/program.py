@@ -31,7 +31,7 @@ from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
 from collectives.recording.recorder import Recorder, StreamMoment
 from collectives.recording.replacements import changed, replaced, returning, run_within, warn
 from collectives.recording.step_counter import GIVE_STEPS, ForkedProcesses, StepCounter, StopRecordingError
-from collectives.recording.without_values import NEEDING_VALUES, forget_written
+from collectives.recording.without_values import NEEDING_VALUES, READ_AT, forget_written
 from ringsim import traces
 from ringsim.measurements import provenance
 from ringsim.units import plural
@@ -86,6 +86,10 @@ def watched_streams(recorder: Recorder, device: Any) -> Iterator[None]:
         yield
 
 
+_NO_VALUES = (
+    "with --fake there are none: leave it out there, give --assume balanced if a router of experts causes it, or "
+    "record without --fake"
+)
 _SINGLE_RANKS = (
     "the program sends to single ranks, as pipelines do: ringsim step will refuse this trace, since the recording of "
     "one rank does not tell what the others do"
@@ -241,10 +245,15 @@ def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder
     if isinstance(error, ProgramError):
         return ProgramError(f"{place}: {error}")
     if isinstance(error, NEEDING_VALUES):
-        return ProgramError(
-            f"{place}: {error.func} needs real numbers, and with --fake there are none: leave it out there, "
-            "give --assume balanced if a router of experts causes it, or record without --fake"
-        )
+        return ProgramError(f"{place}: {error.func} needs real numbers, and {_NO_VALUES}")
+    advice = _advice_for(error, any(isinstance(cause, UnpicklingError) for cause in chain), request, recorder)
+    line = frames[-1].line or "" if frames else ""
+    text = str(error).partition(" This could be because ")[0] or line  # torch then lists all of its kernels
+    return ProgramError(f"{place}: {type(error).__name__}: {text.rstrip('.') if advice else text}{advice}")
+
+
+def _advice_for(error: BaseException, is_of_pickle: bool, request: traces.TraceRequest, recorder: Recorder) -> str:
+    """Return the end of the line that tells an error: the reason if recording causes it, and what to do."""
     advice = ""
     in_pipeline = any("pipelining" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__))
     if in_pipeline or (recorder.has_received and not isinstance(error, NameError | ImportError | OSError)):
@@ -263,11 +272,11 @@ def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder
         advice = "; other ranks do not tell a recorded rank their shards for LOCAL_STATE_DICT: use SHARDED_STATE_DICT"
     elif isinstance(error, distributed.DistStoreError):
         advice = "; a recorded rank has no peers that write into its store: leave it out there"
-    elif recorder.has_bytes and any(isinstance(cause, UnpicklingError) for cause in chain):
+    elif recorder.has_bytes and is_of_pickle:
         advice = "; no other rank sends its pickled bytes: send objects by all_gather_object, or leave it out there"
-    line = frames[-1].line or "" if frames else ""
-    text = str(error).partition(" This could be because ")[0] or line  # torch then lists all of its kernels
-    return ProgramError(f"{place}: {type(error).__name__}: {text.rstrip('.') if advice else text}{advice}")
+    elif READ_AT and isinstance(error, RuntimeError | ValueError | IndexError) and "there are none" not in str(error):
+        advice = f"; {READ_AT[0]} reads values, and {_NO_VALUES}"
+    return advice
 
 
 @contextmanager

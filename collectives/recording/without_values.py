@@ -69,6 +69,7 @@ DATA: Any = Tensor.data
 _FILLED = "_filled"  # attribute of zeros and ones: the value, and the version with which all elements have it
 _COPIED = "_copied"  # attribute of a copy: what was copied, and the versions of both
 _OURS = str(Path(__file__).parent)
+READ_AT: list[str] = []  # the first line of the program that reads values
 
 
 class WithoutValues(OnPlainTensors):
@@ -80,7 +81,7 @@ class WithoutValues(OnPlainTensors):
 
     def __init__(self, mode: CachingFakeMode, refusals: list[Exception], is_balanced: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._mode, self._has_warned, self._is_balanced = mode, False, is_balanced
+        self._mode, self._is_balanced = mode, is_balanced
         self._reads: list[tuple[CodeType, int]] = []  # lines of code, since another line has read
         self._max_integers = balanced.MAX_INTEGERS if is_balanced else MAX_INTEGERS
         self._is_loading = False
@@ -177,8 +178,8 @@ class WithoutValues(OnPlainTensors):
         self._reads.append(line)
         if len(self._reads) > MAX_READS:
             raise RuntimeError("a loop waits for other numbers, and with --fake there are none: leave it out there")
-        if not self._has_warned and not frame.f_code.co_filename.startswith(str(TORCH)):
-            self._has_warned = True
+        if not READ_AT and not frame.f_code.co_filename.startswith(str(TORCH)):
+            READ_AT.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
             message = "the program reads values, and with --fake there are none: it gets False, 1 or 1.0"
             warn(message, frame.f_code.co_filename, frame.f_lineno)
 

@@ -272,6 +272,7 @@ def test_a_loop_that_waits_for_other_numbers_ends(tmp_path: Path) -> None:
         ("torch.jit.trace(lambda x: x.flatten(), torch.randn(2, 2))", "with --fake leave it out"),
         ("torch.jit._get_trace_graph(nn.Flatten(), torch.randn(2, 2, 2))", "with --fake leave it out"),
         ("torch.save(weights, file := 'saved.pt'); open(os.path.abspath(file))", "with --fake nothing is saved"),
+        ("weights.new_ones(4).split((weights > 0).long().tolist()[:2])", f"train.py:{LINE} reads values, and with"),
         (
             "import torch.distributed.checkpoint as dcp; dcp.save({'a': weights}, checkpoint_id='saved');"
             "dcp.load({'a': weights}, checkpoint_id='saved')",
