@@ -231,9 +231,12 @@ def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder
             "give --assume balanced if a router of experts causes it, or record without --fake"
         )
     advice = ""
-    in_pipeline = any("pipelining" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__))
+    paths = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+    in_pipeline = any("pipelining" in path.parts for path in paths)
     if in_pipeline or recorder.has_received:
         advice = "; a recorded rank has no peers, and so pipelines, whose ranks do different things, cannot be recorded"
+    elif any(path.parts[-2:] == ("jit", "_trace.py") for path in paths):
+        advice = "; torch.jit.trace, which a count of FLOPs may use, cannot trace all programs here: leave it out"
     elif request.device is traces.Device.CPU and any(word in str(error).lower() for word in ("cuda", "accelerator")):
         advice = "; a program that was written for GPUs needs --device cuda"
     elif isinstance(error, NotImplementedError) and not request.is_fake:
