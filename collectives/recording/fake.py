@@ -19,6 +19,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from torch import Tensor, UntypedStorage, nn
+from torch._C import _disabled_torch_function_impl
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.library import Library
@@ -43,6 +44,7 @@ from collectives.recording.without_values import DATA, INTEGERS, TORCH, WithoutV
 
 _DEEPCOPY, _ADDRESS, _ASARRAY = Tensor.__deepcopy__, UntypedStorage.data_ptr, torch.asarray
 _SWAP, _PARAMETER, _FAKE_TENSOR = torch.utils.swap_tensors, nn.Parameter.__new__, FakeTensor.__new__
+_SHAPE: Any = Tensor.shape.__get__  # type: ignore[attr-defined]
 _PART: Any = UntypedStorage.__getitem__
 _SAVE, _LOAD, _REDUCE, _STAT = torch.save, torch.load, Tensor.__reduce_ex__, os.stat
 _SET_RNG_STATE = torch.set_rng_state
@@ -53,6 +55,9 @@ _SET, _BEGIN_LOADING = DataLoader.__setattr__, dataloader._SingleProcessDataLoad
 _NO_WORKERS = {"timeout": 0, "persistent_workers": False, "prefetch_factor": None, "multiprocessing_context": None}
 SAVED: dict[str, bytes] = {}  # by path, instead of files
 _SENT: dict[int, bytes] = {}  # what was last saved in memory, by its size
+_LAZY = "torch.nn.parameter.UninitializedTensorMixin"  # of parameters and buffers of lazy modules
+_KIND_OF_LAZY: Any = resolve_name(_LAZY)
+_MATERIALIZE = _KIND_OF_LAZY.materialize
 _FAKE = "torch._subclasses.fake_tensor.FakeTensor"
 _LARGEST = 2**43  # bytes of a storage, and of the places at which storages begin
 _MAP_NORESERVE = 0x4000  # Linux's; Python has it from 3.13 on
@@ -115,6 +120,9 @@ def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
     yield "torch.Tensor.data", property(DATA.__get__, set_data)
     yield f"{_FAKE}.as_subclass", lambda tensor, _: tensor  # it has a class already
     yield "torch.Tensor._make_subclass", staticmethod(_subclass)
+    yield f"{_LAZY}.materialize", _materialize
+    yield "torch.nn.parameter.UninitializedBuffer.__torch_function__", classmethod(_still_lazy)
+    yield f"{_LAZY}.shape", property(_SHAPE)
     yield "torch.nn.Parameter.__new__", staticmethod(_parameter)
     yield f"{_FAKE}.__new__", staticmethod(_fake_tensor)
     # Objects travel as tensors of bytes.
@@ -243,8 +251,29 @@ def _parameter(kind: Any, data: Tensor | None = None, requires_grad: bool = True
 
 
 def _subclass(kind: Any, data: Tensor, *args: Any, **options: Any) -> Any:
-    is_parameter = isinstance(data, FakeTensor) and issubclass(kind, nn.Parameter)
-    return (_parameter if is_parameter else make_with_keys_of_cpu)(kind, data, *args, **options)
+    is_lazy = issubclass(kind, _KIND_OF_LAZY)
+    if not (is_lazy or (isinstance(data, FakeTensor) and issubclass(kind, nn.Parameter))):
+        return make_with_keys_of_cpu(kind, data, *args, **options)
+    made = _parameter(kind, data, *args, **options)
+    made._is_param = issubclass(kind, nn.Parameter)
+    return made
+
+
+def _still_lazy(kind: Any, function: Any, types: Any, args: Any = (), options: Any = None) -> Any:
+    """Run a function, such as `to`, on a buffer of a lazy module."""
+    made = _disabled_torch_function_impl(function, types, args, options or {})
+    if isinstance(made, FakeTensor):
+        made.__class__ = kind
+    return made
+
+
+def _materialize(tensor: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+    """Give a parameter or buffer of a lazy module its shape."""
+    if isinstance(tensor, FakeTensor):
+        tensor.data = torch.empty(shape, device=device or device_of(tensor), dtype=dtype or tensor.dtype)
+        tensor.__class__ = FakeTensor
+    else:
+        _MATERIALIZE(tensor, shape, device, dtype)
 
 
 def _fake_tensor(kind: Any, *args: Any, **options: Any) -> Any:

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 from msgspec.structs import replace
 from torch import distributed
+from torch.distributed.checkpoint.api import CheckpointException
 
 from collectives.recording.compiled import compiling, not_compiling, noting_scripts
 from collectives.recording.fake import SAVED, without_data
@@ -114,11 +115,18 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
     """
     recorder = Recorder(lambda: 0.0) if request.is_fake else Recorder()  # without data nothing is computed
     groups: list[traces.Group] = []
-    failures: list[Any] = []  # of the program's threads
+    failures: list[ProgramError] = []  # of the program's threads
     in_eager_mode: list[str] = []  # what is not recorded as it is compiled
     refusals: list[Exception] = []  # for want of data, which the program may catch
     formatted: deque[ProgramError] = deque(maxlen=1)  # whose traceback the program logs, prints or sends away
     counter = StepCounter(recorder, request.num_steps, request.is_fake, give_up)
+
+    def note_failure(arguments: Any) -> None:
+        failure = _told(arguments.exc_value, request, recorder)
+        if arguments.exc_type is not SystemExit and str(failure) not in map(str, failures):
+            failures.append(failure)
+            warn(f"a thread of the program has failed: {failure}")
+
     with (
         recording(request.num_ranks, request.rank, recorder, groups, counter.processes.leave_rank),
         replaced(counter.processes.replacements()),
@@ -134,7 +142,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         watched_streams(recorder, torch.cpu),
         watched_streams(recorder, torch.cuda),
         counter,
-        patch.object(threading, "excepthook", failures.append),
+        patch.object(threading, "excepthook", note_failure),
         _noting_formatted(lambda error: formatted.append(_told(error, request, recorder))),
     ):
         try:
@@ -144,7 +152,11 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         except ProgramError as error:
             # Else the program reports that it was stopped, or that its processes have ended.
             if not (counter.is_complete or counter.processes.are_ranks):
-                before = (f"; before, it had caught {one}" for one in formatted if str(one) not in str(error))
+                before = (
+                    f"; before, it had caught {one}"
+                    for one in formatted
+                    if str(one).partition(": ")[2] not in str(error)
+                )
                 error.args = ("".join([str(error), *before]),)
                 raise
         except KeyboardInterrupt:
@@ -155,9 +167,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
             counter.processes.end_children()
             is_known = counter.recorded or counter.processes.are_ranks
             if failures and not is_known:  # perhaps the reason why this thread has failed or hung
-                raise _told(failures[0].exc_value, request, recorder)
-    for failure in failures:
-        threading.__excepthook__(failure)
+                raise failures[0]
     _require_steps(counter, request, [*(_told(refusal, request, recorder) for refusal in refusals), *formatted])
     counter.warn_of_others()
     steps = counter.recorded
@@ -212,7 +222,9 @@ def _run(request: traces.TraceRequest, recorder: Recorder, processes: ForkedProc
         if ended.code not in (None, 0):
             cause = f" after {_told(ended.__context__, request, recorder)}" if ended.__context__ else ""
             raise ProgramError(f"{request.program}: it ended with exit code {ended.code}{cause}") from None
-    except Exception as error:
+    except (StopRecordingError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # also torch's CheckpointException
         raise _told(error, request, recorder) from error
 
 
@@ -220,6 +232,9 @@ def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder
     chain = [error]
     while chain[-1].__context__ is not None:
         chain.append(chain[-1].__context__)
+    if isinstance(error, CheckpointException):
+        cause, _ = next(iter(error.failures.values()))
+        error = cause.with_traceback(error.__traceback__)
     error = next((cause for cause in chain if isinstance(cause, NEEDING_VALUES)), error)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if request.is_own(frame.filename)]
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else request.program  # the innermost line of its own
@@ -233,18 +248,20 @@ def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder
     advice = ""
     paths = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
     in_pipeline = any("pipelining" in path.parts for path in paths)
-    if in_pipeline or recorder.has_received:
+    if in_pipeline or (recorder.has_received and not isinstance(error, NameError | ImportError | OSError)):
         advice = "; a recorded rank has no peers, and so pipelines, whose ranks do different things, cannot be recorded"
     elif any(path.parts[-2:] == ("jit", "_trace.py") for path in paths):
         advice = "; torch.jit.trace, which a count of FLOPs may use, cannot trace all programs here: leave it out"
     elif request.device is traces.Device.CPU and any(word in str(error).lower() for word in ("cuda", "accelerator")):
         advice = "; a program that was written for GPUs needs --device cuda"
-    elif isinstance(error, NotImplementedError) and not request.is_fake:
+    elif not request.is_fake and (isinstance(error, NotImplementedError) or "SyncBatchNorm" in str(error)):
         advice = "; a CPU has no such kernel: record with --fake, where nothing is computed"
+    elif (request.is_fake and "metadata read failed" in str(error)) or (
+        isinstance(error, FileNotFoundError) and any(os.path.basename(path) in str(error) for path in SAVED)
+    ):
+        advice = "; with --fake nothing is saved: let it not ask for that file"
     elif request.is_fake and isinstance(error, AssertionError):
         advice = "; if it asserts values, which nobody knows with --fake, record without --fake"
-    elif isinstance(error, FileNotFoundError) and any(os.path.basename(path) in str(error) for path in SAVED):
-        advice = "; with --fake nothing is saved: let it not ask for that file"
     elif isinstance(error, ValueError) and str(error).startswith("Shards ShardMetadata"):
         advice = "; other ranks do not tell a recorded rank their shards for LOCAL_STATE_DICT: use SHARDED_STATE_DICT"
     elif isinstance(error, distributed.DistStoreError):

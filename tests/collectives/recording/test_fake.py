@@ -276,6 +276,11 @@ def test_a_loop_that_waits_for_other_numbers_ends(tmp_path: Path) -> None:
         ("torch.jit.trace(nn.BatchNorm1d(2), torch.randn(2, 2))", "torch.jit.trace, which a count"),
         ("torch.jit.trace(lambda x: x * 2 + 1, torch.randn(2, 2))", "torch.jit.trace, which a count"),
         ("torch.save(weights, file := 'saved.pt'); open(os.path.abspath(file))", "with --fake nothing is saved"),
+        (
+            "import torch.distributed.checkpoint as dcp; dcp.save({'a': weights}, checkpoint_id='saved');"
+            "dcp.load({'a': weights}, checkpoint_id='saved')",
+            "AssertionError: metadata is None; global metadata read failed: [Errno 2] No such file",
+        ),
     ],
 )
 def test_an_error_that_a_real_run_has_not_is_told_with_the_reason(body: str, advice: str) -> None:
@@ -323,6 +328,12 @@ class Wrapper(torch.Tensor):
 weight = nn.Parameter(Wrapper(torch.randn(4, 4, device=DEVICE)))
 (torch.randn(2, 4, device=DEVICE) @ weight.t()).sum().backward()
 assert type(weight.data) is Wrapper and str(weight.device) == str(weight.grad.device) == DEVICE
+lazy = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d()).to(DEVICE)
+torch.optim.SGD(lazy.parameters())
+lazy(torch.randn(2, 4, device=DEVICE)).sum().backward()
+weight, mean = lazy[0].weight, lazy[1].running_mean
+assert isinstance(weight, nn.Parameter) and not isinstance(mean, nn.Parameter) and type(lazy[0]) is nn.Linear
+assert weight.grad.shape == (3, 4) and mean.shape == (3,) and str(weight.device) == str(mean.device) == DEVICE
 assert torch.randn(4, device=DEVICE).as_subclass(torch.Tensor).shape == (4,)
 # Tensors with data get that of others, and the other way round.
 known, unknown = torch.arange(4, device=DEVICE), torch.randn(3, device=DEVICE)

@@ -201,6 +201,9 @@ def test_programs_are_told_what_they_lack(tmp_path: Path) -> None:
     told = recorded(chooses, is_fake=True)
     assert told.startswith(f"{chooses}:{LINE}: aten.")
     assert told.endswith("give --assume balanced if a router of experts causes it, or record without --fake")
+    for body in "nn.parallel.DistributedDataParallel(nn.SyncBatchNorm(4))", "raise NotImplementedError('kernel')":
+        told = recorded(f"{HEAD}{body}\n", device=Device.CUDA)
+        assert told.endswith("; a CPU has no such kernel: record with --fake, where nothing is computed")
 
 
 def test_an_error_that_the_program_has_caught_is_told(tmp_path: Path) -> None:

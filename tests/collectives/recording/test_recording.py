@@ -324,6 +324,7 @@ REFUSALS = {
     "dist.barrier(); pickle.loads(b'version 1')": "UnpicklingError: invalid load key, 'v'.",
     "assert 1 > 2": f"train.py:{LINE}: AssertionError: assert 1 > 2",
     "raise KeyError('data')": f"train.py:{LINE}: KeyError: 'data'",
+    "class Stop(BaseException): pass\nraise Stop('now')": f"train.py:{LINE + 1}: Stop: now",
     "sys.exit(7)": "it ended with exit code 7",
     "try: [][1]\nexcept IndexError: sys.exit(7)": "it ended with exit code 7 after /",
     "import traceback\ntry: [][1]\nexcept IndexError: text = traceback.format_exc()": (
@@ -343,6 +344,12 @@ def test_what_cannot_be_recorded_is_refused(body: str) -> None:
     """In one line with the place; what is only a name is that of the backend."""
     head = HEAD.replace(BACKEND, body.strip("'")) if body.startswith("'") else HEAD
     assert REFUSALS[body] in str(recorded(f"{head}{body}\n"))
+
+
+def test_a_mistake_is_not_blamed_on_missing_peers() -> None:
+    """Although the program receives from one."""
+    told = str(recorded(f"{HEAD}dist.recv(torch.ones(1), 1); nosuch\n"))
+    assert told.endswith(f"train.py:{LINE}: NameError: name 'nosuch' is not defined")
 
 
 def test_a_forked_process_ends_with_its_own_exit_code() -> None:

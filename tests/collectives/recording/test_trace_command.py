@@ -107,6 +107,9 @@ WARNINGS = {
     "import torch._inductor.config as config; config._micro_pipeline_tp = True": (
         "UserWarning: asynchronous tensor parallelism is recorded as synchronous, which takes longer"
     ),
+    "thread = threading.Thread(target=lambda: [][1]); thread.start(); thread.join()": (
+        "UserWarning: a thread of the program has failed: "
+    ),
     "mean = weights.mean(); print(mean.item(), mean.detach().numpy().tolist(), f'{mean:.1f}', int(mean.argmax()))": (
         f"train.py:{LINE + 1}: UserWarning: the program reads values"
     ),
