@@ -289,7 +289,7 @@ def _answers(num_devices: int) -> dict[str, Any]:
     return {
         **{name: returning(value) for name, value in returned.items()},
         **_TENSOR_TYPES,
-        **{name: current_device for name in _TABLE["current"]},
+        **dict.fromkeys(_TABLE["current"], current_device),
         **{name: partial(set_device) for name in ("set_device", "set_device_index", "set_device_idx")},
         "device_index": lambda _: nullcontext(),
         "init": initialize,

@@ -250,8 +250,6 @@ def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder
     in_pipeline = any("pipelining" in path.parts for path in paths)
     if in_pipeline or (recorder.has_received and not isinstance(error, NameError | ImportError | OSError)):
         advice = "; a recorded rank has no peers, and so pipelines, whose ranks do different things, cannot be recorded"
-    elif any(path.parts[-2:] == ("jit", "_trace.py") for path in paths):
-        advice = "; torch.jit.trace, which a count of FLOPs may use, cannot trace all programs here: leave it out"
     elif request.device is traces.Device.CPU and any(word in str(error).lower() for word in ("cuda", "accelerator")):
         advice = "; a program that was written for GPUs needs --device cuda"
     elif not request.is_fake and (isinstance(error, NotImplementedError) or "SyncBatchNorm" in str(error)):
@@ -270,6 +268,8 @@ def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder
         advice = "; no other rank sends its pickled bytes: send objects by all_gather_object, or leave it out there"
     line = frames[-1].line or "" if frames else ""
     text = str(error).partition(" This could be because ")[0] or line  # torch then lists all of its kernels
+    if_traced = "; torch.jit.trace, which a count of FLOPs may use, cannot trace all programs here: leave it out"
+    advice = if_traced if any(path.parts[-2:] == ("jit", "_trace.py") for path in paths) else advice
     return ProgramError(f"{place}: {type(error).__name__}: {text.rstrip('.') if advice else text}{advice}")
 
 
