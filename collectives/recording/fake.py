@@ -152,8 +152,6 @@ def _with_real_tensors(in_worker: Callable[[], Any]) -> Iterator[Replacement]:
         name = f"{module}._foreach_supported_types"
         yield name, [*resolve_name(name), FakeTensor]
     yield "torch.optim.LBFGS.step", _refuse_search
-    for name in ("_create_graph_by_tracing", "_create_function_from_trace", "ScriptModule._create_method_from_trace"):
-        yield f"torch._C.{name}", _refuse_tracing
     yield "torch.nn.init._no_grad_trunc_normal_", _drawn_once
 
 
@@ -319,7 +317,9 @@ def _load(file: Any, map_location: Any = None, **options: Any) -> Any:
 
     def mapped(tensor: Tensor) -> Tensor:
         is_dict, device = isinstance(map_location, dict), tensor.device
-        return tensor.to(map_location.get(str(device), device) if is_dict else map_location)
+        moved = tensor.detach().to(map_location.get(str(device), device) if is_dict else map_location)
+        kind = partial(_parameter, nn.Parameter) if isinstance(tensor, nn.Parameter) else Tensor.requires_grad_
+        return tensor if moved.device == device else kind(moved, tensor.requires_grad)
 
     return tree_map_only(Tensor, mapped, loaded)
 
@@ -433,10 +433,6 @@ def _address_of_tensor(tensor: FakeTensor) -> Any:
 
 def _refuse_search(*_: object, **__: object) -> NoReturn:
     raise RuntimeError("LBFGS evaluates the loss until its values end the search: record without --fake")
-
-
-def _refuse_tracing(*_: object, **__: object) -> NoReturn:
-    raise RuntimeError("torch.jit.trace needs sizes with data: with --fake leave it out, as a count of FLOPs")
 
 
 @torch.no_grad()

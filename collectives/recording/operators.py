@@ -209,7 +209,8 @@ class OperatorWatch(OnPlainTensors):
             is_counted = kind.is_counted and (kind.formula is None or len(tensors_in(args)) == len(_strided(args)))
             if (tensors := [*sources, *(results or changed)]) or not is_counted:
                 size_bytes = _traffic(kind.name, given, tensors)
-                flops = kind.formula(*args, **kwargs, out_val=outcome) if is_counted and kind.formula else 0
+                made = changed[0] if outcome is None and changed else outcome
+                flops = kind.formula(*args, **kwargs, out_val=made) if is_counted and kind.formula else 0
                 is_counted = is_counted and flops is not None  # it may depend on unknown numbers
                 sizes = _sizes_of(kind.name, given, int(flops)) if flops else {}
                 operand = _OPERAND.get(kind.formula)

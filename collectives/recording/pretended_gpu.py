@@ -254,6 +254,10 @@ def _answers(num_devices: int) -> dict[str, Any]:
     def initialize() -> None:
         is_initialized[0] = True
 
+    def current_device(*_: object) -> int:
+        initialize()
+        return current[0]
+
     def set_device(device: Any) -> None:
         initialize()
         index = torch.cuda._utils._get_device_index(device, optional=True)
@@ -285,7 +289,7 @@ def _answers(num_devices: int) -> dict[str, Any]:
     return {
         **{name: returning(value) for name, value in returned.items()},
         **_TENSOR_TYPES,
-        **{name: lambda *_: current[0] for name in _TABLE["current"]},
+        **dict.fromkeys(_TABLE["current"], current_device),
         **{name: partial(set_device) for name in ("set_device", "set_device_index", "set_device_idx")},
         "device_index": lambda _: nullcontext(),
         "init": initialize,

@@ -255,7 +255,8 @@ def _told(error: BaseException, request: traces.TraceRequest, recorder: Recorder
 def _advice_for(error: BaseException, is_of_pickle: bool, request: traces.TraceRequest, recorder: Recorder) -> str:
     """Return the end of the line that tells an error: the reason if recording causes it, and what to do."""
     advice = ""
-    in_pipeline = any("pipelining" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__))
+    paths = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+    in_pipeline = any("pipelining" in path.parts for path in paths)
     if in_pipeline or (recorder.has_received and not isinstance(error, NameError | ImportError | OSError)):
         advice = "; a recorded rank has no peers, and so pipelines, whose ranks do different things, cannot be recorded"
     elif request.device is traces.Device.CPU and any(word in str(error).lower() for word in ("cuda", "accelerator")):
@@ -276,6 +277,8 @@ def _advice_for(error: BaseException, is_of_pickle: bool, request: traces.TraceR
         advice = "; no other rank sends its pickled bytes: send objects by all_gather_object, or leave it out there"
     elif READ_AT and isinstance(error, RuntimeError | ValueError | IndexError) and "there are none" not in str(error):
         advice = f"; {READ_AT[0]} reads values, and {_NO_VALUES}"
+    if any(path.parts[-2:] == ("jit", "_trace.py") for path in paths):
+        advice = "; torch.jit.trace, which a count of FLOPs may use, cannot trace all programs here: leave it out"
     return advice
 
 

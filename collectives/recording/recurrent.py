@@ -61,7 +61,8 @@ def packed_sequences() -> Iterator[Replacement]:
 
 def _packed(inputs: Tensor, lengths: Tensor, batch_first: bool) -> Any:
     if is_unknown(lengths) or not is_unknown(inputs):
-        return _PACK(inputs, lengths, batch_first)
+        packed, batch_sizes = _PACK(inputs, lengths, batch_first)
+        return packed, batch_sizes.cpu()  # of numbers on a GPU they are there
     of_each = lengths.tolist()
     sizes = [sum(length > step for length in of_each) for step in range(max(of_each))]
     batch_sizes = with_data(CPU, torch.tensor, sizes, dtype=torch.int64)

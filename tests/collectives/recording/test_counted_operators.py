@@ -32,7 +32,9 @@ CAST_IN_FORWARD = "torch.amp.custom_fwd(lambda _, x: x @ x, device_type='cuda', 
 OFFLOADED = "parameter = nn.Parameter(torch.ones(2**18));;adam = torch.optim.Adam([parameter], fused=True)"
 QUANTIZED = """@torch.library.custom_op("bitsandbytes::int8_scaled_mm", mutates_args=())
 def multiply(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor: return left.half()
-multiply.register_fake(lambda left, right: left.half())"""
+multiply.register_fake(lambda left, right: left.half())
+torch.library.define("bitsandbytes::int8_linear_matmul.out", "(Tensor left, Tensor right, Tensor! out) -> ()")
+torch.library.register_fake("bitsandbytes::int8_linear_matmul.out", lambda left, right, out: None)"""
 BY_BYTES = """F.max_pool2d(F.gelu(image), 2); F.cross_entropy(x, x.argmax(1)); x.sort()[0].topk(2); x[x.argmax(1)]
 F.embedding(x.argmax(1), x).var(); x.scatter_add(0, x.long() * 0, x); torch.cat([x, x]); x.cumsum(0); F.dropout(x)
 torch._foreach_add([x, x], 1); F.layer_norm(x, (64,)); F.interpolate(image, scale_factor=2)""".replace("\n", ";;")
@@ -52,6 +54,7 @@ torch._foreach_add([x, x], 1); F.layer_norm(x, (64,)); F.interpolate(image, scal
         ("", "torch.fft.fft(x); mine(x)", ["aten._fft_r2c", "mine.op"]),
         ("", "x.to_sparse_csr() @ x", ["aten._to_sparse_csr", "aten.mm"]),
         (QUANTIZED, "torch.ops.bitsandbytes.int8_scaled_mm(x.char(), x.char())", ["int8"]),
+        (QUANTIZED, "torch.ops.bitsandbytes.int8_linear_matmul.out(x.char(), x.char(), x.int())", ["int8"]),
         ("torch.set_autocast_enabled('cuda', True)", "assert torch.is_autocast_enabled(); x @ x", ["float16"]),
         (AUTOCAST, "with autocast: x.to(torch.get_autocast_gpu_dtype()) @ y[0]", ["bfloat16"]),
         (AUTOCAST, f"with autocast: {CAST_IN_FORWARD}", ["float16"]),

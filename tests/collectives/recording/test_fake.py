@@ -188,6 +188,7 @@ with torch.autograd.graph.saved_tensors_hooks(offloaded, torch.Tensor.cuda):
 check(gradient(lambda x: (x * 1).index_put((numbers,), ones.clone().requires_grad_())))
 check(gradient(lambda x: torch.stft(x.view(-1), 2, 1, return_complex=True, window=ones[0]).abs()))
 check(nn.utils.rnn.pad_sequence([ones, ones[:1]]), nn.utils.rnn.pad_sequence([numbers, numbers[:1]]))
+check(nn.utils.rnn.pad_packed_sequence(nn.utils.rnn.pack_sequence([numbers, numbers[:1]]))[0])  # as of captions
 check(layer.weight.new(2**23).zero_(), layer.weight.new(ones.shape), numbers.new(2), ones.new(), ones.new([1, 2]))
 assert [tensor.shape for tensor in (ones.new(), ones.new([1, 2]), ones.new(1, 3))] == [(0,), (2,), (1, 3)]
 check(ones.new_zeros(1, device="cpu"), torch.zeros_like(ones, device="cpu"), device=torch.device("cpu"))
@@ -199,6 +200,10 @@ for location, place in [*locations.items(), ({"cuda:3": "cuda:0", "cpu": "cuda:0
     saved.seek(0)
     check(*torch.load(saved, map_location=location).values(), device=torch.device(place))
     check(*torch.load(sys.argv[1] + ".pt", map_location=location), device=torch.device(place))
+    torch.save([layer.weight, nn.Parameter(torch.ones(2))], "parameters")
+    loaded = torch.load("parameters", map_location=location)
+    check(*loaded, device=torch.device(place))
+    assert all(isinstance(parameter, nn.Parameter) and parameter.is_leaf for parameter in loaded)
 scores, target = layer(ones).log_softmax(-1)[:, None], torch.ones(1, 2, dtype=torch.int64, device="cuda")
 nn.functional.ctc_loss(scores, target, numbers[1:], numbers[1:]).backward()
 assert isinstance(type(layer.bias)(torch.ones(2), requires_grad=False), nn.Parameter)
@@ -268,9 +273,8 @@ def test_a_loop_that_waits_for_other_numbers_ends(tmp_path: Path) -> None:
     ("body", "advice"),
     [
         ("assert torch.randn(9**6).sum() > 5", "record without --fake"),
-        ("torch.jit.trace(nn.Flatten(), torch.randn(2, 2, 2))", "with --fake leave it out"),
-        ("torch.jit.trace(lambda x: x.flatten(), torch.randn(2, 2))", "with --fake leave it out"),
-        ("torch.jit._get_trace_graph(nn.Flatten(), torch.randn(2, 2, 2))", "with --fake leave it out"),
+        ("torch.jit.trace(nn.BatchNorm1d(2), torch.randn(2, 2))", "torch.jit.trace, which a count"),
+        ("torch.jit.trace(lambda x: x * 2 + 1, torch.randn(2, 2))", "torch.jit.trace, which a count"),
         ("torch.save(weights, file := 'saved.pt'); open(os.path.abspath(file))", "with --fake nothing is saved"),
         ("weights.new_ones(4).split((weights > 0).long().tolist()[:2])", f"train.py:{LINE} reads values, and with"),
         (
@@ -283,6 +287,14 @@ def test_a_loop_that_waits_for_other_numbers_ends(tmp_path: Path) -> None:
 def test_an_error_that_a_real_run_has_not_is_told_with_the_reason(body: str, advice: str) -> None:
     """A program may check its values, and read its files."""
     assert advice in str(recorded(f"{HEAD}{body}\n", is_fake=True))
+
+
+def test_layers_that_torch_traces_are_recorded() -> None:
+    """Those whose sizes stay integers, which speech models trace to run faster."""
+    layer = "layer = torch.jit.trace(nn.Linear(4, 4), torch.randn(2, 4), check_trace=False)"
+    body = "for _ in range(9): layer(torch.randn(2, 4)).sum().backward(); weights.grad = weights.data; optimizer.step()"
+    (step,) = trace_of(f"{HEAD}{layer}\n{body}\n", is_fake=True).steps
+    assert step.flops == 2 * (2 * 2 * 4 * 4)
 
 
 OWN_CLASSES = """

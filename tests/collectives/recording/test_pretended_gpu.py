@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from torch.distributed import ProcessGroupNCCL
 from torch.distributed.distributed_c10d import _set_pg_timeout
 cuda, seconds = torch.cuda, datetime.timedelta(seconds=9)
+assert not cuda.is_initialized() and cuda.current_device() == 0 and cuda.is_initialized()
 rank, ones, layer = dist.get_rank(), torch.ones(3, device="cuda"), nn.Linear(3, 3).cuda()
 
 stream, event = cuda.Stream(priority=-1), cuda.Event(enable_timing=True)
@@ -26,7 +27,6 @@ with torch.Stream("cuda") as entered:
 assert cuda.current_stream() is cuda.default_stream() and cuda.ExternalStream(0, device=0).query()
 assert len(cuda.default_generators) == 8 and cuda.default_generators[0].get_state().dtype == torch.uint8
 
-cuda.set_device(0)
 assert cuda.is_initialized()  # programs choose the device by it
 
 properties = cuda.get_device_properties(0)
