@@ -87,7 +87,8 @@ _FORMULAS: dict[Any, Callable[..., int | None]] = {
     **FORMULAS,
 }
 # Products of bitsandbytes, one of whose operands is quantized.
-_QUANTIZED = {f"bitsandbytes.{name}" for name in ("gemm_4bit", "gemv_4bit", "int8_linear_matmul", "int8_scaled_mm")}
+_OF_BITSANDBYTES = "gemm_4bit", "gemv_4bit", "int8_linear_matmul", "int8_scaled_mm"
+_QUANTIZED = {f"bitsandbytes.{name}": _quantized_flops for name in _OF_BITSANDBYTES}
 _OPERAND: dict[Any, int] = {_sum_flops: 1, _quantized_flops: 0}  # whose dtype is that of the product
 # Operators whose work grows with their bytes need no formula: those with a tag or a decomposition, and these.
 _TAGS = {Tag.pointwise, Tag.reduction, Tag.view_copy, Tag.inplace_view}
@@ -125,9 +126,9 @@ class _Kind:
         packet, is_prim = operator._overloadpacket, operator.namespace == "prim"
         self.name = str(packet)
         # A module of torch may add formulas when it is loaded.
-        self.formula: Callable[..., int | None] | None = _FORMULAS.get(packet) or flop_registry.get(packet)
-        if self.name in _QUANTIZED:
-            self.formula = _quantized_flops
+        self.formula: Callable[..., int | None] | None = (
+            _FORMULAS.get(packet) or flop_registry.get(packet) or _QUANTIZED.get(self.name)
+        )
         self.is_counted = self.formula is not None or _works_by_bytes(operator)
         self.has_work = not operator.is_view and self.name not in _WITHOUT_WORK and not is_prim
         # torch runs it as other operators, but dispatches it first in inference mode.

@@ -24,12 +24,13 @@ from torch import distributed
 from torch.distributed.checkpoint.api import CheckpointException
 
 from collectives.recording.compiled import compiling, not_compiling, noting_scripts
-from collectives.recording.fake import SAVED, without_data
+from collectives.recording.fake import without_data
 from collectives.recording.group import recording
 from collectives.recording.operators import kernels_of_triton
 from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
 from collectives.recording.recorder import Recorder, StreamMoment
 from collectives.recording.replacements import changed, replaced, returning, run_within, warn
+from collectives.recording.saved import SAVED
 from collectives.recording.step_counter import GIVE_STEPS, ForkedProcesses, StepCounter, StopRecordingError
 from collectives.recording.without_values import NEEDING_VALUES, READ_AT, forget_written
 from ringsim import traces
@@ -124,13 +125,6 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
     refusals: list[Exception] = []  # for want of data, which the program may catch
     formatted: deque[ProgramError] = deque(maxlen=1)  # whose traceback the program logs, prints or sends away
     counter = StepCounter(recorder, request.num_steps, request.is_fake, give_up)
-
-    def note_failure(arguments: Any) -> None:
-        failure = _told(arguments.exc_value, request, recorder)
-        if arguments.exc_type is not SystemExit and str(failure) not in map(str, failures):
-            failures.append(failure)
-            warn(f"a thread of the program has failed: {failure}")
-
     with (
         recording(request.num_ranks, request.rank, recorder, groups, counter.processes.leave_rank),
         replaced(counter.processes.replacements()),
@@ -146,7 +140,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
         watched_streams(recorder, torch.cpu),
         watched_streams(recorder, torch.cuda),
         counter,
-        patch.object(threading, "excepthook", note_failure),
+        _noting_failures(failures, lambda error: _told(error, request, recorder)),
         _noting_formatted(lambda error: formatted.append(_told(error, request, recorder))),
     ):
         try:
@@ -197,6 +191,18 @@ def _require_steps(counter: StepCounter, request: traces.TraceRequest, caught: l
     raise ProgramError(
         f"{request.program}: it ended after {counter}, and at least one more is recorded: let it make more{asks}"
     )
+
+
+def _noting_failures(failures: list[ProgramError], tell: Callable[[BaseException], ProgramError]) -> Any:
+    """Return a context that notes the failures of threads, and warns of each at once: the main thread may wait."""
+
+    def note(arguments: Any) -> None:
+        failure = tell(arguments.exc_value)
+        if arguments.exc_type is not SystemExit and str(failure) not in map(str, failures):
+            failures.append(failure)
+            warn(f"a thread of the program has failed: {failure}")
+
+    return patch.object(threading, "excepthook", note)
 
 
 def _noting_formatted(note: Callable[[Exception], object]) -> Any:
