@@ -284,9 +284,10 @@ def all_to_all_single(
     """
     call, operands = prepare("all_to_all_single", output, input, CallOptions(group, async_op, algorithm))
     table.check_alike("output", output, "input", input)
-    sent = table.block_lengths("input", input, input_split_sizes, call.num_ranks)
-    expected = table.block_lengths("output", output, output_split_sizes, call.num_ranks)
-    if output_split_sizes or input_split_sizes:
+    of_input, of_output = table.listed_sizes(input_split_sizes), table.listed_sizes(output_split_sizes)
+    sent = table.block_lengths("input", input, of_input, call.num_ranks)
+    expected = table.block_lengths("output", output, of_output, call.num_ranks)
+    if of_output or of_input:
         return start_uneven(call, operands, sent, expected, async_op)
     table.check_as_many("output", output, "input", input)
     return call.start("all_to_all", operands, async_op)

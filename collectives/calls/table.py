@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from msgspec import Struct
 
@@ -155,10 +156,15 @@ def check_as_many(name: str, tensor: torch.Tensor, other_name: str, other: torch
         raise ValueError(f"{lengths}: both must have the same number of elements")
 
 
-def block_lengths(name: str, tensor: torch.Tensor, sizes: Sequence[int] | None, num_ranks: int) -> list[int]:
+def listed_sizes(sizes: Sequence[int] | np.ndarray | None) -> list[int]:
+    """Return the split sizes of a call, none for None; torch also takes an array, as Megatron-LM's experts give."""
+    return [] if sizes is None else np.asarray(sizes).tolist()
+
+
+def block_lengths(name: str, tensor: torch.Tensor, sizes: list[int], num_ranks: int) -> list[int]:
     """Return the number of elements of each rank's block of `tensor`.
 
-    sizes: rows of each block; None: equally many. Raises ValueError unless the blocks cover all rows.
+    sizes: rows of each block; none: equally many. Raises ValueError unless the blocks cover all rows.
     """
     num_rows = tensor.size(0) if tensor.dim() else 1
     row = tensor.numel() // num_rows if num_rows else 0

@@ -241,7 +241,7 @@ class RingGroup(dist.ProcessGroup):
         if function.is_in_place:
             return self._run(FUNCTIONS[function.single], opts, output[0], output[0])
         if not function.is_coalesced:
-            return self._run(function, opts, output, given, *(size or None for size in sizes))
+            return self._run(function, opts, output, given, *sizes)
         if function.name == "all_gather_coalesced":
             output = map(list, zip(*output, strict=True))
         opts.asyncOp, works = True, [Work.over([])]
@@ -249,7 +249,7 @@ class RingGroup(dist.ProcessGroup):
             works.append(self._run(FUNCTIONS[function.single], opts, *operands))
         return works[-1]  # a group's collectives are done in order, and after one has failed so do the others
 
-    def _run(self, function: Function, opts: Any, output: Any, given: Any, *sizes: list[int] | None) -> Work:
+    def _run(self, function: Function, opts: Any, output: Any, given: Any, *sizes: list[int]) -> Work:
         tensor = output if isinstance(output, Tensor) else given
         if not isinstance(tensor, Tensor):
             tensor = next(iter(given), torch.empty(0))  # a list that is empty is for the function to refuse

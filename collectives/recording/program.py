@@ -275,6 +275,8 @@ def _advice_for(error: BaseException, is_of_pickle: bool, request: traces.TraceR
         advice = "; with --fake nothing is saved: let it not ask for that file"
     elif request.is_fake and isinstance(error, AssertionError):
         advice = "; if it asserts values, which nobody knows with --fake, record without --fake"
+    elif isinstance(error, ModuleNotFoundError):
+        advice = "; install it, or, if it needs a GPU, put a module of this name on PYTHONPATH that calls torch instead"
     elif isinstance(error, ValueError) and str(error).startswith("Shards ShardMetadata"):
         advice = "; other ranks do not tell a recorded rank their shards for LOCAL_STATE_DICT: use SHARDED_STATE_DICT"
     elif isinstance(error, distributed.DistStoreError):

@@ -69,7 +69,7 @@ DATA: Any = Tensor.data
 _FILLED = "_filled"  # attribute of zeros and ones: the value, and the version with which all elements have it
 _COPIED = "_copied"  # attribute of a copy: what was copied, and the versions of both
 _OURS = str(Path(__file__).parent)
-READ_AT: list[str] = []  # the first line of the program that reads values
+READ_AT: list[str] = []  # the last line of the program that read values
 
 
 class WithoutValues(OnPlainTensors):
@@ -178,10 +178,12 @@ class WithoutValues(OnPlainTensors):
         self._reads.append(line)
         if len(self._reads) > MAX_READS:
             raise RuntimeError("a loop waits for other numbers, and with --fake there are none: leave it out there")
-        if not READ_AT and not frame.f_code.co_filename.startswith(str(TORCH)):
-            READ_AT.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        if frame.f_code.co_filename.startswith(str(TORCH)):
+            return
+        if not READ_AT:
             message = "the program reads values, and with --fake there are none: it gets False, 1 or 1.0"
             warn(message, frame.f_code.co_filename, frame.f_lineno)
+        READ_AT[:] = [f"{frame.f_code.co_filename}:{frame.f_lineno}"]
 
 
 def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

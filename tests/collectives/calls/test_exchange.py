@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -54,7 +55,7 @@ def exchanges(ours: Group, group: Group, num_ranks: int, rank: int, algorithm: s
         given = numbers(rank, 2 * sum(sent)).view(-1, 2)
         expected, output = torch.empty(sum(expects), 2), torch.empty(sum(expects), 2)
         dist.all_to_all_single(expected, given, expects, sent, group=group)
-        collectives.all_to_all_single(output, given, expects, sent, ours, algorithm=algorithm)
+        collectives.all_to_all_single(output, given, np.array(expects), np.array(sent), ours, algorithm=algorithm)
         listed = [torch.empty(length, 2) for length in expects]
         collectives.all_to_all(listed, list(given.split(sent)), ours, algorithm=algorithm)
         if not (torch.equal(output, expected) and torch.equal(torch.cat(listed), expected)):

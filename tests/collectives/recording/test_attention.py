@@ -4,6 +4,7 @@ import pytest
 
 from ringsim.traces import Device
 from tests.collectives.recording.recorded import IMPORTS, recorded, trace_of
+from tests.docs.pages import blocks
 
 HEADS, LENGTH, WIDTH, LONG = 8, 512, 64, 2**15
 PROGRAM = f"""{IMPORTS}
@@ -92,10 +93,10 @@ KERNELS = {
 }
 
 
-def flops_of(way: str, is_fake: bool) -> dict[str, list[int]]:
+def flops_of(way: str, is_fake: bool, program: str = PROGRAM) -> dict[str, list[int]]:
     """Return the operations of each call of an operator that has some."""
     flops: dict[str, list[int]] = {}
-    trace = trace_of(PROGRAM, way, is_fake=is_fake, device=Device.CUDA)
+    trace = trace_of(program, way, is_fake=is_fake, device=Device.CUDA)
     assert not trace.is_compiled
     for event in trace.steps[0].events:
         for operator in event.operators:
@@ -127,3 +128,11 @@ def test_with_data_attention_runs_by_the_kernel_of_a_cpu() -> None:
     assert flops_of("sharded", is_fake=False)[of_cpu] == KERNELS["sharded"][1]
     told = recorded(PROGRAM, "context", device=Device.CUDA)
     assert told.endswith("RuntimeError: attention on parts of a sequence needs kernels of a GPU: record with --fake")
+
+
+def test_the_manual_s_module_for_a_package_that_needs_a_gpu_records_the_same_kernel() -> None:
+    """It has the heads behind the length of the sequence, as flash-attn has."""
+    (module,) = [block.text for block in blocks("docs/trace.md") if block.file == "flash_attn.py"]
+    attended = f"{module}\nattended = lambda x: flash_attn_func(*[x.transpose(1, 2)] * 3, causal=True)\n"
+    flops = flops_of("package", is_fake=True, program=PROGRAM.replace("while True:", f"{attended}while True:"))
+    assert flops == {FLASH: [TRIANGLE], f"{FLASH}_backward": [TRIANGLE * 5 // 2]}

@@ -275,6 +275,7 @@ def test_a_loop_that_waits_for_other_numbers_ends(tmp_path: Path) -> None:
         ("assert torch.randn(9**6).sum() > 5", "record without --fake"),
         ("torch.jit.trace(nn.BatchNorm1d(2), torch.randn(2, 2))", "torch.jit.trace, which a count"),
         ("torch.jit.trace(lambda x: x * 2 + 1, torch.randn(2, 2))", "torch.jit.trace, which a count"),
+        ("import a_package_of_kernels", "put a module of this name on PYTHONPATH"),
         ("torch.save(weights, file := 'saved.pt'); open(os.path.abspath(file))", "with --fake nothing is saved"),
         ("weights.new_ones(4).split((weights > 0).long().tolist()[:2])", f"train.py:{LINE} reads values, and with"),
         (
