@@ -80,7 +80,7 @@ def _save(thing: Any, file: Any, *args: Any, **options: Any) -> None:
             SAVED[path] = saved.getvalue()
 
 
-def _save_distributed(state_dict: Any, storage_writer: Any, *_: Any, **__: Any) -> Metadata:
+def _save_distributed(state_dict: Any, storage_writer: Any, *_: Any, **__: Any) -> Metadata:  # noqa: ARG001
     """Save nothing, but show the file by which programs know a whole checkpoint."""
     if folder := _path_of(getattr(storage_writer, "checkpoint_id", None)):
         SAVED[os.path.join(folder, ".metadata")] = b""
