@@ -21,6 +21,7 @@ from collectives.recording.without_values import INTEGERS
 
 _SAVE, _LOAD, _REDUCE, _STAT = torch.save, torch.load, Tensor.__reduce_ex__, os.stat
 _SET_RNG_STATE = torch.set_rng_state
+_RENAMING = "replace", "rename"
 _COPYING = "link", "copy", "copy2", "copyfile"
 _OF_OS = "replace", "rename", "remove", "unlink", "stat", "link"
 _FILES = *(f"os.{name}" for name in _OF_OS), *(f"shutil.{name}" for name in (*_COPYING[1:], "move"))
@@ -36,7 +37,7 @@ def without_saving() -> Iterator[Replacement]:
     yield from ((name, _of_files(resolve_name(name))) for name in _FILES)
     yield "torch.Tensor.__reduce_ex__", _reduced
     yield from ((f"torch._C.ScriptModule.{name}", lambda *_, **__: b"") for name in ("save", "save_to_buffer"))
-    yield "torch.distributed.checkpoint.state_dict_saver._save_state_dict", lambda *_, **__: Metadata({})
+    yield "torch.distributed.checkpoint.state_dict_saver._save_state_dict", _save_distributed
     stager = "torch.distributed.checkpoint._state_dict_stager.StateDictStager"
     yield f"{stager}.stage", lambda _, state_dict, **__: state_dict  # of async_save
     yield "torch.distributed.fsdp._optim_utils._convert_state_with_orig_params", _states_of_parameters
@@ -77,6 +78,13 @@ def _save(thing: Any, file: Any, *args: Any, **options: Any) -> None:
         with suppress(Exception):  # then it cannot be loaded again
             _SAVE(thing, saved := BytesIO(), *args, **options)
             SAVED[path] = saved.getvalue()
+
+
+def _save_distributed(state_dict: Any, storage_writer: Any, *_: Any, **__: Any) -> Metadata:  # noqa: ARG001
+    """Save nothing, but show the file by which programs know a whole checkpoint."""
+    if folder := _path_of(getattr(storage_writer, "checkpoint_id", None)):
+        SAVED[os.path.join(folder, ".metadata")] = b""
+    return Metadata({})
 
 
 def _load(file: Any, map_location: Any = None, **options: Any) -> Any:
@@ -123,7 +131,10 @@ def _of_files(function: Any) -> Any:
     def on_saved(given: dict[str, Any]) -> Any:
         path, target = next(iter(given.values())), given.get("dst")
         if (saved := SAVED.get(name := _path_of(path))) is None:
-            return function(**given)
+            returned = function(**given)
+            if function.__name__ in _RENAMING:
+                _rename_folder(f"{name}/", f"{_path_of(given['dst'])}/")
+            return returned
         if function is _STAT:
             return _STAT(path if os.path.lexists(path) else __file__)
         if function.__name__ not in _COPYING:
@@ -141,8 +152,13 @@ def _of_files(function: Any) -> Any:
     return called
 
 
+def _rename_folder(folder: str, target: str) -> None:
+    for path in [path for path in SAVED if path.startswith(folder)]:
+        SAVED[target + path.removeprefix(folder)] = SAVED.pop(path)
+
+
 def _path_of(file: Any) -> str:
-    name = getattr(file, "name", file)
+    name = file if isinstance(file, os.PathLike) else getattr(file, "name", file)  # the name of a Path is its last part
     return os.path.realpath(name) if isinstance(name, str | os.PathLike) else ""
 
 

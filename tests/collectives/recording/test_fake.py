@@ -408,6 +408,28 @@ def test_checkpoints_stay_as_they_are(tmp_path: Path) -> None:
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == dict.fromkeys(names, "of a real run")
 
 
+WHOLE_CHECKPOINTS = """
+import pathlib
+import torch.distributed.checkpoint as checkpoint
+new, final = (pathlib.Path(sys.argv[1]) / name for name in ("new", "final"))
+new.mkdir()
+torch.save({"weights": weights}, new / "weights.pt")
+assert not (final / "weights.pt").exists()
+new.replace(final)
+assert (final / "weights.pt").exists() and not (new / "weights.pt").exists()
+checkpoint.async_save({"weights": weights}, checkpoint_id=final / "model").result()
+assert (final / "model" / ".metadata").exists() and not (final / ".metadata").exists()
+while True:
+    train(1)
+"""
+
+
+def test_a_program_sees_that_its_checkpoint_is_whole(tmp_path: Path) -> None:
+    """By the files in its folder, also after that is renamed; files of one name in two folders differ."""
+    assert trace_of(HEAD + WHOLE_CHECKPOINTS, str(tmp_path), is_fake=True).steps
+    assert [file.name for file in tmp_path.rglob("*")] == ["final"]
+
+
 CHECKPOINTS_OF_FSDP = f"""{IMPORTS}
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
 dist.init_process_group("{BACKEND}")
