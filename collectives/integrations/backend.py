@@ -23,7 +23,7 @@ from torch._C._dynamo import eval_frame
 from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from collectives.calls import FUNCTIONS, Function, functions
+from collectives.calls import FUNCTIONS, Function, functions, listed_sizes
 from collectives.runtime import CallTimeout, Work, batch_policy_for_new_groups, close_queue, resolve, use_transport
 from ringsim.schedule import Collective
 
@@ -122,6 +122,7 @@ def _method(function: Function, context: CallContext) -> Callable[..., dist.Work
         *operands, opts = arguments
         if num_lists == 1:  # in the list is what torch's method takes for one of several devices
             operands = [operand[0] if operand else [] for operand in operands]
+        operands[2:] = map(listed_sizes, operands[2:])
         with context(self, opts):
             work: dist.Work = self.carry_out(function, opts, *operands)
             return work

@@ -16,17 +16,7 @@ from torch._C._distributed_c10d import FakeProcessGroup, HashStore
 from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import _disable_current_modes
 
-from collectives.calls import (
-    FUNCTIONS,
-    Function,
-    RecordedGroup,
-    check_share,
-    imitate,
-    is_lent,
-    listed_sizes,
-    name_of,
-    record_group,
-)
+from collectives.calls import FUNCTIONS, Function, RecordedGroup, check_share, imitate, is_lent, name_of, record_group
 from collectives.integrations import NAME as RING
 from collectives.integrations import BackendOptions, RingGroup, carries_out
 from collectives.recording.pretended_gpu import CudaGraph
@@ -100,9 +90,8 @@ class RecordingGroup(dist.ProcessGroup):
         return work or Work.over([])
 
     def carry_out(
-        self, function: Function, opts: Any, output: Any = (), given: Any = (), *split_sizes: Any
+        self, function: Function, opts: Any, output: Any = (), given: Any = (), *sizes: list[int]
     ) -> dist.Work:
-        sizes = [listed_sizes(one) for one in split_sizes]
         if function is FUNCTIONS["barrier"]:
             return self._note("barrier", 0, [], [], opts)
         if function.name == "all_gather_coalesced":

@@ -23,7 +23,7 @@ _SAVE, _LOAD, _REDUCE, _STAT = torch.save, torch.load, Tensor.__reduce_ex__, os.
 _SET_RNG_STATE = torch.set_rng_state
 _RENAMING = "replace", "rename"
 _COPYING = "link", "copy", "copy2", "copyfile"
-_OF_OS = "replace", "rename", "remove", "unlink", "stat", "link"
+_OF_OS = *_RENAMING, "remove", "unlink", "stat", "link"
 _FILES = *(f"os.{name}" for name in _OF_OS), *(f"shutil.{name}" for name in (*_COPYING[1:], "move"))
 SAVED: dict[str, bytes] = {}  # by path, instead of files
 _SENT: dict[int, bytes] = {}  # what was last saved in memory, by its size
@@ -132,7 +132,7 @@ def _of_files(function: Any) -> Any:
         path, target = next(iter(given.values())), given.get("dst")
         if (saved := SAVED.get(name := _path_of(path))) is None:
             returned = function(**given)
-            if function.__name__ in _RENAMING:
+            if name and function.__name__ in _RENAMING:
                 _rename_folder(f"{name}/", f"{_path_of(given['dst'])}/")
             return returned
         if function is _STAT:
