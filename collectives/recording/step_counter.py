@@ -22,6 +22,7 @@ import torch
 from torch import multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 from collectives.recording.memory import all_of
 from collectives.recording.operators import OperatorWatch
@@ -189,6 +190,7 @@ class StepCounter:
         self._memories: dict[int, StepMemory | None] = {}  # by step
         self._awaited = weakref.WeakSet[DistributedDataParallel]()  # to agree on their buckets
         self._optimizer: weakref.ref[Optimizer] | None = None
+        self._ending = WeakIdKeyDictionary()  # the parameters whose update ends a step
         self._have_stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._idle: set[str] = set()  # the kinds of optimizers that have not, when the last step is recorded
         self._thread = threading.main_thread()  # that is watched
@@ -251,12 +253,20 @@ class StepCounter:
         """Whether an optimizer has not stepped, and is no wrapper that torch does not know."""
         return optimizer not in self._have_stepped and "_optimizer_step_post_hooks" in vars(optimizer)
 
+    def _is_partial(self, optimizer: Optimizer) -> bool:
+        """Whether this updates only other parameters than the last end of a step, as ZeRO does group by group."""
+        updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        is_partial = len(self._ending) > 0 and not any(parameter in self._ending for parameter in updated)
+        if not is_partial:
+            self._ending = WeakIdKeyDictionary(dict.fromkeys(updated))
+        return is_partial
+
     @torch._dynamo.disable  # type: ignore[untyped-decorator]
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
         self._have_stepped.add(optimizer)
         if self._optimizer is None or self._optimizer() is None:
             self._begin_with(optimizer)
-        if self._optimizer is None or self._optimizer() is not optimizer:
+        if self._optimizer is None or self._optimizer() is not optimizer or self._is_partial(optimizer):
             return
         if self.processes.is_forked:
             self.processes.refuse()
@@ -280,6 +290,7 @@ class StepCounter:
             self._thread, self._watch = threading.current_thread(), OperatorWatch(self._recorder)
         if self._watch_all and self._thread is not threading.main_thread():
             warn("tensors that are made in this thread have data and need memory, also with --fake")
+        self._ending.clear()
         self._recorder.steps.clear()
         self._memories.clear()
         self._usual = None

@@ -109,6 +109,27 @@ def test_all_runs_of_a_compiled_rollout_are_counted() -> None:
     assert f" has {flops / 1e12:.4g} TFLOP, and no later one more than" in first
 
 
+BY_GROUPS = f"""{IMPORTS}
+dist.init_process_group("nccl")
+models = [nn.Linear(64, 64, device="cuda") for _ in range(3)]
+optimizer = torch.optim.Adam([{{"params": list(model.parameters())}} for model in models])
+groups = optimizer.param_groups
+for _ in range(9):
+    nn.Sequential(*models)(torch.ones(32, 64, device="cuda")).sum().backward()
+    for model in models:
+        dist.all_reduce(model.weight.grad)
+    for group in groups:
+        optimizer.param_groups = [group]
+        optimizer.step()
+"""
+
+
+def test_an_optimizer_that_updates_group_by_group_ends_a_step_once() -> None:
+    """As within DeepSpeed's ZeRO, which steps it for one group after the other."""
+    steps, told = recorded(BY_GROUPS, call=steps_and_warnings, is_fake=True, device=Device.CUDA)
+    assert (steps, told) == ([(32 * 8, 3)], [])
+
+
 def test_what_follows_an_epoch_may_be_calls_alone() -> None:
     """Such as those that average a metric."""
     plain, with_metric = (
