@@ -153,7 +153,7 @@ def record_program(request: traces.TraceRequest, give_up: Callable[[str], object
                 before = (
                     f"; before, it had caught {one}"
                     for one in formatted
-                    if str(one).partition(": ")[2] not in str(error)
+                    if str(one).partition(": ")[2] not in str(error) and ModuleNotFoundError.__name__ not in str(one)
                 )
                 error.args = ("".join([str(error), *before]),)
                 raise

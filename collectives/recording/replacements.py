@@ -36,7 +36,9 @@ def is_installed(package: str) -> bool:
 
 def warn(message: str, file: str = "ringsim trace", line: int = 0) -> None:
     """Warn of the recording, also if the program ignores warnings."""
-    with warnings.catch_warnings(action="always"):
+    place = f"{file}:{line}" if line else file
+    told = patch.object(warnings, "formatwarning", returning(f"{place}: warning: {message}\n"))
+    with warnings.catch_warnings(action="always"), told:
         warnings.warn_explicit(message, UserWarning, file, line)
 
 

@@ -36,7 +36,7 @@ from ringsim.units import plural
 FIRST_WATCHED = 1
 FIRST_USUAL = 2
 _AGREEING = "broadcast", "int32"
-MORE_WORK = 1.01  # times the operations of a step: more than a step's own
+MORE_WORK = 1.05  # times the operations of a step: less changes a prediction by less than its error
 LAST_USUAL = 5  # as after epochs of two batches with validation, or with batches of other sizes each
 MAX_STOPS = 10  # that a program may catch, or not hear
 # The signal by which the recorder interrupts a program: SIGINT may be ignored, and programs often handle SIGTERM.

@@ -352,6 +352,12 @@ def test_a_mistake_is_not_blamed_on_missing_peers() -> None:
     assert told.endswith(f"train.py:{LINE}: NameError: name 'nosuch' is not defined")
 
 
+def test_a_package_that_a_program_does_without_is_no_earlier_error() -> None:
+    """As a library tells of one when it is imported."""
+    optional = "import traceback\ntry: import nosuch\nexcept ImportError: traceback.print_exc()\n"
+    assert str(recorded(f"{HEAD}{optional}{{}}['data']\n")).endswith("KeyError: 'data'")
+
+
 def test_a_forked_process_ends_with_its_own_exit_code() -> None:
     """Which its parent may read."""
     forked = "if not (forked := os.fork()): sys.exit(3)\nassert os.waitpid(forked, 0)[1] == 3 << 8\ntrain()\n"

@@ -91,6 +91,13 @@ def test_what_precedes_every_fourth_step_is_recorded_or_told(num_steps: int) -> 
         assert (steps, told) == ([(64, 0), (64, 0), (64 + 4096, 1), (64, 0)], [])
 
 
+def test_a_first_step_with_little_more_work_is_not_told() -> None:
+    """Whether or not that recurs, the step takes as long within the error of a prediction."""
+    program = ROLLOUTS.replace("4096", "2")
+    _, told = recorded(program, call=steps_and_warnings, is_fake=True, device=Device.CUDA)
+    assert told == ["an optimizer", NO_CALLS]
+
+
 def messages(request: TraceRequest) -> list[str]:
     """Return the warnings of a recording."""
     with warnings.catch_warnings(record=True) as told:
